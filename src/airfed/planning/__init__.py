@@ -1,0 +1,1 @@
+"""Which devices transmit, how strongly, and in how many rounds."""

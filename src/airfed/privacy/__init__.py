@@ -1,0 +1,1 @@
+"""Privacy of the Gaussian mechanism that the receiver's noise is."""

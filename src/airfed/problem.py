@@ -1,0 +1,190 @@
+"""One realisation of the world in SI units: the fleet, the link, the learning constants and the budgets.
+
+All values are checked on construction and frozen; arrays are float64 and read-only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from airfed import _validate
+
+Scope = Literal["round", "total"]
+Formula = Literal["classic", "exact"]
+Relation = Literal["replace", "add_remove"]
+
+
+class InfeasibleError(ValueError):
+    """No plan meets every limit; the message names the limit that cannot be met."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fleet:
+    """The devices, as the receiver hears them.
+
+    Args:
+        gain: |h_k|, the channel magnitude of each device; 0 marks a device that cannot be heard at all.
+        peak_power: P_k [W], one number for all devices or one per device.
+
+    Raises:
+        ValueError: a gain is negative or not finite, a peak power is not positive, or the lengths differ.
+
+    >>> Fleet(gain=[0.2, 0.5], peak_power=1.0).num_devices
+    2
+    """
+
+    gain: NDArray[np.float64]
+    peak_power: NDArray[np.float64]
+
+    def __init__(self, *, gain: ArrayLike, peak_power: ArrayLike) -> None:
+        gains = _validate.vector(gain=gain, minimum=0.0, strict=False)
+        if np.ndim(peak_power) == 0:
+            _validate.positive(peak_power=peak_power)
+            powers = np.broadcast_to(np.float64(peak_power), gains.shape)  # type: ignore[arg-type]
+        else:
+            powers = _validate.vector(peak_power=peak_power, minimum=0.0, strict=True)
+            if powers.size != gains.size:
+                raise ValueError(
+                    f"Expected one peak_power per device: {gains.size} gains but {powers.size} peak powers."
+                )
+        object.__setattr__(self, "gain", gains)
+        object.__setattr__(self, "peak_power", powers)
+
+    @property
+    def num_devices(self) -> int:
+        """N, the size of the fleet."""
+        return self.gain.size
+
+    @property
+    def equal_peak_power(self) -> bool:
+        """Whether all devices share one peak power (then one sorted order settles the schedule)."""
+        return self.peak_power.strides == (0,) or bool(np.all(self.peak_power == self.peak_power[0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The receiver.
+
+    Args:
+        noise_std: σ, the standard deviation of the received noise *per real dimension*. A complex receiver
+            with CN(0, s²) noise has σ = s/√2.
+
+    Raises:
+        ValueError: noise_std is not a positive finite number (without noise there is no privacy).
+    """
+
+    noise_std: float
+
+    def __post_init__(self) -> None:
+        _validate.positive(noise_std=self.noise_std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """The constants of the learning task that the convergence bound needs.
+
+    Args:
+        dimension: d, the number of model parameters.
+        total_steps: T, local steps per device over the whole training.
+        clip_norm: ϖ, the 2-norm to which every upload is clipped.
+        learning_rate: τ. The bounds are proved for τ = 1/ζ.
+        smoothness: ζ.
+        strong_convexity: ϱ, at most ζ.
+        initial_gap: G = L(m⁰) − L(m*).
+
+    Raises:
+        ValueError: a value is out of range, or strong_convexity exceeds smoothness.
+    """
+
+    dimension: int
+    total_steps: int
+    clip_norm: float
+    learning_rate: float
+    smoothness: float
+    strong_convexity: float
+    initial_gap: float
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(dimension=self.dimension, total_steps=self.total_steps)
+        _validate.positive(
+            clip_norm=self.clip_norm,
+            learning_rate=self.learning_rate,
+            smoothness=self.smoothness,
+            strong_convexity=self.strong_convexity,
+            initial_gap=self.initial_gap,
+        )
+        if self.strong_convexity > self.smoothness:
+            raise ValueError(
+                f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}."
+            )
+
+    @property
+    def contraction(self) -> float:
+        """η = 1 − ϱ/ζ, the factor by which one round shrinks the gap."""
+        return 1.0 - self.strong_convexity / self.smoothness
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What may be spent.
+
+    Args:
+        epsilon: ε, the privacy loss allowed.
+        delta: ξ in the paper, the probability with which ε may be exceeded.
+        total_power: P_tot [W], summed over devices and rounds.
+        scope: what (epsilon, delta) covers: each "round" alone (the paper) or the "total" training.
+        formula: "exact" (the Gaussian mechanism's own trade-off) or "classic" (Lemma 1). Lemma 1 speaks of one
+            round only, so "total" with "classic" is refused.
+        relation: neighbouring fleets. "replace" one device's data (sensitivity 2ϖ, the paper) or "add_remove"
+            one device (sensitivity ϖ).
+
+    Raises:
+        ValueError: a value is out of range, or scope and formula contradict each other.
+    """
+
+    epsilon: float
+    delta: float
+    total_power: float
+    scope: Scope = "round"
+    formula: Formula = "exact"
+    relation: Relation = "replace"
+
+    def __post_init__(self) -> None:
+        _validate.positive(epsilon=self.epsilon, total_power=self.total_power)
+        _validate.fraction(delta=self.delta)
+        _validate.one_of(("round", "total"), scope=self.scope)
+        _validate.one_of(("classic", "exact"), formula=self.formula)
+        _validate.one_of(("replace", "add_remove"), relation=self.relation)
+        if self.scope == "total" and self.formula == "classic":
+            raise ValueError(
+                'Expected formula="exact" with scope="total": '
+                "the classic formula (Lemma 1) covers one round only and says nothing of totals."
+            )
+
+    @property
+    def sensitivity(self) -> float:
+        """The most that one device can move the received signal, in units of θ: 2 to replace, 1 to add or remove."""
+        return 2.0 if self.relation == "replace" else 1.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """Everything that a decision depends on, and nothing else (no data: a plan must not leak any).
+
+    Args:
+        fleet, link, learning, budget: see each class.
+    """
+
+    fleet: Fleet
+    link: Link
+    learning: Learning
+    budget: Budget
+
+    def __post_init__(self) -> None:
+        for name, kind in (("fleet", Fleet), ("link", Link), ("learning", Learning), ("budget", Budget)):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"Expected {name} to be a {kind.__name__}, got {getattr(self, name)!r}.")
