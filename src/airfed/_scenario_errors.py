@@ -1,0 +1,133 @@
+"""What is wrong with a scenario, in one sentence that names the key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+_TYPES = {
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "string_type": "a text in quotes",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "finite_number": "a finite number",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "dict_type": "a table",
+}
+_RELATIONS = {
+    "greater_than": (">", "gt"),
+    "greater_than_equal": (">=", "ge"),
+    "less_than": ("<", "lt"),
+    "less_than_equal": ("<=", "le"),
+}
+
+
+# What pydantic adds to a location for the branch of a union that it tried: not a key of the user's.
+_UNION_BRANCHES = ("float", "function-before[convert(), float]", "list[function-before[convert(), float]]")
+
+
+class ScenarioError(ValueError):
+    """A scenario is wrong; the message is the user's, in one sentence."""
+
+
+def sentence(error: ValidationError, root: type[BaseModel]) -> str:
+    """Return one sentence for the most telling of pydantic's complaints."""
+    details = error.errors(include_url=False)
+    unknown = [item for item in details if item["type"] == "extra_forbidden"]
+    if unknown:  # a misspelt key is also a missing one: the misspelling is the better news
+        return _explain(unknown[0], root)
+    # "A number or a list of numbers": the complaint about an entry says more than the one about the whole.
+    return _explain(max(details, key=lambda item: isinstance(item["loc"][-1], int)), root)
+
+
+def _explain(item: ErrorDetails, root: type[BaseModel]) -> str:
+    model, key = _locate(item["loc"], root)
+    kind, value, context = item["type"], item["input"], item.get("ctx", {})
+    shown = "NaN" if value != value else repr(value)
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(str(item["loc"][-1]), _keys(model), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(_keys(model))}."
+        return f"Unknown key {key!r}; {hint}"
+    if kind == "missing":
+        return f"Missing key {key}: expected {_expectation(model, str(item['loc'][-1]))}."
+    if kind == "union_tag_not_found":
+        tags = ", ".join(tag for variant in _variants(root, key) for tag in _tags(variant))
+        return f"Missing key {key}.model: expected one of {tags}."
+    if kind == "union_tag_invalid":
+        return f"Expected {key}.model to be one of {context['expected_tags']}; got {context['tag']!r}."
+    if kind in _RELATIONS:
+        relation, bound = _RELATIONS[kind]
+        field = model.model_fields.get(str(item["loc"][-1]))
+        ranges = _ranges(field.metadata) if field else []
+        return f"Expected {key}={shown} {' and '.join(ranges) or f'{relation} {context[bound]:g}'}."
+    if kind == "literal_error":
+        return f"Expected {key} to be one of {context['expected'].replace(' or ', ', ')}; got {shown}."
+    if kind == "too_short":
+        return f"Expected {key} to have at least {context['min_length']} entry, got none."
+    if kind == "value_error":
+        text = str(context["error"])
+        return text if text.startswith("Expected") else f"Bad {key}={shown}: {text}."
+    expected = _TYPES.get(kind)
+    if expected is not None:
+        return f"Expected {key} to be {expected}, got {shown}."
+    return f"Bad {key}={shown}: {item['msg']}."
+
+
+def _locate(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[type[BaseModel], str]:
+    """The innermost model that the location passes through, and the key as the user wrote it."""
+    model, key = root, ""
+    for part in location:
+        if isinstance(part, int):
+            key += f"[{part}]"
+        elif variant := [v for v in _variants(root, key) if part in _tags(v)]:
+            model = variant[0]
+        elif part in model.model_fields or part not in _UNION_BRANCHES:
+            key += f".{part}" if key else part
+            inner = _models(model.model_fields[part].annotation) if part in model.model_fields else []
+            model = inner[0] if inner else model
+    return model, key
+
+
+def _variants(root: type[BaseModel], key: str) -> list[type[BaseModel]]:
+    """The alternatives of a table that comes in several kinds, such as [channel]."""
+    found = _models(root.model_fields[key].annotation) if key in root.model_fields else []
+    return found if len(found) > 1 else []
+
+
+def _tags(variant: type[BaseModel]) -> tuple[str, ...]:
+    return get_args(variant.model_fields["model"].annotation)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models(argument)]
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [name for name, field in model.model_fields.items() if not field.exclude]
+
+
+def _expectation(model: type[BaseModel], key: str) -> str:
+    field = model.model_fields.get(key)
+    if field is None or _models(field.annotation):
+        return "a table"
+    text = str(field.annotation)
+    kind = "a whole number" if "int" in text else "a number" if "float" in text else "a text in quotes"
+    return " ".join([kind, " and ".join(_ranges(field.metadata))]).strip()
+
+
+def _ranges(metadata: Iterable[Any]) -> list[str]:
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    found: list[str] = []
+    for item in metadata:
+        for source in getattr(item, "metadata", [item]):
+            found += [f"{sign} {getattr(source, name):g}" for name, sign in signs.items() if hasattr(source, name)]
+    return found

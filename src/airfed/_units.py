@@ -1,0 +1,51 @@
+"""Numbers with units: a bare number is SI, a text must name its unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+_Converter = Callable[[float], float]
+
+WATTS: Final[dict[str, _Converter]] = {
+    "W": lambda x: x,
+    "mW": lambda x: x * 1e-3,
+    "uW": lambda x: x * 1e-6,
+    "dBW": lambda x: 10 ** (x / 10),
+    "dBm": lambda x: 10 ** (x / 10) * 1e-3,
+}
+METRES: Final[dict[str, _Converter]] = {"m": lambda x: x, "km": lambda x: x * 1e3}
+
+_QUANTITY = re.compile(r"\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def in_si(units: dict[str, _Converter]) -> Callable[[Any], Any]:
+    """Return a converter to SI: numbers pass, "30 dBm" is converted, "30" alone is refused.
+
+    >>> in_si(WATTS)("30 dBm")
+    1.0
+    >>> in_si(WATTS)("30")
+    Traceback (most recent call last):
+    ...
+    ValueError: missing unit: write a bare number for W, or a text with one of W, mW, uW, dBW, dBm
+    """
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        match = _QUANTITY.fullmatch(value)
+        known = ", ".join(units)
+        if match is None:
+            raise ValueError(f"expected a number and one of the units {known}")
+        number, unit = match.groups()
+        if not unit:
+            raise ValueError(f"missing unit: write a bare number for {next(iter(units))}, or a text with one of {known}")
+        if unit not in units:
+            raise ValueError(f"unknown unit {unit!r}: expected one of {known}")
+        try:
+            return units[unit](float(number))
+        except OverflowError:
+            raise ValueError(f"{value!r} is out of range") from None
+
+    return convert

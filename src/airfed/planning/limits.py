@@ -1,0 +1,97 @@
+"""The three limits on the alignment θ: privacy, peak power and total power."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.privacy import classic_mu, gaussian_epsilon, gaussian_mu
+from airfed.problem import Budget, InfeasibleError, Problem
+
+_ULP = float(np.finfo(np.float64).eps)
+
+
+def allowed_mu(budget: Budget) -> float:
+    """Return the largest Gaussian-DP parameter that the budget allows to what it covers (a round, or all of them).
+
+    It ends on the safe side: the ε that airfed later reports for it, itself rounded up, is within the budget.
+
+    Raises:
+        InfeasibleError: the budget is so small that no positive number represents it.
+    """
+    if budget.formula == "classic":
+        mu = classic_mu(budget.epsilon, budget.delta)  # [Yan23, (34b)]
+    else:
+        mu = gaussian_mu(budget.epsilon, budget.delta)
+        shrink = 16 * _ULP
+        # Reported figures are rounded up by a few ulp twice (composition and inversion): leave room for that.
+        while mu > 0 and gaussian_epsilon(mu * (1 + 8 * _ULP), budget.delta) > budget.epsilon:
+            mu *= 1 - shrink
+            shrink *= 2
+    if not mu > 0:
+        raise InfeasibleError(
+            f"No plan fits: epsilon={budget.epsilon!r} at delta={budget.delta!r} leaves no signal at all (privacy)."
+        )
+    return mu
+
+
+def privacy_limits(problem: Problem, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the largest θ that privacy allows, for each number of rounds.
+
+    θ ≤ σμ/2 where the budget covers one round, σμ/(2√I) where it covers them all (replace-one; without the 2 to
+    add or remove one).
+
+    Implements [Yan23, (34b)].
+    Deviations: μ comes from the exact formula unless the budget asks for the classic one.
+    """
+    cap = problem.link.noise_std * allowed_mu(problem.budget) / problem.budget.sensitivity * (1 - 4 * _ULP)
+    if problem.budget.scope == "total":
+        return cap / np.sqrt(rounds)
+    return np.full(rounds.shape, cap)
+
+
+def peak_limit(problem: Problem, scheduled: NDArray[np.intp]) -> float:
+    """Return min over K of |h_k|√P_k, the largest θ at which no device exceeds its peak power."""
+    fleet = problem.fleet
+    return float(np.min(fleet.gain[scheduled] * np.sqrt(fleet.peak_power[scheduled])))  # [Yan23, (15)]
+
+
+def total_limits(problem: Problem, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return √(P_tot / (I Σ_K 1/|h_k|²)), the largest θ that the total power allows, for each number of rounds."""
+    cost = float(np.sum(np.square(1.0 / problem.fleet.gain[scheduled])))  # W per round at θ = 1
+    return np.sqrt(problem.budget.total_power / (rounds * cost))  # [Yan23, (17)]
+
+
+def alignment_limits(
+    problem: Problem, scheduled: NDArray[np.intp], rounds: int
+) -> dict[Literal["privacy", "peak_power", "total_power"], float]:
+    """Return the largest θ that each limit allows to the given devices in the given number of rounds."""
+    each = np.array([rounds])
+    return {
+        "privacy": float(privacy_limits(problem, each)[0]),
+        "peak_power": peak_limit(problem, scheduled),
+        "total_power": float(total_limits(problem, scheduled, each)[0]),
+    }
+
+
+def largest_alignment(
+    problem: Problem, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the largest θ within all three limits, for each number of rounds.
+
+    Raises:
+        InfeasibleError: a scheduled device has gain 0.
+    """
+    dead = scheduled[problem.fleet.gain[scheduled] == 0]
+    if dead.size:
+        raise InfeasibleError(
+            f"No plan fits: device {dead[0]} has gain 0 and would need infinite power to be heard (peak_power)."
+        )
+    power = np.minimum(peak_limit(problem, scheduled), total_limits(problem, scheduled, rounds))
+    theta = np.minimum(privacy_limits(problem, rounds), power)
+    # Squaring and summing may round up past a power limit: step down by what they can lose.
+    slack = 4 * _ULP * (1 + math.log2(scheduled.size))
+    return np.where(theta < privacy_limits(problem, rounds), theta * (1 - slack), theta)

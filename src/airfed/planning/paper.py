@@ -1,0 +1,154 @@
+"""Algorithms 1 and 2 of [Yan23] as printed, Sec. IV-E included, with its errors.
+
+For comparison only: Algorithm 2 stops at a partial optimum, and with different peak powers the printed pairs can break a
+limit; `Plan.violations` then says which. `exact.py` is what one should use.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import convergence
+from airfed.planning import limits
+from airfed.problem import InfeasibleError, Problem
+
+_MAX_ITERATIONS = 100
+_RTOL = 1e-12  # the print's convergence threshold ε is not given
+
+
+class _Pairs(NamedTuple):
+    """Candidate pairs (K_j, θ_j) of Lemma 6 or 10; K_j is `order[start:]` in the order named by `by_gain`."""
+
+    start: NDArray[np.intp]
+    by_gain: NDArray[np.bool_]
+    theta: NDArray[np.float64]
+
+
+def alternate(
+    problem: Problem, *, rounds: int | None = None
+) -> tuple[NDArray[np.intp], float, int, tuple[str, ...]]:
+    """Return (K, θ, I, notes) of Algorithm 2: P2 and P3 in turn, from I = T, until the objective rests.
+
+    With `rounds` given only P2 is solved, once.
+
+    Implements [Yan23, Alg 2].
+    Deviations: the convergence threshold, not given in the print, is 1e-12 relative. Where the budget covers the whole
+    training, P3 also keeps θ within the privacy limit of I rounds, of which the print does not speak.
+
+    Raises:
+        InfeasibleError: a device has gain 0 (the print takes every 1/|h|² for finite).
+    """
+    if np.any(problem.fleet.gain == 0):
+        raise InfeasibleError(
+            "No plan fits: a device has gain 0, and the paper's pairs take every 1/|h|² for finite (peak_power)."
+        )
+    chosen = problem.learning.total_steps if rounds is None else rounds
+    previous = np.inf
+    notes: list[str] = []
+    for _ in range(_MAX_ITERATIONS):
+        scheduled, theta = solve_p2(problem, chosen)
+        if rounds is not None:
+            break
+        chosen, value = solve_p3(problem, scheduled, theta, chosen)
+        if not np.isfinite(value):
+            raise InfeasibleError("No plan fits: the limits leave so little signal that the bound is not finite.")
+        if abs(previous - value) <= _RTOL * value:
+            break
+        previous = value
+    else:
+        notes.append(f"Algorithm 2 had not come to rest after {_MAX_ITERATIONS} iterations.")
+    broken = limits.alignment_limits(problem, scheduled, chosen)
+    for name, limit in broken.items():
+        if theta > limit * (1 + _RTOL):
+            notes.append(
+                f"As printed, this plan breaks the {name} limit: θ = {theta:.6g} where {limit:.6g} is allowed."
+            )
+    return scheduled, theta, chosen, tuple(notes)
+
+
+def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
+    """Return (K, θ) of Algorithm 1 for a given number of rounds.
+
+    Implements [Yan23, Alg 1], [Yan23, (35)], [Yan23, (42)] for equal peak powers and Sec. IV-E for different ones.
+    Deviations: if |Q| = N the last pair is the empty set and is left out (Lemma 6's edge).
+    """
+    fleet, learning = problem.fleet, problem.learning
+    num_devices = fleet.num_devices
+    by_gain = np.argsort(fleet.gain, kind="stable")
+    by_peak = np.argsort(fleet.gain * np.sqrt(fleet.peak_power), kind="stable")
+    pairs = _candidate_pairs(problem, rounds, by_gain, by_peak)
+    size = num_devices - pairs.start
+    with np.errstate(over="ignore"):
+        objective = 4 * (1 - size / num_devices) ** 2 + 0.5 * learning.dimension * np.square(
+            problem.link.noise_std / (size * pairs.theta)
+        )
+    best = int(np.argmin(objective))
+    order = by_gain if pairs.by_gain[best] else by_peak
+    return np.sort(order[pairs.start[best] :]), float(pairs.theta[best])
+
+
+def _candidate_pairs(
+    problem: Problem, rounds: int, by_gain: NDArray[np.intp], by_peak: NDArray[np.intp]
+) -> _Pairs:
+    fleet = problem.fleet
+    cap = float(limits.privacy_limits(problem, np.array([rounds]))[0])
+    peak = (fleet.gain * np.sqrt(fleet.peak_power))[by_peak]  # c, ascending
+    cost = np.cumsum(np.square(1 / fleet.gain[by_gain])[::-1])[::-1]
+    total = np.sqrt(problem.budget.total_power / (rounds * cost))  # q, ascending
+    below = max(np.searchsorted(peak, cap), np.searchsorted(total, cap))  # |Q|
+    start = np.arange(below)
+    pairs = _Pairs(start, total[:below] < peak[:below], np.minimum(peak, total)[:below])
+    if below == fleet.num_devices:
+        return pairs
+    return _Pairs(
+        np.append(pairs.start, below), np.append(pairs.by_gain, True), np.append(pairs.theta, cap)
+    )
+
+
+def solve_p3(
+    problem: Problem, scheduled: NDArray[np.intp], theta: float, current: int
+) -> tuple[int, float]:
+    """Return (I, W) of P3: the best number of rounds for a given (K, θ), by search over all feasible ones.
+
+    `current`, the number for which (K, θ) was found, always stays a candidate: at the total-power limit, rounding
+    would otherwise exclude it.
+
+    Implements [Yan23, (43)].
+    """
+    learning = problem.learning
+    rounds = np.arange(1, learning.total_steps + 1)
+    feasible = limits.total_limits(problem, scheduled, rounds) * (1 + _RTOL) >= theta
+    if problem.budget.scope == "total":
+        feasible &= limits.privacy_limits(problem, rounds) * (1 + _RTOL) >= theta
+    feasible |= rounds == current
+    inner = (
+        convergence.participation_error(scheduled.size, problem.fleet.num_devices)
+        + (learning.total_steps / rounds - 1) ** 2
+        + convergence.noise_error(learning.dimension, problem.link.noise_std, scheduled.size, theta)
+    )
+    remaining = learning.initial_gap * learning.contraction ** rounds.astype(np.float64)
+    objective = remaining + convergence.round_scales(learning, rounds) * inner
+    objective[~feasible] = np.inf
+    best = int(np.argmin(objective))
+    return int(rounds[best]), float(objective[best])
+
+
+def beats_full_participation(problem: Problem, *, num_scheduled: int, alignment: float, rounds: int) -> bool:
+    """Return whether Lemma 7 promises that |K| devices at θ do better than full participation.
+
+    |K|θ ≥ 1 / √(1/(N²m²) − 8/(dσ²)) with m = min{c_1, q_1}. True is a promise; False says nothing: the condition is
+    sufficient, not necessary (it replaces 4(1−|K|/N)² by 4), and void where dσ² ≤ 8N²m².
+
+    Implements [Yan23, Lemma 7].
+    Deviations: the factor 1/2 of the full-participation value, and min{c_1, q_1} where the print has c_1.
+    """
+    everyone = np.arange(problem.fleet.num_devices)
+    full = min(
+        limits.peak_limit(problem, everyone), float(limits.total_limits(problem, everyone, np.array([rounds]))[0])
+    )
+    noise = problem.learning.dimension * problem.link.noise_std**2
+    margin = 1 / (everyone.size * full) ** 2 - 8 / noise
+    return margin > 0 and num_scheduled * alignment >= 1 / np.sqrt(margin)

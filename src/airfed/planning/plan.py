@@ -1,0 +1,166 @@
+"""The decision, and everything that follows from it.
+
+A `Plan` holds who transmits, how strongly and in how many rounds. Transmit powers, privacy and the bound are derived
+from it: nobody passes σ or ε beside a plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import convergence
+from airfed.planning import limits
+from airfed.privacy import classic_epsilon, classic_validity, compose, gaussian_epsilon
+from airfed.problem import Problem
+
+Binding = Literal["privacy", "peak_power", "total_power"]
+
+# How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
+FEASIBILITY_RTOL = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """A decision about one problem.
+
+    Args:
+        problem: what was decided about.
+        policy: who decided.
+        scheduled: K, device indices in the order of `fleet.gain`, ascending.
+        alignment: θ = νϖ, the amplitude with which every scheduled device arrives at full norm.
+        rounds: I.
+        notes: remarks of the policy that a reader of the plan must know.
+    """
+
+    problem: Problem
+    policy: str
+    scheduled: NDArray[np.intp]
+    alignment: float
+    rounds: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_scheduled(self) -> int:
+        """|K|."""
+        return self.scheduled.size
+
+    @property
+    def alignment_coefficient(self) -> float:
+        """ν = θ/ϖ."""
+        return self.alignment / self.problem.learning.clip_norm
+
+    @cached_property
+    def local_steps(self) -> tuple[int, ...]:
+        """E_0..E_{I−1}, whole numbers that sum to T."""
+        return convergence.local_steps(self.problem.learning.total_steps, self.rounds)
+
+    @cached_property
+    def bound(self) -> convergence.Bound:
+        """Theorem 1 for this decision, term by term."""
+        return convergence.convex_gap(self.problem.learning, rounds=self.rounds, **self._decision)
+
+    @cached_property
+    def gradient_bound(self) -> convergence.Bound:
+        """Theorem 2 for this decision (non-convex losses), term by term."""
+        return convergence.mean_squared_gradient(self.problem.learning, rounds=self.rounds, **self._decision)
+
+    @property
+    def _decision(self) -> dict[str, Any]:
+        return {
+            "num_scheduled": self.num_scheduled,
+            "num_devices": self.problem.fleet.num_devices,
+            "alignment": self.alignment,
+            "noise_std": self.problem.link.noise_std,
+        }
+
+    @cached_property
+    def power(self) -> NDArray[np.float64]:
+        """φ_k P_k [W]: what each scheduled device transmits per round, at most (‖g_k‖ = ϖ)."""
+        return np.square(self.alignment / self.problem.fleet.gain[self.scheduled])  # [Yan23, (16)]
+
+    @property
+    def power_total(self) -> float:
+        """[W] over all devices and rounds, at most."""
+        return self.rounds * float(np.sum(self.power))  # [Yan23, (17)]
+
+    @cached_property
+    def limits(self) -> dict[Binding, float]:
+        """The largest θ that each limit allows to this set of devices in this many rounds."""
+        return limits.alignment_limits(self.problem, self.scheduled, self.rounds)
+
+    @property
+    def binding(self) -> Binding:
+        """The limit that holds θ."""
+        return min(self.limits, key=self.limits.__getitem__)
+
+    @property
+    def violations(self) -> tuple[Binding, ...]:
+        """The limits that this plan breaks (only a policy that follows the print may have any)."""
+        allowed = 1.0 + FEASIBILITY_RTOL
+        return tuple(name for name, limit in self.limits.items() if self.alignment > limit * allowed)
+
+    @property
+    def mu_round(self) -> float:
+        """μ = 2θ/σ (θ/σ for add or remove): one round is exactly μ-Gaussian-DP."""
+        return self.problem.budget.sensitivity * self.alignment / self.problem.link.noise_std
+
+    @property
+    def mu_total(self) -> float:
+        """μ√I: the whole training."""
+        return compose(self.mu_round, self.rounds)
+
+    @cached_property
+    def epsilon_round(self) -> float:
+        """Exact ε of one round at the budget's δ."""
+        return gaussian_epsilon(self.mu_round, self.problem.budget.delta)
+
+    @cached_property
+    def epsilon_total(self) -> float:
+        """Exact ε of the whole training at the budget's δ."""
+        return gaussian_epsilon(self.mu_total, self.problem.budget.delta)
+
+    @property
+    def epsilon_paper(self) -> float:
+        """Lemma 1's figure for one round; `epsilon_paper_validity` says what it is worth."""
+        return classic_epsilon(self.mu_round, self.problem.budget.delta)
+
+    @property
+    def epsilon_paper_validity(self) -> str:
+        """Whether Lemma 1's figure is "proved", "unproven" (ε ≥ 1) or "unsafe" (below the truth)."""
+        return classic_validity(self.epsilon_paper, self.problem.budget.delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values, under the names of its attributes, ready for JSON."""
+        budget = self.problem.budget
+        return {
+            "policy": self.policy,
+            "num_devices": self.problem.fleet.num_devices,
+            "num_scheduled": self.num_scheduled,
+            "scheduled": self.scheduled.tolist(),
+            "alignment": self.alignment,
+            "alignment_coefficient": self.alignment_coefficient,
+            "rounds": self.rounds,
+            "local_steps": list(self.local_steps),
+            "bound": {"total": self.bound.total, "terms": self.bound.terms},
+            "binding": self.binding,
+            "limits": dict(self.limits),
+            "violations": list(self.violations),
+            "power": self.power.tolist(),
+            "power_total": self.power_total,
+            "mu_round": self.mu_round,
+            "mu_total": self.mu_total,
+            "epsilon_round": self.epsilon_round,
+            "epsilon_total": self.epsilon_total,
+            "epsilon_paper": self.epsilon_paper,
+            "epsilon_paper_validity": self.epsilon_paper_validity,
+            "delta": budget.delta,
+            "scope": budget.scope,
+            "relation": budget.relation,
+            "unit": "device",
+            "notes": list(self.notes),
+        }
