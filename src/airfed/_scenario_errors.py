@@ -29,10 +29,6 @@ _RELATIONS = {
 }
 
 
-# What pydantic adds to a location for the branch of a union that it tried: not a key of the user's.
-_UNION_BRANCHES = ("float", "function-before[convert(), float]", "list[function-before[convert(), float]]")
-
-
 class ScenarioError(ValueError):
     """A scenario is wrong; the message is the user's, in one sentence."""
 
@@ -88,7 +84,7 @@ def _locate(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[typ
             key += f"[{part}]"
         elif variant := [v for v in _variants(root, key) if part in _tags(v)]:
             model = variant[0]
-        elif part in model.model_fields or part not in _UNION_BRANCHES:
+        elif part != "float" and "[" not in part:  # else the branch of a union that was tried, not a key
             key += f".{part}" if key else part
             inner = _models(model.model_fields[part].annotation) if part in model.model_fields else []
             model = inner[0] if inner else model

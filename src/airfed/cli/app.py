@@ -1,0 +1,55 @@
+"""The commands, and what becomes of their errors.
+
+Exit codes: 0 done, 2 the user's mistake, 3 no feasible plan, 4 the audit failed, 130/143 stopped by a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from airfed import __version__
+from airfed.cli import plan as plan_commands
+from airfed.problem import InfeasibleError
+
+app = App(
+    name="airfed",
+    version=__version__,
+    help="Plan, train, account and audit over-the-air federated averaging under power and privacy budgets.",
+)
+app.command(plan_commands.plan)
+app.command(plan_commands.compare)
+app.command(plan_commands.new)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    A user's mistake is one sentence on standard error; set AIRFED_DEBUG=1 for the traceback.
+    """
+    tokens = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _fail(2, f"{' '.join(str(error).split())} (airfed --help lists the commands)")
+    except InfeasibleError as error:
+        return _fail(3, str(error))
+    except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader, say `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        if os.environ.get("AIRFED_DEBUG"):
+            raise
+        return _fail(2, str(error))
+    except KeyboardInterrupt:
+        return _fail(130, "stopped.")
+    return code if isinstance(code, int) else 0
+
+
+def _fail(code: int, message: str) -> int:
+    print(f"airfed: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,153 @@
+"""airfed plan, compare and new: decide without training (no torch needed)."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from airfed import planning, scenario, template
+from airfed.cli import tables
+from airfed.planning import Plan
+from airfed.problem import InfeasibleError
+from airfed.scenario import Scenario, ScenarioError
+
+ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
+Json = Annotated[bool, Parameter(help="Print one JSON object instead of text.", negative="")]
+Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.")]
+Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.")]
+
+
+def read(file: Path, **changes: Any) -> Scenario:
+    """Return the scenario of a file with the command line's changes applied (those that were given)."""
+    given = {key.replace("__", "."): value for key, value in changes.items() if value is not None}
+    loaded = scenario.load(file)
+    return loaded.override(given) if given else loaded
+
+
+def decide(world: Scenario) -> Plan:
+    """Return the plan of the scenario's own policy."""
+    policy = world.policy
+    return planning.plan(
+        world.problem(),
+        policy=policy.name,
+        rounds=policy.rounds,
+        size=policy.size,
+        threshold=policy.threshold,
+        seed=world.seed,
+    )
+
+
+def plan(
+    file: ScenarioFile,
+    /,
+    *,
+    policy: Annotated[str | None, Parameter(help=f"One of {', '.join(planning.POLICIES)}.")] = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    json: Json = False,
+    plot: Annotated[Path | None, Parameter(help="Draw the candidate space and the bound (png, pdf, svg).")] = None,
+) -> int:
+    """Decide which devices transmit, how strongly and in how many rounds; no training."""
+    world = _with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
+    decision = decide(world)
+    if plot is not None:
+        from airfed.experiments import drawing
+
+        drawing.save(drawing.plan_figure(decision), plot)
+    if json:
+        print(json_format.dumps({"scenario": world.name, **decision.to_dict()}))
+        return 0
+    console = Console(highlight=False)
+    tables.print_plan(console, world.name, decision)
+    if plot is not None:
+        console.print(f"\ndrawn: {plot}")
+    return 0
+
+
+def compare(
+    file: ScenarioFile,
+    /,
+    *,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    json: Json = False,
+    plot: Annotated[Path | None, Parameter(help="Draw the policies' bounds (png, pdf, svg).")] = None,
+) -> int:
+    """Show the policies side by side on one channel draw, with the distance of each to the optimum."""
+    world = read(file, policy__rounds=rounds, seed=seed)
+    plans, failures = compare_policies(world)
+    if plot is not None:
+        from airfed.experiments import drawing
+
+        drawing.save(drawing.comparison_figure(plans), plot)
+    if json:
+        best = plans["optimal"].bound.total
+        rows = {
+            name: {**decision.to_dict(), "excess": decision.bound.total / best - 1} for name, decision in plans.items()
+        }
+        print(json_format.dumps({"scenario": world.name, "policies": rows, "infeasible": failures}))
+        return 0
+    tables.print_comparison(Console(highlight=False), world.name, plans, failures)
+    return 0
+
+
+def compare_policies(world: Scenario) -> tuple[dict[str, Plan], dict[str, str]]:
+    """Return the plan of every policy on one channel draw, and the reason of each that has none.
+
+    Raises:
+        InfeasibleError: not even the optimal policy has a plan.
+    """
+    problem, policy = world.problem(), world.policy
+    plans: dict[str, Plan] = {}
+    failures: dict[str, str] = {}
+    for name in planning.POLICIES:
+        # "threshold" without a threshold of its own takes the mean gain: a rule one would try first.
+        threshold = policy.threshold if policy.threshold is not None else float(problem.fleet.gain.mean())
+        try:
+            plans[name] = planning.plan(
+                problem,
+                policy=name,
+                rounds=policy.rounds,
+                size=policy.size if name in ("uniform", "top_k") else None,
+                threshold=threshold if name == "threshold" else None,
+                seed=world.seed,
+            )
+        except InfeasibleError as error:
+            if name == "optimal":
+                raise
+            failures[name] = str(error)
+    return plans, failures
+
+
+def new(
+    file: Annotated[Path, Parameter(help="Where to write it; an existing file is never overwritten.")],
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """Write a commented scenario to start from."""
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(template.SCENARIO)
+    except FileExistsError:
+        raise ScenarioError(f"Expected {file} not to exist; it is left as it is.") from None
+    except OSError as error:
+        raise ScenarioError(f"Cannot write {file}: {error.strerror}.") from None
+    print(json_format.dumps({"written": str(file)}) if json else f"written: {file}\nnext: airfed plan {file}")
+    return 0
+
+
+def _with_policy(world: Scenario, name: str | None) -> Scenario:
+    """The scenario under another policy; settings that only the old policy understands are dropped."""
+    if name is None or name == world.policy.name:
+        return world
+    changes: dict[str, Any] = {"policy.name": name}
+    if name not in ("uniform", "top_k"):
+        changes["policy.size"] = None
+    if name != "threshold":
+        changes["policy.threshold"] = None
+    return world.override(changes)

@@ -1,0 +1,138 @@
+"""Plans as text that fits 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from airfed.planning import Plan
+
+_LIMITS = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
+_TERMS = {
+    "initial_gap": "initial gap",
+    "participation": "devices left out",
+    "local_drift": "local drift",
+    "noise": "receiver noise",
+}
+_VALIDITY = {
+    "proved": "Lemma 1 is proved here (ε < 1)",
+    "unproven": "Lemma 1 is unproven here (ε ≥ 1)",
+    "unsafe": "UNSAFE: Lemma 1 under-states ε here",
+}
+
+
+def steps_text(plan: Plan) -> str:
+    """Return "40 rounds of 5 steps" (or "of 2-3 steps")."""
+    few, many = min(plan.local_steps), max(plan.local_steps)
+    steps = f"{few}" if few == many else f"{few}-{many}"
+    rounds = "round" if plan.rounds == 1 else "rounds"
+    return f"{plan.rounds} {rounds} of {steps} {'step' if steps == '1' else 'steps'}"
+
+
+def decision_sentence(plan: Plan) -> str:
+    """Return the decision in one sentence."""
+    return (
+        f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {steps_text(plan)}; "
+        f"{_LIMITS[plan.binding]} is the limit."
+    )
+
+
+def privacy_basis(plan: Plan) -> str:
+    """Return what every ε of the plan refers to."""
+    relation = "replace one device's data" if plan.problem.budget.relation == "replace" else "add or remove one device"
+    return f"at δ = {plan.problem.budget.delta:g}, unit: device, neighbours: {relation}"
+
+
+def print_plan(console: Console, name: str, plan: Plan) -> None:
+    """Print the decision, what limits it, the bound, the power spent and the privacy."""
+    console.print(f"[bold]{escape(name)}[/bold] · policy {plan.policy}")
+    console.print(f"[bold]{decision_sentence(plan)}[/bold]\n")
+    for note in plan.notes:
+        console.print(f"[bold red]! {escape(note)}[/bold red]\n")
+
+    grid = _grid("Limits on θ", "largest θ", "")
+    for limit, value in plan.limits.items():
+        mark = "broken" if limit in plan.violations else "binds" if limit == plan.binding else ""
+        grid.add_row(_LIMITS[limit], f"{value:.5g}", mark)
+    grid.add_row("chosen", f"{plan.alignment:.5g}", f"ν = θ/ϖ = {plan.alignment_coefficient:.5g}")
+    console.print(grid, "")
+
+    grid = _grid("Bound on the gap (Theorem 1)", "value", "share")
+    for term, value in plan.bound.terms.items():
+        grid.add_row(_TERMS[term], f"{value:.5g}", f"{value / plan.bound.total:.1%}")
+    grid.add_row("total", f"{plan.bound.total:.5g}", "100.0%")
+    console.print(grid, "")
+
+    budget = plan.problem.budget
+    grid = _grid("Power, worst case", "W", "")
+    grid.add_row("weakest scheduled device, per round", f"{plan.power.max():.5g}", "")
+    grid.add_row("strongest scheduled device, per round", f"{plan.power.min():.5g}", "")
+    share = f"{plan.power_total / budget.total_power:.1%} of {budget.total_power:g} W"
+    grid.add_row("all devices, all rounds", f"{plan.power_total:.5g}", share)
+    console.print(grid, "")
+
+    grid = _grid("Privacy", "ε", f"budget: ε = {budget.epsilon:g} per {_scope(plan)} ({budget.formula})")
+    grid.add_row("Lemma 1, one round", f"{plan.epsilon_paper:.5g}", _VALIDITY[plan.epsilon_paper_validity])
+    grid.add_row("exact, one round", f"{plan.epsilon_round:.5g}", f"μ = {plan.mu_round:.5g}")
+    grid.add_row(f"exact, all {plan.rounds} rounds", f"{plan.epsilon_total:.5g}", f"μ√I = {plan.mu_total:.5g}")
+    console.print(grid)
+    console.print(f"[dim]{privacy_basis(plan)}[/dim]")
+    learning = plan.problem.learning
+    if abs(learning.learning_rate * learning.smoothness - 1) > 1e-9:
+        console.print(
+            f"[dim]The bound is proved for τ = 1/ζ; here τ = {learning.learning_rate:g} "
+            f"and 1/ζ = {1 / learning.smoothness:g}.[/dim]"
+        )
+
+
+def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
+    """Print the policies side by side, the optimum first."""
+    best = plans["optimal"].bound.total
+    console.print(f"[bold]{escape(name)}[/bold] · {decision_sentence(plans['optimal'])}\n")
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("policy")
+    for column in ("devices", "rounds", "θ", "bound", "above", "power W", "ε round", "ε total"):
+        table.add_column(column, justify="right")
+    table.add_column("limit")
+    for policy, plan in plans.items():
+        table.add_row(
+            policy + ("*" if plan.violations else ""),
+            f"{plan.num_scheduled}",
+            f"{plan.rounds}",
+            f"{plan.alignment:.3g}",
+            f"{plan.bound.total:.4g}",
+            _excess(plan.bound.total / best - 1),
+            f"{plan.power_total:.4g}",
+            f"{plan.epsilon_round:.3g}",
+            f"{plan.epsilon_total:.3g}",
+            _LIMITS[plan.binding].removesuffix(" power"),
+            style="bold" if policy == "optimal" else "",
+        )
+    console.print(table)
+    for policy, reason in failures.items():
+        console.print(f"{policy}: {escape(reason)}")
+    for policy, plan in plans.items():
+        if plan.violations:
+            console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
+    console.print(f"[dim]above: distance of the bound to the optimum. Exact ε {privacy_basis(plans['optimal'])}.[/dim]")
+
+
+def _grid(title: str, value: str, remark: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(title, min_width=37)
+    table.add_column(value, justify="right", min_width=9)
+    table.add_column(remark)
+    return table
+
+
+def _scope(plan: Plan) -> str:
+    return "round" if plan.problem.budget.scope == "round" else "training"
+
+
+def _excess(ratio: float) -> str:
+    if ratio <= 0.0:
+        return "0%"
+    return f"{ratio:.1%}" if ratio < 9.995 else f"{1 + ratio:.3g}×"

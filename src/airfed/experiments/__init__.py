@@ -1,0 +1,1 @@
+"""Sweeps and figures: declarative TOML, records, pure drawing functions."""
