@@ -40,7 +40,9 @@ def in_si(units: dict[str, _Converter]) -> Callable[[Any], Any]:
             raise ValueError(f"expected a number and one of the units {known}")
         number, unit = match.groups()
         if not unit:
-            raise ValueError(f"missing unit: write a bare number for {next(iter(units))}, or a text with one of {known}")
+            raise ValueError(
+                f"missing unit: write a bare number for {next(iter(units))}, or a text with one of {known}"
+            )
         if unit not in units:
             raise ValueError(f"unknown unit {unit!r}: expected one of {known}")
         try:

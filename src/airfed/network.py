@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +88,7 @@ class Network:
         """(inputs, outputs) of each dense layer, the last one gives the classes."""
         flat = math.prod(self.image_shapes[-1] if self.convolutions else self.input_shape)
         widths = [flat, *self.hidden, self.classes]
-        return list(zip(widths[:-1], widths[1:], strict=True))
+        return list(pairwise(widths))
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -135,9 +136,7 @@ def builtin(name: str, *, input_shape: tuple[int, int, int], classes: int) -> Ne
     """
     _validate.one_of(("cnn", "mlp", "logistic"), model=name)
     if name == "cnn":
-        return Network(
-            input_shape=input_shape, convolutions=((10, 5), (20, 5)), hidden=(50,), classes=classes
-        )
+        return Network(input_shape=input_shape, convolutions=((10, 5), (20, 5)), hidden=(50,), classes=classes)
     if name == "mlp":
         return Network(input_shape=input_shape, hidden=(64,), classes=classes)
     return Network(input_shape=input_shape, classes=classes, l2=0.01)

@@ -118,9 +118,7 @@ class Learning:
             initial_gap=self.initial_gap,
         )
         if self.strong_convexity > self.smoothness:
-            raise ValueError(
-                f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}."
-            )
+            raise ValueError(f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}.")
 
     @property
     def contraction(self) -> float:

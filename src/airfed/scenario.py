@@ -1,7 +1,7 @@
 """A scenario: the world and what is wanted of it, as a TOML file.
 
-`load` reads and checks one, `Scenario.problem` draws one realisation of it. Every mistake in the file is a `ScenarioError`
-whose one sentence names the key, what was expected and what came.
+`load` reads and checks one, `Scenario.problem` draws one realisation of it. Every mistake in the file is a
+`ScenarioError` whose one sentence names the key, what was expected and what came.
 """
 
 from __future__ import annotations
@@ -335,7 +335,9 @@ def load(path: str | Path) -> Scenario:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ScenarioError(f"Expected a scenario at {file}; there is no such file (airfed new {file} writes one).") from None
+        raise ScenarioError(
+            f"Expected a scenario at {file}; there is no such file (airfed new {file} writes one)."
+        ) from None
     except IsADirectoryError:
         raise ScenarioError(f"Expected a scenario file at {file}, got a folder.") from None
     except (OSError, UnicodeDecodeError) as error:

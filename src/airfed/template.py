@@ -2,7 +2,7 @@
 
 from typing import Final
 
-SCENARIO: Final = '''\
+SCENARIO: Final = """\
 # An airfed scenario. Numbers are in SI units; powers may also be texts such as "30 dBm" or "500 mW".
 # airfed plan FILE      decides: which devices transmit, how strongly, in how many rounds
 # airfed compare FILE   shows the policies side by side
@@ -46,4 +46,4 @@ initial_gap = 2.3                # G   ┘
 [policy]
 name = "optimal"                 # optimal, paper, full, uniform (size), top_k (size), threshold (threshold)
 # rounds = 40                    # I; every I in 1..T is considered unless it is written down
-'''
+"""

@@ -77,9 +77,7 @@ def alignment_limits(
     }
 
 
-def largest_alignment(
-    problem: Problem, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def largest_alignment(problem: Problem, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the largest θ within all three limits, for each number of rounds.
 
     Raises:

@@ -1,7 +1,7 @@
 """Algorithms 1 and 2 of [Yan23] as printed, Sec. IV-E included, with its errors.
 
-For comparison only: Algorithm 2 stops at a partial optimum, and with different peak powers the printed pairs can break a
-limit; `Plan.violations` then says which. `exact.py` is what one should use.
+For comparison only: Algorithm 2 stops at a partial optimum, and with different peak powers the printed pairs can break
+a limit; `Plan.violations` then says which. `exact.py` is what one should use.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ class _Pairs(NamedTuple):
     theta: NDArray[np.float64]
 
 
-def alternate(
-    problem: Problem, *, rounds: int | None = None
-) -> tuple[NDArray[np.intp], float, int, tuple[str, ...]]:
+def alternate(problem: Problem, *, rounds: int | None = None) -> tuple[NDArray[np.intp], float, int, tuple[str, ...]]:
     """Return (K, θ, I, notes) of Algorithm 2: P2 and P3 in turn, from I = T, until the objective rests.
 
     With `rounds` given only P2 is solved, once.
@@ -90,9 +88,7 @@ def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
     return np.sort(order[pairs.start[best] :]), float(pairs.theta[best])
 
 
-def _candidate_pairs(
-    problem: Problem, rounds: int, by_gain: NDArray[np.intp], by_peak: NDArray[np.intp]
-) -> _Pairs:
+def _candidate_pairs(problem: Problem, rounds: int, by_gain: NDArray[np.intp], by_peak: NDArray[np.intp]) -> _Pairs:
     fleet = problem.fleet
     cap = float(limits.privacy_limits(problem, np.array([rounds]))[0])
     peak = (fleet.gain * np.sqrt(fleet.peak_power))[by_peak]  # c, ascending
@@ -103,14 +99,10 @@ def _candidate_pairs(
     pairs = _Pairs(start, total[:below] < peak[:below], np.minimum(peak, total)[:below])
     if below == fleet.num_devices:
         return pairs
-    return _Pairs(
-        np.append(pairs.start, below), np.append(pairs.by_gain, True), np.append(pairs.theta, cap)
-    )
+    return _Pairs(np.append(pairs.start, below), np.append(pairs.by_gain, True), np.append(pairs.theta, cap))
 
 
-def solve_p3(
-    problem: Problem, scheduled: NDArray[np.intp], theta: float, current: int
-) -> tuple[int, float]:
+def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, current: int) -> tuple[int, float]:
     """Return (I, W) of P3: the best number of rounds for a given (K, θ), by search over all feasible ones.
 
     `current`, the number for which (K, θ) was found, always stays a candidate: at the total-power limit, rounding

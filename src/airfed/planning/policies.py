@@ -108,9 +108,7 @@ def _optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
     )
 
 
-def _best_for_devices(
-    problem: Problem, policy: str, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]
-) -> Plan:
+def _best_for_devices(problem: Problem, policy: str, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]) -> Plan:
     learning = problem.learning
     theta = limits.largest_alignment(problem, scheduled, rounds)
     participation = convergence.participation_error(scheduled.size, problem.fleet.num_devices)

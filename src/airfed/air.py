@@ -1,0 +1,260 @@
+"""The air: clip, precode, superpose, add noise, rescale, and meter what was really transmitted.
+
+Complex baseband, eq. (6)-(13) of [Yan23]. Device k transmits x_k = e^{−jψ̂_k} √(φ_k P_k)/ϖ · g_k on the in-phase axis;
+its channel h_k turns that into a_k g_k with one complex number a_k, and the receiver reads the real part of the sum
+plus noise of standard deviation σ per real dimension.
+
+Sums over devices are exact: every contribution is rounded once to a whole multiple of a tiny power of two (about 2⁻⁶²
+of the largest possible sum) and added as a 64-bit integer. Integer addition is associative, so the received signal has
+the same bits for every chunk size, worker count, process count and order of devices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from airfed import _validate
+from airfed.planning import Plan
+
+Vector = NDArray[np.float64]
+
+# Clipping aims this far below ϖ, so that no later rounding can lift a norm above it.
+CLIP_MARGIN: Final = 2.0**-20
+
+
+def clip(updates: ArrayLike, clip_norm: float) -> tuple[Vector, Vector]:
+    """Return (clipped, norms): each row scaled to a 2-norm of at most ϖ, in float64, and its norm before.
+
+    One global norm over the whole accumulated update of a device (not per layer, not per step). A row with a NaN or an
+    Inf becomes zero and has the norm NaN.
+
+    Args:
+        updates: (m, d), any real dtype.
+        clip_norm: ϖ.
+
+    >>> clipped, norms = clip([[3.0, 4.0], [0.3, 0.4], [float("nan"), 1.0]], 1.0)
+    >>> norms
+    array([5. , 0.5, nan])
+    >>> bool(np.all(np.linalg.norm(clipped, axis=1) <= 1.0))
+    True
+    """
+    _validate.positive(clip_norm=clip_norm)
+    rows = np.array(updates, dtype=np.float64, order="C", ndmin=2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(np.add.reduce(np.square(rows), axis=1))
+    for index in np.flatnonzero(~np.isfinite(norms)):  # rare: a bad row, or squares that overflow
+        norms[index] = _careful_norm(rows[index])
+    rows[np.isnan(norms)] = 0.0
+    limit = clip_norm * (1.0 - CLIP_MARGIN)
+    with np.errstate(invalid="ignore"):
+        long = norms > limit
+    rows[long] *= (limit / norms[long])[:, None]
+    return rows, norms
+
+
+def _careful_norm(row: Vector) -> float:
+    largest = float(np.max(np.abs(row)))
+    if not math.isfinite(largest):
+        return math.nan
+    return largest * float(np.sqrt(np.sum(np.square(row / largest))))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Air:
+    """What the channel does to the uploads of one plan's devices.
+
+    Args:
+        scheduled: K, ascending device indices.
+        clip_norm: ϖ.
+        alignment_coefficient: ν, by which the receiver divides.
+        transmit_amplitude: √(φ_k P_k) [√W] of each scheduled device at full norm.
+        coefficient: a_k, complex: what device k's clipped update is multiplied by on its way.
+        noise_std: σ per real dimension.
+    """
+
+    scheduled: NDArray[np.intp]
+    clip_norm: float
+    alignment_coefficient: float
+    transmit_amplitude: Vector
+    coefficient: NDArray[np.complex128]
+    noise_std: float
+
+    @classmethod
+    def from_plan(
+        cls,
+        plan: Plan,
+        *,
+        channel: NDArray[np.complex128] | None = None,
+        phase: Vector | None = None,
+        aligned: bool = True,
+    ) -> Air:
+        """Return the air of a plan.
+
+        Args:
+            plan: who transmits, and how strongly. Its gains are what the devices *know* of their channels (|ĥ_k|).
+            channel: the true h_k of every device of the fleet; without it the known gains are the truth.
+            phase: ψ̂_k, the known channel phase of every device; 0 without it.
+            aligned: whether devices scale their power so that all arrive equally strong. If not, each transmits at its
+                peak power, and the receiver divides by the mean amplitude.
+
+        Implements [Yan23, (6)], [Yan23, (10)], [Yan23, (14)].
+        """
+        chosen, fleet = plan.scheduled, plan.problem.fleet
+        clip_norm = plan.problem.learning.clip_norm
+        gain = fleet.gain[chosen]
+        psi = np.zeros(chosen.size) if phase is None else np.asarray(phase, dtype=np.float64)[chosen]
+        # √(φ_k P_k): inverts the channel [Yan23, (14)], or does not scale at all
+        amplitude = plan.alignment / gain if aligned else np.sqrt(fleet.peak_power[chosen])
+        known = gain * np.exp(1j * psi)
+        true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
+        coefficient = true * np.exp(-1j * psi) * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
+        nu = plan.alignment_coefficient if aligned else float(np.mean(np.abs(coefficient)))
+        return cls(
+            scheduled=chosen,
+            clip_norm=clip_norm,
+            alignment_coefficient=nu,
+            transmit_amplitude=amplitude,
+            coefficient=coefficient,
+            noise_std=plan.problem.link.noise_std,
+        )
+
+    @property
+    def largest_amplitude(self) -> float:
+        """max_k |a_k|ϖ, with which the strongest device arrives at full norm; θ if all are aligned."""
+        return float(np.max(np.abs(self.coefficient))) * self.clip_norm
+
+    def open_round(self, dimension: int) -> Superposition:
+        """Return an empty superposition for one round's uploads of the given dimension."""
+        return Superposition(air=self, dimension=dimension)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reception:
+    """What the receiver makes of one round, and what it cost.
+
+    Args:
+        received: y, the real part of the received signal, noise included.
+        estimate: g̃ = y/(|K|ν), the recovered mean update.
+        fading_error, noise_error: 2-norms of the two parts of the error (9).
+        signal_to_noise: ‖y − r‖²/‖r‖².
+        norms: ‖g_k‖ before clipping for each scheduled device; NaN where refused or missing.
+        clipped: how many uploads were longer than ϖ.
+        refused: devices whose update had a NaN or an Inf and counted as zero.
+        missing: scheduled devices that sent nothing (they count as zero; the divisor stays |K|).
+        energy: [W] really transmitted by each scheduled device, φ_k P_k ‖g_k‖²/ϖ².
+    """
+
+    received: Vector
+    estimate: Vector
+    fading_error: float
+    noise_error: float
+    signal_to_noise: float
+    norms: Vector
+    clipped: int
+    refused: NDArray[np.intp]
+    missing: NDArray[np.intp]
+    energy: Vector
+
+
+@dataclass(kw_only=True, eq=False)
+class Superposition:
+    """The signals of one round adding up in the air; `add` in any order, any chunks, then `receive` once.
+
+    Partial superpositions of one round, say of two processes, merge by adding their integers.
+    """
+
+    air: Air
+    dimension: int
+    signal: NDArray[np.int64] = field(init=False)  # Σ Re(a_k) g_k in quanta
+    plain: NDArray[np.int64] | None = field(init=False)  # Σ ν g_k in quanta; None while all are aligned
+    norms: Vector = field(init=False)
+    energy: Vector = field(init=False)
+    heard: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = self.air.scheduled.size
+        self.signal = np.zeros(self.dimension, np.int64)
+        real = self.air.coefficient.real
+        nu = self.air.alignment_coefficient
+        aligned = bool(np.all(np.abs(real - nu) <= 1e-14 * nu))
+        self.plain = None if aligned else np.zeros(self.dimension, np.int64)
+        self.norms = np.full(count, np.nan)
+        self.energy = np.zeros(count)
+        self.heard = np.zeros(count, np.bool_)
+        strongest = max(self.air.largest_amplitude, nu * self.air.clip_norm)
+        # |Σ| ≤ |K|·strongest < 2^62 quanta: the sum cannot overflow.
+        self._quantum = 2.0 ** (math.ceil(math.log2(count * strongest)) - 62)
+
+    def add(self, devices: NDArray[np.intp], updates: ArrayLike) -> None:
+        """Let the given devices transmit their updates, (len(devices), d).
+
+        Raises:
+            ValueError: a device is not scheduled, transmits twice, or the shape is wrong.
+
+        Implements [Yan23, (7)].
+        """
+        slots = self._slots(devices)
+        rows, norms = clip(updates, self.air.clip_norm)
+        if rows.shape != (len(devices), self.dimension):
+            raise ValueError(f"Expected updates of shape ({len(devices)}, {self.dimension}), got {rows.shape}.")
+        self.heard[slots] = True
+        self.norms[slots] = norms
+        sent = np.add.reduce(np.square(rows), axis=1)
+        self.energy[slots] = np.square(self.air.transmit_amplitude[slots] / self.air.clip_norm) * sent
+        real = self.air.coefficient.real[slots]
+        if self.plain is not None:
+            self.plain += self._quanta(rows * self.air.alignment_coefficient)
+        self.signal += self._quanta(np.multiply(rows, real[:, None], out=rows))
+
+    def receive(self, noise: Vector) -> Reception:
+        """Return what the receiver recovers once all devices have transmitted.
+
+        Args:
+            noise: r of eq. (7), (d,): already of standard deviation σ per real dimension.
+
+        Implements [Yan23, (8)], [Yan23, (9)], [Yan23, (12)].
+        """
+        if noise.shape != (self.dimension,):
+            raise ValueError(f"Expected noise of shape ({self.dimension},), got {noise.shape}.")
+        scale = self.air.scheduled.size * self.air.alignment_coefficient  # |K|ν: who was planned, not who answered
+        signal = self.signal * self._quantum
+        fading = 0.0 if self.plain is None else _norm((self.signal - self.plain) * self._quantum) / scale
+        received = signal + noise
+        power = float(np.dot(noise, noise))
+        refused = self.heard & np.isnan(self.norms)
+        return Reception(
+            received=received,
+            estimate=received / scale,
+            fading_error=fading,
+            noise_error=_norm(noise) / scale,
+            signal_to_noise=float(np.dot(signal, signal)) / power if power else math.inf,
+            norms=self.norms,
+            clipped=int(np.count_nonzero(self.norms > self.air.clip_norm)),
+            refused=self.air.scheduled[refused],
+            missing=self.air.scheduled[~self.heard],
+            energy=self.energy,
+        )
+
+    def _slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
+        slots = np.searchsorted(self.air.scheduled, devices)
+        inside = slots < self.air.scheduled.size
+        if not inside.all() or np.any(self.air.scheduled[slots] != devices):
+            raise ValueError("Expected updates of scheduled devices only.")
+        if np.any(self.heard[slots]) or np.unique(slots).size != slots.size:
+            raise ValueError("Expected each device to transmit at most once a round.")
+        return slots
+
+    def _quanta(self, contributions: Vector) -> NDArray[np.int64]:
+        contributions *= 1.0 / self._quantum
+        np.rint(contributions, out=contributions)
+        total: NDArray[np.int64] = np.add.reduce(contributions.astype(np.int64), axis=0)
+        return total
+
+
+def _norm(vector: Vector) -> float:
+    return math.sqrt(float(np.dot(vector, vector)))

@@ -1,0 +1,69 @@
+"""The receiver's noise, drawn once per round.
+
+In a deployment the air makes it. In a simulation it is drawn here, from one of two sources. `SeededNoise` repeats
+itself exactly for the same run and round, and never across different scenarios or data; since the seed is known, the
+privacy it gives is *simulated*. `SecureNoise` takes the operating system's entropy and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+Vector = NDArray[np.float64]
+
+
+class NoiseSource(Protocol):
+    """Draws the noise of a round."""
+
+    privacy: ClassVar[str]
+    repeatable: ClassVar[bool]
+
+    def draw(self, round_index: int, dimension: int, noise_std: float) -> Vector:
+        """Return `dimension` independent N(0, noise_std²) values for this round."""
+        ...
+
+
+@dataclass(frozen=True)
+class SeededNoise:
+    """Noise keyed by (run, scenario and data, round).
+
+    Args:
+        key: a digest of the seed, the scenario and the data: `noise_key` makes one.
+    """
+
+    key: bytes
+    privacy: ClassVar[str] = "simulated"
+    repeatable: ClassVar[bool] = True
+
+    def draw(self, round_index: int, dimension: int, noise_std: float) -> Vector:
+        """Return the noise of the round; the same for the same key and round."""
+        digest = hashlib.sha256(self.key + round_index.to_bytes(8, "little")).digest()
+        rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+        return rng.normal(0.0, noise_std, dimension)
+
+
+@dataclass(frozen=True)
+class SecureNoise:
+    """Noise from the operating system's entropy; nothing is stored, no round can be repeated."""
+
+    privacy: ClassVar[str] = "secure"
+    repeatable: ClassVar[bool] = False
+
+    def draw(self, round_index: int, dimension: int, noise_std: float) -> Vector:
+        """Return fresh noise."""
+        bits = np.frombuffer(os.urandom(8 * dimension), dtype=np.uint64) >> np.uint64(11)
+        uniform = (bits.astype(np.float64) + 0.5) * 2.0**-53  # strictly inside (0, 1)
+        normal: Vector = ndtri(uniform)
+        return noise_std * normal
+
+
+def noise_key(seed: int, scenario_digest: str, data_digest: str) -> bytes:
+    """Return the key of a run's noise: another seed, scenario or data set never repeats it."""
+    return hashlib.sha256(f"airfed noise 1\n{seed}\n{scenario_digest}\n{data_digest}".encode()).digest()
