@@ -217,6 +217,22 @@ def raise_to_minimum(gains: NDArray[np.float64], minimum: float, *, pin: bool = 
     return raised
 
 
+def true_channel(
+    gain: NDArray[np.float64], phase: NDArray[np.float64], *, nmse: float, rng: np.random.Generator
+) -> NDArray[np.complex128]:
+    """Return h_k = ĥ_k + e_k, the channel as it is where ĥ_k = gain·e^{j·phase} is what the devices know of it.
+
+    Args:
+        gain, phase: of the estimate.
+        nmse: E|e|² over the mean of |ĥ|²; 0 for perfect knowledge. e is circularly symmetric Gaussian.
+        rng: draws e.
+    """
+    known = gain * np.exp(1j * phase)
+    spread = np.sqrt(0.5 * nmse * np.mean(np.square(gain)))
+    real, imaginary = rng.normal(0.0, 1.0, (2, gain.size))
+    return known + spread * (real + 1j * imaginary)
+
+
 def _checked_count(gains: NDArray[np.float64], num_devices: int, source: str) -> NDArray[np.float64]:
     if gains.size != num_devices:
         raise ValueError(f"Expected {num_devices} gains (fleet.num_devices), got {gains.size} from {source}.")

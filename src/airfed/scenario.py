@@ -146,6 +146,7 @@ class LinkSection(_Section):
     """[link]: the receiver."""
 
     noise_std: Positive
+    noise_source: Literal["seeded", "secure"] = "seeded"
 
 
 class BudgetSection(_Section):
@@ -220,7 +221,6 @@ class RunSection(_Section):
     chunk: Count = 32
     evaluate_every: Count = 1
     checkpoint_every: Count = 1
-    noise_source: Literal["seeded", "secure"] = "seeded"
 
 
 class Scenario(_Section):

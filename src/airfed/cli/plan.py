@@ -30,15 +30,7 @@ def read(file: Path, **changes: Any) -> Scenario:
 
 def decide(world: Scenario) -> Plan:
     """Return the plan of the scenario's own policy."""
-    policy = world.policy
-    return planning.plan(
-        world.problem(),
-        policy=policy.name,
-        rounds=policy.rounds,
-        size=policy.size,
-        threshold=policy.threshold,
-        seed=world.seed,
-    )
+    return planning.from_policy(world.problem(), world.policy, seed=world.seed)
 
 
 def plan(

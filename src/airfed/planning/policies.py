@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,31 @@ def plan(
         )
     devices = _RULES[policy](problem, size, threshold, seed)
     return _best_for_devices(problem, policy, devices, candidates)
+
+
+class Settings(Protocol):
+    """What a scenario's [policy] says."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - the names are `plan`'s
+    @property
+    def rounds(self) -> int | None: ...  # noqa: D102
+    @property
+    def size(self) -> int | None: ...  # noqa: D102
+    @property
+    def threshold(self) -> float | None: ...  # noqa: D102
+
+
+def from_policy(problem: Problem, settings: Settings, *, seed: int) -> Plan:
+    """Return the plan that a scenario's [policy] asks for."""
+    return plan(
+        problem,
+        policy=settings.name,
+        rounds=settings.rounds,
+        size=settings.size,
+        threshold=settings.threshold,
+        seed=seed,
+    )
 
 
 def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]:

@@ -1,0 +1,250 @@
+"""A run on disk: what was decided, what happened, and enough to go on after any interruption.
+
+A run directory holds `scenario.toml` (as resolved), `plan.json`, `run.json` (versions and digests), `metrics.jsonl`,
+`metrics.csv`, `ledger.jsonl`, `model.safetensors` and `checkpoints/`. Every file is either appended to line by line and
+flushed, or replaced whole: written beside its place, flushed to the disk and renamed. No pickle is ever read.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+_LOG = logging.getLogger(__name__)
+_KEPT_CHECKPOINTS: Final = 3
+FORMAT: Final = 1  # of the run directory; raised when an older airfed could misread it
+
+
+class RunError(ValueError):
+    """A run directory cannot be used as asked; the message is the user's."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """The state before round `round_index`: with it, and nothing else, training goes on.
+
+    Args:
+        round_index: the next round, 0 before the first.
+        parameters: the global model, float32.
+        ledger_head: hash of the ledger's last line when this was saved.
+    """
+
+    round_index: int
+    parameters: NDArray[np.float32]
+    ledger_head: str
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run."""
+
+    path: Path
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file in the directory."""
+        return self.path / name
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return self.file("run.json").is_file()
+
+    def begin(self, *, scenario: str, plan: dict[str, Any], manifest: dict[str, Any]) -> None:
+        """Create the directory with its first files; `run.json` comes last and marks the run as begun.
+
+        Raises:
+            RunError: the directory holds something else already, or cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            strangers = sorted(item.name for item in self.path.iterdir() if item.name not in _OWN_FILES)
+            if strangers:
+                raise RunError(f"Expected {self.path} to be empty or a run; it holds {strangers[0]!r}.")
+            self.file("checkpoints").mkdir(exist_ok=True)
+            for name in ("metrics.jsonl", "metrics.csv", "ledger.jsonl", "model.safetensors"):
+                self.file(name).unlink(missing_ok=True)  # left by a beginning that never got as far as run.json
+            write_whole(self.file("scenario.toml"), scenario.encode())
+            write_whole(self.file("plan.json"), json.dumps(plan).encode())
+            write_whole(self.file("run.json"), json.dumps({"format": FORMAT, **manifest}, indent=1).encode())
+        except (FileExistsError, NotADirectoryError):
+            raise RunError(f"Expected {self.path} to be a folder.") from None
+        except OSError as error:
+            raise RunError(f"Cannot write to {self.path}: {error.strerror}.") from None
+
+    def manifest(self) -> dict[str, Any]:
+        """Return `run.json`.
+
+        Raises:
+            RunError: it is missing, damaged, or of another format.
+        """
+        try:
+            content = json.loads(self.file("run.json").read_bytes())
+        except FileNotFoundError:
+            raise RunError(f"Expected a run in {self.path}; there is none.") from None
+        except (OSError, ValueError) as error:
+            raise RunError(f"Cannot read {self.file('run.json')}: {error}.") from None
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise RunError(f"Expected a run of format {FORMAT} in {self.path}; this one is of another version.")
+        return content
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to this run.
+
+        Raises:
+            RunError: another process is at it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.file(".lock").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"Another process is running in {self.path}.") from None
+            yield
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint whole, then forget all but the last few.
+
+        Raises:
+            OSError: the disk is full or the like; the older checkpoints are untouched.
+        """
+        folder = self.file("checkpoints")
+        write_whole(folder / f"round-{checkpoint.round_index:06d}.safetensors", _encode(checkpoint))
+        for old in self._checkpoint_files()[_KEPT_CHECKPOINTS:]:
+            old.unlink(missing_ok=True)
+
+    def latest(self) -> Checkpoint | None:
+        """Return the newest checkpoint that is intact, or None; damaged ones are reported and passed over."""
+        for file in self._checkpoint_files():
+            try:
+                return _decode(file.read_bytes())
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                _LOG.warning("checkpoint %s is damaged (%s); trying the one before", file.name, error)
+        return None
+
+    def _checkpoint_files(self) -> list[Path]:
+        return sorted(self.file("checkpoints").glob("round-*.safetensors"), reverse=True)
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        """Add one round to `metrics.jsonl`."""
+        with self.file("metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record) + "\n")
+            stream.flush()
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the rounds recorded so far.
+
+        Raises:
+            RunError: a line is damaged (a half-written last line, which a crash leaves, is passed over).
+        """
+        file = self.file("metrics.jsonl")
+        lines = file.read_bytes().splitlines(keepends=True) if file.is_file() else []
+        records = []
+        for number, line in enumerate(lines, start=1):
+            if number == len(lines) and not line.endswith(b"\n"):
+                break
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                raise RunError(f"{file}: line {number} is damaged.") from None
+        return records
+
+    def rewind_metrics(self, rounds: int) -> None:
+        """Forget the rounds from number `rounds` on: they will be trained again."""
+        kept = [record for record in self.read_metrics() if record["round"] < rounds]
+        write_whole(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+    def finish(self, parameters: dict[str, NDArray[np.float32]], metadata: dict[str, str]) -> None:
+        """Write `metrics.csv` and the trained model."""
+        records = self.read_metrics()
+        if records:
+            write_whole(self.file("metrics.csv"), _csv(records))
+        write_whole(self.file("model.safetensors"), save_tensors(parameters, metadata))
+
+
+_OWN_FILES: Final = {
+    "scenario.toml",
+    "plan.json",
+    "run.json",
+    "metrics.jsonl",
+    "metrics.csv",
+    "ledger.jsonl",
+    "model.safetensors",
+    "checkpoints",
+    ".lock",
+}
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file by new content, whole or not at all, whatever happens meanwhile."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with beside.open("wb") as stream:
+            _write(stream, content)
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _write(stream: IO[bytes], content: bytes) -> None:
+    stream.write(content)
+    stream.flush()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _encode(checkpoint: Checkpoint) -> bytes:
+    metadata = {"round": str(checkpoint.round_index), "ledger_head": checkpoint.ledger_head}
+    metadata["sha256"] = _checksum(metadata, checkpoint.parameters)
+    return save_tensors({"parameters": checkpoint.parameters}, metadata)
+
+
+def _decode(content: bytes) -> Checkpoint:
+    header_size = int.from_bytes(content[:8], "little")
+    metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
+    parameters = load_tensors(content)["parameters"]
+    claimed = metadata.pop("sha256")
+    if _checksum(metadata, parameters) != claimed:
+        raise ValueError("its checksum does not match")
+    return Checkpoint(round_index=int(metadata["round"]), parameters=parameters, ledger_head=metadata["ledger_head"])
+
+
+def _checksum(metadata: dict[str, str], parameters: NDArray[np.float32]) -> str:
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    digest.update(f"{parameters.dtype} {parameters.shape}".encode())
+    digest.update(parameters.tobytes())
+    return digest.hexdigest()
+
+
+def _csv(records: list[dict[str, Any]]) -> bytes:
+    from io import StringIO
+
+    text = StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().encode()

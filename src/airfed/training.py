@@ -1,0 +1,158 @@
+"""The second half of Algorithm 2: federated averaging over the air, round by round.
+
+`federated_averaging` is the algorithm, readable beside the paper. `prepare` turns a scenario into what it needs. How a run is
+kept on disk and resumed is `airfed.execution`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import channel, planning, seeds
+from airfed.air import Air, Reception, Superposition
+from airfed.learning.engine import Engine
+from airfed.learning.task import Task, build_task
+from airfed.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
+from airfed.planning import Plan
+from airfed.scenario import Scenario
+
+Parameters = NDArray[np.float32]
+
+# A round's noise must look like what the plan claims: 8 standard deviations of its empirical variance. At 10⁵ rounds a
+# healthy source raises a false alarm with probability below 1e-9.
+_NOISE_SIGMAS: Final = 8.0
+_NOISE_MIN_DIMENSION: Final = 1000
+
+
+class Stopped(Exception):
+    """Somebody asked for a stop in the middle of a round; the model is as it was before that round."""
+
+
+class Diverged(ValueError):
+    """Training produced something that is not a number."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Setup:
+    """Everything that a training needs, and that its scenario determines."""
+
+    scenario: Scenario
+    plan: Plan
+    air: Air
+    task: Task
+    noise: NoiseSource
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Round:
+    """One finished round: its number, the model after it, and what was received."""
+
+    index: int
+    steps: int
+    parameters: Parameters
+    reception: Reception
+
+
+def prepare(scenario: Scenario) -> Setup:
+    """Return the plan, the air, the learning task and the noise of a scenario.
+
+    Two policies on one seed get the same channels, data, initial model and noise.
+
+    Raises:
+        ScenarioError, DataError: the scenario or its data is wrong.
+        InfeasibleError: there is no plan.
+    """
+    task = build_task(scenario)
+    problem = scenario.problem(dimension=task.dimension)
+    plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
+    gain = problem.fleet.gain
+    phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, gain.size)
+    true = channel.true_channel(
+        gain, phase, nmse=scenario.channel.estimation_error, rng=seeds.stream(scenario.seed, "channel", 1)
+    )
+    return Setup(
+        scenario=scenario,
+        plan=plan,
+        air=Air.from_plan(plan, channel=true, phase=phase),
+        task=task,
+        noise=_noise_source(scenario, gain, task.data_digest),
+    )
+
+
+def federated_averaging(
+    plan: Plan,
+    air: Air,
+    engine: Engine,
+    noise: NoiseSource,
+    *,
+    parameters: Parameters,
+    first_round: int = 0,
+    before_round: Callable[[int], None] = lambda index: None,
+    merge: Callable[[Superposition], None] = lambda superposition: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Round]:
+    """Yield the rounds of a plan, from `first_round` on.
+
+    Args:
+        plan: K, I, E_i, τ and σ.
+        air: how the uploads arrive.
+        engine: trains the devices.
+        noise: draws r^i.
+        parameters: m^i at the start.
+        first_round: i to begin with.
+        before_round: called before anything of a round is transmitted (the ledger).
+        merge: adds the superpositions of other processes (nothing to add where there is one).
+        stop: asked between chunks of devices.
+
+    Raises:
+        Stopped: `stop` said so.
+        Diverged: every update of a round, or the model, is not a number.
+
+    Implements [Yan23, Alg 2], second half.
+    Deviations: Algorithm 2 cites (9), (10), (11) for what are (11), (12), (13).
+    """
+    learning, link = plan.problem.learning, plan.problem.link
+    for index in range(first_round, plan.rounds):
+        before_round(index)
+        superposition = air.open_round(learning.dimension)
+        uploads = engine.updates(parameters, plan.scheduled, steps=plan.local_steps[index], round_index=index)
+        for devices, updates in uploads:  # [Yan23, (3)-(5)]
+            if stop():
+                raise Stopped
+            superposition.add(devices, updates)  # [Yan23, (11)]
+        merge(superposition)
+        received = noise.draw(index, learning.dimension, link.noise_std)
+        _check_noise(received, link.noise_std)
+        reception = superposition.receive(received)  # [Yan23, (12)]
+        if reception.refused.size + reception.missing.size == plan.num_scheduled:
+            raise Diverged(f"Round {index}: no device sent a usable update (all are NaN, Inf or missing).")
+        parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
+        if not np.isfinite(parameters).all():
+            raise Diverged(f"Round {index}: the model is no longer finite; try a smaller learning_rate.")
+        yield Round(index=index, steps=plan.local_steps[index], parameters=parameters, reception=reception)
+
+
+def _noise_source(scenario: Scenario, gain: NDArray[np.float64], data_digest: str) -> NoiseSource:
+    if scenario.link.noise_source == "secure":
+        return SecureNoise()
+    world = hashlib.sha256(scenario.digest().encode() + gain.tobytes()).hexdigest()
+    return SeededNoise(noise_key(scenario.seed, world, data_digest))
+
+
+def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
+    """Raise where the noise that privacy rests on is missing or of another size than planned."""
+    dimension = noise.size
+    variance = float(np.dot(noise, noise)) / dimension / noise_std**2
+    tolerance = _NOISE_SIGMAS * np.sqrt(2.0 / dimension)
+    if not np.all(np.isfinite(noise)) or variance == 0.0:
+        raise RuntimeError("The receiver's noise is missing: nothing would be private.")
+    if dimension >= _NOISE_MIN_DIMENSION and abs(variance - 1.0) > tolerance:
+        raise RuntimeError(
+            f"The receiver's noise has {variance:.4f} times the variance that the plan claims: nothing would be private."
+        )
