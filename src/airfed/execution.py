@@ -1,8 +1,9 @@
 """A training kept on disk: metered, recorded, and safe against interruption.
 
-The order within a round is what makes it safe: the ledger is charged and flushed before anything is transmitted; metrics and
-checkpoint follow. After a kill at any moment, `--resume` starts from the newest intact checkpoint, repeats the rounds since
-(their noise and mini-batches are keyed by the round, so they come out the same) and ends with the same bits.
+The order within a round is what makes it safe: the ledger is charged and flushed before anything is transmitted;
+metrics and checkpoint follow. After a kill at any moment, `--resume` starts from the newest intact checkpoint, repeats
+the rounds since (their noise and mini-batches are keyed by the round, so they come out the same) and ends with the same
+bits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from airfed.privacy import gaussian_epsilon
 from airfed.privacy.ledger import BudgetExhausted, Charge, Ledger, LedgerError
 from airfed.runs import Checkpoint, RunDirectory, RunError
 from airfed.scenario import Scenario
-from airfed.training import Diverged, Parameters, Round, Setup, Stopped, federated_averaging, prepare
+from airfed.training import Diverged, Round, Setup, Stopped, federated_averaging, prepare
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,8 +159,8 @@ class _Recorder:
             self.directory.save(self.state)
         except OSError as error:
             raise RunError(
-                f"Cannot write the checkpoint of round {self.state.round_index} to {self.directory.path}: {error.strerror}. "
-                "The older checkpoints are intact; make room and use --resume."
+                f"Cannot write the checkpoint of round {self.state.round_index} to {self.directory.path}: "
+                f"{error.strerror}. The older checkpoints are intact; make room and use --resume."
             ) from None
 
     def _charge(self, index: int) -> None:

@@ -1,7 +1,7 @@
 """The second half of Algorithm 2: federated averaging over the air, round by round.
 
-`federated_averaging` is the algorithm, readable beside the paper. `prepare` turns a scenario into what it needs. How a run is
-kept on disk and resumed is `airfed.execution`.
+`federated_averaging` is the algorithm, readable beside the paper. `prepare` turns a scenario into what it needs. How a
+run is kept on disk and resumed is `airfed.execution`.
 """
 
 from __future__ import annotations
@@ -154,5 +154,5 @@ def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
         raise RuntimeError("The receiver's noise is missing: nothing would be private.")
     if dimension >= _NOISE_MIN_DIMENSION and abs(variance - 1.0) > tolerance:
         raise RuntimeError(
-            f"The receiver's noise has {variance:.4f} times the variance that the plan claims: nothing would be private."
+            f"The receiver's noise has {variance:.4f} times the variance that the plan claims: no ε would hold."
         )

@@ -76,9 +76,7 @@ class Sweep:
         last = fits(more, sum_)
         return np.where(last, more, count), np.where(last, sum_, total)
 
-    def alignment(
-        self, cap: Floats, budget: Floats, *, sure: int = 0, sure_load: float = 0.0
-    ) -> tuple[Floats, Floats]:
+    def alignment(self, cap: Floats, budget: Floats, *, sure: int = 0, sure_load: float = 0.0) -> tuple[Floats, Floats]:
         """θ_m and the eligibility threshold c₍ⱼ₎ that attains it, (R, n) each; column i is size m = sure + i + 1.
 
         Args:
@@ -89,9 +87,7 @@ class Sweep:
         n, num = self.peak.size, cap.size
         limit = np.minimum(self.peak, cap[:, None])
         room = budget[:, None] / np.square(limit) - sure_load
-        members, _ = self._descend(
-            np.broadcast_to(np.arange(1, n + 1), (num, n)), lambda _, total: total <= room
-        )
+        members, _ = self._descend(np.broadcast_to(np.arange(1, n + 1), (num, n)), lambda _, total: total <= room)
         # first[r, i]: how many j have at most i members, that is the first j with i + 1 or more
         row = np.arange(num)[:, None]
         tally = np.bincount((row * (n + 1) + members).ravel(), minlength=num * (n + 1)).reshape(num, n + 1)

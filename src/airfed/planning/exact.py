@@ -217,9 +217,7 @@ def _usable_rounds(
     arrays = [np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (cap, round_budget, offset, scale)]
     if len({x.shape for x in arrays}) != 1 or arrays[0].ndim != 1 or not arrays[0].size:
         shapes = ", ".join(str(x.shape) for x in arrays)
-        raise ValueError(
-            f"Expected cap, round_budget, offset and scale to be vectors of one length; got {shapes}."
-        )
+        raise ValueError(f"Expected cap, round_budget, offset and scale to be vectors of one length; got {shapes}.")
     if not np.any(arrays[0] > 0):
         raise InfeasibleError("No plan fits: the privacy budget allows no transmission at all.")
     if not np.any(arrays[1] > 0):
@@ -257,9 +255,7 @@ def _strongest(gain: Floats, size: int, weakest: float, eligible: NDArray[np.boo
     return np.flatnonzero(chosen)
 
 
-def _settle(
-    gain: Floats, power: Floats, rounds: Rounds, index: int, scheduled: Integers, round_index: int
-) -> Choice:
+def _settle(gain: Floats, power: Floats, rounds: Rounds, index: int, scheduled: Integers, round_index: int) -> Choice:
     """The decision with θ computed afresh from the devices that are really scheduled, on the safe side of each limit."""
     strength = gain[scheduled]
     peak = strength * np.sqrt(power[scheduled])  # [Yan23, (14)]
@@ -276,9 +272,7 @@ def _settle(
     while alignment**2 * load > budget or np.any((alignment / strength[near]) ** 2 > power[scheduled[near]]):
         alignment = math.nextafter(alignment, 0.0)  # rounding of the root or the product: an ulp or two
     value = float(rounds.objective(index, np.float64(scheduled.size), np.float64(alignment)))
-    return Choice(
-        round_index=round_index, scheduled=scheduled, alignment=alignment, binding=binding, objective=value
-    )
+    return Choice(round_index=round_index, scheduled=scheduled, alignment=alignment, binding=binding, objective=value)
 
 
 def _hopeless(rounds: Rounds, gain: Floats, power: Floats) -> str:

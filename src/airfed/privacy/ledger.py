@@ -1,8 +1,8 @@
 """What was spent: an append-only file, written before each round is transmitted.
 
-One JSON object a line. The first says what is being counted ("open"), then each round is charged before it is transmitted
-("charge") and settled with the power really used after it ("settle"). Every line carries the SHA-256 of the line before it
-and its own content, so that any edit breaks the chain.
+One JSON object a line. The first says what is being counted ("open"), then each round is charged before it is
+transmitted ("charge") and settled with the power really used after it ("settle"). Every line carries the SHA-256 of the
+line before it and its own content, so that any edit breaks the chain.
 """
 
 from __future__ import annotations
@@ -134,8 +134,9 @@ class Ledger:
         spent = self.power_planned
         if spent + power > budget.total_power * (1 + _RTOL):
             raise BudgetExhausted(
-                f"The power budget is spent after {self.rounds} rounds: {budget.total_power - spent:.4g} W are left and the "
-                f"next round needs {power:.4g} W. Raise budget.total_power, or plan fewer rounds or a smaller alignment."
+                f"The power budget is spent after {self.rounds} rounds: {budget.total_power - spent:.4g} W are left and "
+                f"the next round needs {power:.4g} W. "
+                "Raise budget.total_power, or plan fewer rounds or a smaller alignment."
             )
         if budget.scope == "total":
             after = gaussian_epsilon(_compose([self.mu_total, mu]), budget.delta)
@@ -178,8 +179,8 @@ class Ledger:
         if charge.power_metered is not None:
             if charge.power_metered != power_metered:
                 raise LedgerError(
-                    f"{self.path}: round {round_index} was transmitted with {charge.power_metered!r} W before, and with "
-                    f"{power_metered!r} W now: this is not the same run."
+                    f"{self.path}: round {round_index} was transmitted with {charge.power_metered!r} W before, and "
+                    f"with {power_metered!r} W now: this is not the same run."
                 )
             return
         with self.path.open("ab") as stream:
