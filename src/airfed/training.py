@@ -114,7 +114,7 @@ def federated_averaging(
         Stopped: `stop` said so.
         Diverged: every update of a round, or the model, is not a number.
 
-    Implements [Yan23, Alg 2], second half.
+    Implements [Yan23, Algorithm 2], second half.
     Deviations: Algorithm 2 cites (9), (10), (11) for what are (11), (12), (13).
     """
     learning, link = plan.problem.learning, plan.problem.link
@@ -122,7 +122,7 @@ def federated_averaging(
         before_round(index)
         superposition = air.open_round(learning.dimension)
         uploads = engine.updates(parameters, plan.scheduled, steps=plan.local_steps[index], round_index=index)
-        for devices, updates in uploads:  # [Yan23, (3)-(5)]
+        for devices, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
             if stop():
                 raise Stopped
             superposition.add(devices, updates)  # [Yan23, (11)]

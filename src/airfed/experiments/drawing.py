@@ -80,7 +80,7 @@ def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
         round_budget=problem.budget.total_power / plan.rounds,
         noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
     )
-    curves = {"privacy": space.privacy, "peak_power": space.peak_power, "total_power": space.total_power}
+    curves = {"privacy": space.privacy_limit, "peak_power": space.peak_limit, "total_power": space.total_limit}
     for name, curve in curves.items():
         above.plot(space.size, curve, color=style.LIMIT_COLOURS[name], ls="--", lw=1, label=style.LIMIT_NAMES[name])
     above.plot(space.size, space.alignment, color="black", label="largest θ")

@@ -23,7 +23,7 @@ def allowed_mu(budget: Budget) -> float:
         InfeasibleError: the budget is so small that no positive number represents it.
     """
     if budget.formula == "classic":
-        mu = classic_mu(budget.epsilon, budget.delta)  # [Yan23, (34b)]
+        mu = classic_mu(budget.epsilon, budget.delta)  # [Yan23, P1]
     else:
         mu = gaussian_mu(budget.epsilon, budget.delta)
         shrink = 16 * _ULP
@@ -44,7 +44,7 @@ def privacy_limits(problem: Problem, rounds: NDArray[np.int64]) -> NDArray[np.fl
     θ ≤ σμ/2 where the budget covers one round, σμ/(2√I) where it covers them all (replace-one; without the 2 to
     add or remove one).
 
-    Implements [Yan23, (34b)].
+    Implements [Yan23, P1].
     Deviations: μ comes from the exact formula unless the budget asks for the classic one.
     """
     cap = problem.link.noise_std * allowed_mu(problem.budget) / problem.budget.sensitivity * (1 - 4 * _ULP)

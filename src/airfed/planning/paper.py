@@ -32,7 +32,7 @@ def alternate(problem: Problem, *, rounds: int | None = None) -> tuple[NDArray[n
 
     With `rounds` given only P2 is solved, once.
 
-    Implements [Yan23, Alg 2].
+    Implements [Yan23, Algorithm 2].
     Deviations: the convergence threshold, not given in the print, is 1e-12 relative. Where the budget covers the whole
     training, P3 also keeps θ within the privacy limit of I rounds, of which the print does not speak.
 
@@ -70,7 +70,7 @@ def alternate(problem: Problem, *, rounds: int | None = None) -> tuple[NDArray[n
 def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
     """Return (K, θ) of Algorithm 1 for a given number of rounds.
 
-    Implements [Yan23, Alg 1], [Yan23, (35)], [Yan23, (42)] for equal peak powers and Sec. IV-E for different ones.
+    Implements [Yan23, Algorithm 1], [Yan23, P2] for equal peak powers and Sec. IV-E for different ones.
     Deviations: if |Q| = N the last pair is the empty set and is left out (Lemma 6's edge).
     """
     fleet, learning = problem.fleet, problem.learning
@@ -108,7 +108,7 @@ def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, curren
     `current`, the number for which (K, θ) was found, always stays a candidate: at the total-power limit, rounding
     would otherwise exclude it.
 
-    Implements [Yan23, (43)].
+    Implements [Yan23, P3].
     """
     learning = problem.learning
     rounds = np.arange(1, learning.total_steps + 1)

@@ -55,7 +55,7 @@ def plan(
     >>> decision.scheduled, decision.rounds, decision.binding
     (array([0, 1, 2]), 118, 'privacy')
 
-    Implements [Yan23, (34)].
+    Implements [Yan23, P1].
     """
     if policy not in POLICIES:
         raise ValueError(f"Expected policy to be one of {', '.join(POLICIES)}; got {policy!r}.")
