@@ -18,9 +18,9 @@ _TERMS = {
     "noise": "receiver noise",
 }
 _VALIDITY = {
-    "proved": "Lemma 1 is proved here (ε < 1)",
-    "unproven": "Lemma 1 is unproven here (ε ≥ 1)",
-    "unsafe": "UNSAFE: Lemma 1 under-states ε here",
+    "proved": "proved (ε < 1)",
+    "unproven": "unproven (ε ≥ 1)",
+    "unsafe": "UNSAFE: below the truth",
 }
 
 
@@ -74,12 +74,14 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     grid.add_row("all devices, all rounds", f"{plan.power_total:.5g}", share)
     console.print(grid, "")
 
-    grid = _grid("Privacy", "ε", f"budget: ε = {budget.epsilon:g} per {_scope(plan)} ({budget.formula})")
+    grid = _grid("Privacy", "ε", "")
     grid.add_row("Lemma 1, one round", f"{plan.epsilon_paper:.5g}", _VALIDITY[plan.epsilon_paper_validity])
     grid.add_row("exact, one round", f"{plan.epsilon_round:.5g}", f"μ = {plan.mu_round:.5g}")
     grid.add_row(f"exact, all {plan.rounds} rounds", f"{plan.epsilon_total:.5g}", f"μ√I = {plan.mu_total:.5g}")
     console.print(grid)
+    scope = "each round" if budget.scope == "round" else "the whole training"
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")
+    console.print(f"[dim]budget: ε = {budget.epsilon:g} for {scope}, by the {budget.formula} formula[/dim]")
     learning = plan.problem.learning
     if abs(learning.learning_rate * learning.smoothness - 1) > 1e-9:
         console.print(
@@ -92,11 +94,11 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     """Print the policies side by side, the optimum first."""
     best = plans["optimal"].bound.total
     console.print(f"[bold]{escape(name)}[/bold] · {decision_sentence(plans['optimal'])}\n")
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("policy")
-    for column in ("devices", "rounds", "θ", "bound", "above", "power W", "ε round", "ε total"):
-        table.add_column(column, justify="right")
-    table.add_column("limit")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("policy", no_wrap=True)
+    for column in ("devices", "rounds", "θ", "bound", "above", "W", "ε each", "ε all"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("limit", no_wrap=True)
     for policy, plan in plans.items():
         table.add_row(
             policy + ("*" if plan.violations else ""),
@@ -117,19 +119,16 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     for policy, plan in plans.items():
         if plan.violations:
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
-    console.print(f"[dim]above: distance of the bound to the optimum. Exact ε {privacy_basis(plans['optimal'])}.[/dim]")
+    console.print("[dim]above: how far the bound is above the optimum's; W: worst case, all devices and rounds;[/dim]")
+    console.print(f"[dim]ε: exact, of each round and of all, {privacy_basis(plans['optimal'])}[/dim]")
 
 
 def _grid(title: str, value: str, remark: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(title, min_width=37)
-    table.add_column(value, justify="right", min_width=9)
+    table.add_column(title, min_width=38, no_wrap=True)
+    table.add_column(value, justify="right", min_width=10, no_wrap=True)
     table.add_column(remark)
     return table
-
-
-def _scope(plan: Plan) -> str:
-    return "round" if plan.problem.budget.scope == "round" else "training"
 
 
 def _excess(ratio: float) -> str:

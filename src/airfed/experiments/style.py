@@ -43,8 +43,11 @@ MATPLOTLIB: Final[dict[str, Any]] = {
     "axes.grid": True,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
     "lines.linewidth": 1.3,
-    "legend.frameon": False,
+    "legend.frameon": True,
+    "legend.framealpha": 0.9,
+    "legend.edgecolor": "none",
     "figure.dpi": 150,
     "savefig.dpi": 300,
     "pdf.fonttype": 42,  # editable text in the PDF
