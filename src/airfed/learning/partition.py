@@ -24,10 +24,10 @@ def partition(
 
     - "iid": a random permutation, cut.
     - "dirichlet": device k wants class proportions p_k ~ Dir(α, …, α) and counts ~ Multinomial(D, p_k). Where
-      all together want more of a class than there is, the class is closed, the surplus wishes are picked at
-      random and drawn again from p_k over the classes still open (from the images left, if p_k is zero on
-      them); this ends after at most one pass per class. Small α gives devices of one class, α → ∞ equal
-      shares.
+      all together want more of a class than there is, devices are served in random order until it is used up,
+      and what a device lacks is drawn again from p_k over the classes still open (if p_k is zero on them, from
+      one class, picked by the images left); this ends after at most one pass per class. Small α gives devices
+      of one class, α → ∞ equal shares.
     - "shards": the images sorted by label are cut into S·N pieces of ⌊D/S⌋ or ⌈D/S⌉, and every device gets S
       of them at random.
 
@@ -90,19 +90,17 @@ def _dirichlet(
     open_classes = np.ones(len(supply), bool)
     while (surplus := counts.sum(axis=0) - supply).max() > 0:
         open_classes &= surplus < 0
-        losers = [np.zeros(0, np.intp)]
         for label in np.flatnonzero(surplus > 0).tolist():
-            holders = np.repeat(np.arange(num_devices), counts[:, label])
-            picked = rng.choice(holders, surplus[label], replace=False)
-            np.subtract.at(counts[:, label], picked, 1)
-            losers.append(picked)
-        devices = np.concatenate(losers)
-        chances = np.where(open_classes, wishes[devices], 0.0)
-        void = chances.sum(axis=1) == 0
-        chances[void] = np.where(open_classes, supply - counts.sum(axis=0), 0)
-        cumulative = np.cumsum(chances, axis=1)
-        drawn = (rng.random((len(devices), 1)) * cumulative[:, -1:] < cumulative).argmax(axis=1)
-        np.add.at(counts, (devices, drawn), 1)
+            turn = rng.permutation(num_devices)
+            served = np.minimum(np.cumsum(counts[turn, label]), supply[label])
+            counts[turn, label] = np.diff(served, prepend=0)
+        short = np.flatnonzero(counts.sum(axis=1) < size)
+        chances = np.where(open_classes, wishes[short], 0.0)
+        void = np.flatnonzero(chances.sum(axis=1) == 0)
+        left = np.where(open_classes, supply - counts.sum(axis=0), 0)
+        chances[void] = np.eye(len(supply))[rng.choice(len(supply), len(void), p=left / left.sum())]
+        chances /= chances.sum(axis=1, keepdims=True)
+        counts[short] += rng.multinomial(size - counts[short].sum(axis=1), chances)
     owners, images = [], []
     for label in range(len(supply)):
         owner = np.repeat(np.arange(num_devices), counts[:, label])
