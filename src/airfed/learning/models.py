@@ -1,0 +1,200 @@
+"""Torch modules: the built-in networks, the user's own, and their flat parameter vector."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from airfed.network import Network
+from airfed.seeds import stream
+
+Model = Network | nn.Module | str
+"""A network of the family, a torch module, or the "module:callable" that makes one."""
+
+
+def build_module(network: Network) -> nn.Sequential:
+    """Return the network as a plain torch module: images (B, c, h, w) → logits (B, classes).
+
+    Its parameters have the names, shapes and order of `network.tensors`; their values are torch's, so load
+    some.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    channels = network.input_shape[0]
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # the layers' own initial values must not move the global generator
+        for index, (outputs, kernel) in enumerate(network.convolutions):
+            layers[f"conv{index}"] = nn.Conv2d(channels, outputs, kernel)
+            layers[f"pool{index}"] = nn.MaxPool2d(2)
+            layers[f"convrelu{index}"] = nn.ReLU()
+            channels = outputs
+        layers["flatten"] = nn.Flatten()
+        for index, (inputs, outputs) in enumerate(network.dense_sizes):
+            if index:
+                layers[f"relu{index}"] = nn.ReLU()
+            layers[f"dense{index}"] = nn.Linear(inputs, outputs)
+    return nn.Sequential(layers)
+
+
+def load_user_model(spec: str, *, seed: int = 0) -> nn.Module:
+    """Return the module made by the user's callable, its initial values from the stream "init" of `seed`.
+
+    Args:
+        spec: "module:callable"; the module may lie in the current folder, the callable takes no arguments and
+            returns a torch module that maps images (B, c, h, w) to logits (B, classes).
+        seed: of the run.
+
+    Raises:
+        ValueError: the module or the callable is missing, or what it returns cannot be trained privately.
+    """
+    module_name, colon, attribute = spec.partition(":")
+    if not (colon and module_name and attribute):
+        raise ValueError(f"Expected a model as 'module:callable', got {spec!r}.")
+    with _current_folder_importable(), torch.random.fork_rng(devices=[]):
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise ValueError(f"Expected model {spec!r} to be importable; {error}.") from None
+        except SyntaxError as error:
+            raise ValueError(f"Expected model {spec!r} to be Python; {error}.") from None
+        factory = getattr(module, attribute, None)
+        if not callable(factory):
+            raise ValueError(f"Expected {module_name!r} to have a callable {attribute!r}, got {factory!r}.")
+        torch.manual_seed(int(stream(seed, "init").integers(2**63)))
+        made = factory()
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"Expected {spec!r} to return a torch module, got {type(made).__name__}.")
+    check_module(made, name=spec)
+    return made
+
+
+def check_module(module: nn.Module, *, name: str) -> None:
+    """Raise unless all that the module learns is in float32 parameters.
+
+    Raises:
+        ValueError: no trainable parameters, other types than float32, or buffers.
+    """
+    trainable = parameters_of(module)
+    if not trainable:
+        raise ValueError(f"Expected model {name!r} to have trainable parameters; it has none.")
+    if odd := {str(p.dtype) for p in trainable if p.dtype != torch.float32}:
+        raise ValueError(f"Expected model {name!r} to have float32 parameters, got {', '.join(sorted(odd))}.")
+    if buffers := [key for key, _ in module.named_buffers()]:
+        raise ValueError(
+            f"Expected model {name!r} to have no buffers, got {', '.join(buffers[:4])}: what they learn (as "
+            "BatchNorm's running statistics) would escape the noise. Use GroupNorm or a plain attribute."
+        )
+
+
+def check_forward(module: nn.Module, images: NDArray[np.float32], classes: int, *, name: str) -> None:
+    """Raise unless the module turns images into logits, and without drawing random numbers.
+
+    Random layers are refused because their draws would come from torch's global generator: results would
+    depend on the number of threads, and a resumed run would not end as the uninterrupted one.
+
+    Args:
+        module: in training mode.
+        images: a few of them, (B, c, h, w).
+        classes: number of classes in the labels.
+        name: for the message.
+    """
+    inputs = torch.tensor(images)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        try:
+            logits = module(inputs)
+        except (RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"Expected model {name!r} to take images {tuple(inputs.shape)}; {reason}."
+            ) from None
+        drew = not torch.equal(before, torch.get_rng_state())
+    shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[0] != len(images):
+        raise ValueError(f"Expected model {name!r} to return logits ({len(images)}, classes), got {shape}.")
+    if logits.shape[1] < classes:
+        raise ValueError(
+            f"Expected model {name!r} to have at least {classes} outputs, one per class; "
+            f"got {logits.shape[1]}."
+        )
+    if drew:
+        raise ValueError(
+            f"Expected model {name!r} to draw no random numbers in training, as Dropout does: "
+            "set its probability to 0."
+        )
+
+
+def as_module(model: Model, *, seed: int = 0) -> tuple[nn.Module, float]:
+    """Return a fresh module for the model, in training mode, and the λ of its loss term (λ/2)‖w‖²."""
+    if isinstance(model, Network):
+        return build_module(model).train(), model.l2
+    if isinstance(model, str):
+        return load_user_model(model, seed=seed).train(), 0.0
+    check_module(model, name=type(model).__name__)
+    return copy.deepcopy(model).train(), 0.0
+
+
+def parameters_of(module: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters in torch's order; together they are the flat vector."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def dimension(model: Model) -> int:
+    """Return d, the number of trainable parameters."""
+    if isinstance(model, Network):
+        return model.dimension
+    return sum(p.numel() for p in parameters_of(as_module(model)[0]))
+
+
+def flatten(module: nn.Module) -> NDArray[np.float32]:
+    """Return the trainable parameters as one new vector."""
+    parts = [p.detach().reshape(-1).cpu() for p in parameters_of(module)]
+    return np.asarray(torch.cat(parts).numpy(), np.float32)
+
+
+def unflatten(module: nn.Module, parameters: NDArray[np.float32]) -> None:
+    """Copy the vector into the module's trainable parameters.
+
+    Raises:
+        ValueError: the length is not the module's dimension.
+    """
+    trainable = parameters_of(module)
+    sizes = [p.numel() for p in trainable]
+    if parameters.shape != (sum(sizes),):
+        raise ValueError(f"Expected {sum(sizes)} parameters, got shape {parameters.shape}.")
+    with torch.no_grad():
+        for target, part in zip(trainable, np.split(parameters, np.cumsum(sizes)[:-1]), strict=True):
+            target.copy_(torch.tensor(part).view(target.shape))
+
+
+def initial_parameters(model: Model, seed: int) -> NDArray[np.float32]:
+    """Return the flat initial vector of the model under `seed`; a torch module starts from its own values."""
+    if isinstance(model, Network):
+        return model.initial_parameters(stream(seed, "init"))
+    return flatten(as_module(model, seed=seed)[0])
+
+
+def model_name(model: Model) -> str:
+    """Return how messages call the model."""
+    return model if isinstance(model, str) else type(model).__name__
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """Put the current folder first on the import path, for as long as the user's model is made."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
