@@ -1,0 +1,191 @@
+"""What a scenario's [learning] asks for: data on devices, a model, an engine that trains it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import network, seeds
+from airfed.learning import data
+from airfed.learning.engine import Engine, make_engine
+from airfed.learning.partition import partition
+from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
+from airfed.network import Network
+from airfed.scenario import Scenario, ScenarioError
+
+Parameters = NDArray[np.float32]
+
+# The training loss is taken over at most this many training images: enough for three digits, and quick.
+MOST_TRAINING_IMAGES: Final = 5000
+
+
+class Task(Protocol):
+    """A learning task, ready to train."""
+
+    @property
+    def engine(self) -> Engine:
+        """Trains the devices."""
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+
+    @property
+    def initial_parameters(self) -> Parameters:
+        """m⁰, from the seed's stream "init"."""
+
+    @property
+    def data_digest(self) -> str:
+        """SHA-256 of the data and of how it lies on the devices."""
+
+    def evaluate(self, parameters: Parameters) -> dict[str, float]:
+        """Return loss (training), accuracy and test_loss, as far as the task has them."""
+
+    def named_tensors(self, parameters: Parameters) -> dict[str, NDArray[np.float32]]:
+        """Return the flat vector as named tensors, to be saved."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageTask:
+    """Image classification.
+
+    Args:
+        engine: trains the devices.
+        dataset: the images.
+        shards: (N, D) indices of the training images that each device holds.
+        initial_parameters: m⁰.
+        shapes: name and shape of each parameter tensor, in the order of the flat vector.
+    """
+
+    engine: Engine
+    dataset: data.Dataset
+    shards: NDArray[np.intp]
+    initial_parameters: Parameters
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.initial_parameters.size
+
+    @property
+    def data_digest(self) -> str:
+        """SHA-256 of the data and of how it lies on the devices."""
+        content = self.dataset.sha256.encode() + np.ascontiguousarray(self.shards, dtype=np.int64).tobytes()
+        return hashlib.sha256(content).hexdigest()
+
+    def evaluate(self, parameters: Parameters) -> dict[str, float]:
+        """Return the training loss (over at most 5,000 images), the test accuracy and the test loss."""
+        held = np.sort(self.shards, axis=None)[:MOST_TRAINING_IMAGES]
+        images, labels = self.dataset.train_images[held], self.dataset.train_labels[held]
+        loss, _ = self.engine.evaluate(parameters, images, labels)
+        test_loss, accuracy = self.engine.evaluate(parameters, self.dataset.test_images, self.dataset.test_labels)
+        return {"loss": loss, "accuracy": accuracy, "test_loss": test_loss}
+
+    def named_tensors(self, parameters: Parameters) -> dict[str, NDArray[np.float32]]:
+        """Return the flat vector as named tensors."""
+        ends = np.cumsum([math.prod(shape) for _, shape in self.shapes])
+        parts = np.split(parameters, ends[:-1])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes, parts, strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class QuadraticLearning:
+    """The quadratic task, of which everything is known; its loss is reported as the gap to the optimum."""
+
+    task: QuadraticTask
+    engine: QuadraticEngine
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.task.dimension
+
+    @property
+    def initial_parameters(self) -> Parameters:
+        """m⁰ = 0."""
+        return self.task.initial_parameters
+
+    @property
+    def data_digest(self) -> str:
+        """SHA-256 of the task's description, which determines every device's data."""
+        return hashlib.sha256(repr(self.task).encode()).hexdigest()
+
+    def evaluate(self, parameters: Parameters) -> dict[str, float]:
+        """Return the gap L − L*."""
+        return {"loss": self.task.loss(parameters) - self.task.minimum}
+
+    def named_tensors(self, parameters: Parameters) -> dict[str, NDArray[np.float32]]:
+        """Return the one tensor there is."""
+        return {"parameters": parameters}
+
+
+def build_task(scenario: Scenario) -> Task:
+    """Return the learning task of a scenario: data loaded and dealt to the devices, engine ready.
+
+    Raises:
+        DataError: the data set is missing or damaged.
+        ScenarioError: there are more devices than images, the model does not fit the images, or the dimension that is
+            written down is not the model's.
+    """
+    learning, run = scenario.learning, scenario.run
+    if learning.model == "quadratic":
+        return _quadratic(scenario)
+    dataset = data.load(learning.dataset)
+    shards = partition(
+        dataset.train_labels,
+        scenario.num_devices,
+        scheme=learning.partition,
+        alpha=learning.alpha,
+        shards_per_device=learning.shards_per_device,
+        rng=seeds.stream(scenario.seed, "data"),
+    )
+    model, initial, shapes = _model(learning.model, dataset, scenario.seed)
+    if learning.dimension is not None and learning.dimension != initial.size:
+        raise ScenarioError(
+            f"Expected learning.dimension={initial.size}, the size of model {learning.model!r}; got {learning.dimension}."
+        )
+    engine = make_engine(
+        run.engine,
+        model,
+        dataset,
+        shards,
+        learning_rate=learning.learning_rate,
+        batch_size=learning.batch_size,
+        seed=scenario.seed,
+        threads=run.threads,
+        chunk=run.chunk,
+    )
+    return ImageTask(engine=engine, dataset=dataset, shards=shards, initial_parameters=initial, shapes=shapes)
+
+
+def _model(
+    name: str, dataset: data.Dataset, seed: int
+) -> tuple[Network | str, Parameters, tuple[tuple[str, tuple[int, ...]], ...]]:
+    """The model, its initial parameters, and the names and shapes of its tensors."""
+    if ":" not in name:
+        built = network.builtin(name, input_shape=dataset.image_shape, classes=dataset.classes)
+        initial = built.initial_parameters(seeds.stream(seed, "init"))
+        return built, initial, tuple((tensor.name, tensor.shape) for tensor in built.tensors)
+    from airfed.learning import models  # the user's own model needs torch
+
+    module = models.load_user_model(name, seed=seed)
+    shapes = tuple((key, tuple(p.shape)) for key, p in module.named_parameters() if p.requires_grad)
+    return name, models.flatten(module), shapes
+
+
+def _quadratic(scenario: Scenario) -> QuadraticLearning:
+    learning = scenario.learning
+    task = QuadraticTask(
+        dimension=scenario.dimension,
+        num_devices=scenario.num_devices,
+        smoothness=learning.smoothness,
+        strong_convexity=learning.strong_convexity,
+        seed=scenario.seed,
+    )
+    return QuadraticLearning(task=task, engine=QuadraticEngine(task, learning_rate=learning.learning_rate))
