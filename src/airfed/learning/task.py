@@ -148,7 +148,8 @@ def build_task(scenario: Scenario) -> Task:
     model, initial, shapes = _model(learning.model, dataset, scenario.seed)
     if learning.dimension is not None and learning.dimension != initial.size:
         raise ScenarioError(
-            f"Expected learning.dimension={initial.size}, the size of model {learning.model!r}; got {learning.dimension}."
+            f"Expected learning.dimension={initial.size}, the size of model {learning.model!r}; got "
+            f"{learning.dimension}."
         )
     engine = make_engine(
         run.engine,

@@ -134,8 +134,8 @@ class Ledger:
         spent = self.power_planned
         if spent + power > budget.total_power * (1 + _RTOL):
             raise BudgetExhausted(
-                f"The power budget is spent after {self.rounds} rounds: {budget.total_power - spent:.4g} W are left and "
-                f"the next round needs {power:.4g} W. "
+                f"The power budget is spent after {self.rounds} rounds: {budget.total_power - spent:.4g} W are left "
+                f"and the next round needs {power:.4g} W. "
                 "Raise budget.total_power, or plan fewer rounds or a smaller alignment."
             )
         if budget.scope == "total":
