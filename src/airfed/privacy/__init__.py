@@ -1,1 +1,29 @@
 """Privacy of the Gaussian mechanism that the receiver's noise is."""
+
+from airfed.privacy.gaussian import (
+    Validity,
+    classic_epsilon,
+    classic_limit,
+    classic_mu,
+    classic_validity,
+    compose,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_log_delta,
+    gaussian_mu,
+    split,
+)
+
+__all__ = [
+    "Validity",
+    "classic_epsilon",
+    "classic_limit",
+    "classic_mu",
+    "classic_validity",
+    "compose",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_log_delta",
+    "gaussian_mu",
+    "split",
+]
