@@ -222,8 +222,10 @@ class Superposition:
         if noise.shape != (self.dimension,):
             raise ValueError(f"Expected noise of shape ({self.dimension},), got {noise.shape}.")
         scale = self.air.scheduled.size * self.air.alignment_coefficient  # |K|ν: who was planned, not who answered
-        signal = self.signal * self._quantum
-        fading = 0.0 if self.plain is None else _norm((self.signal - self.plain) * self._quantum) / scale
+        signal = self.signal.astype(np.float64) * self._quantum
+        fading = 0.0
+        if self.plain is not None:
+            fading = _norm((self.signal - self.plain).astype(np.float64) * self._quantum) / scale
         received = signal + noise
         power = float(np.dot(noise, noise))
         refused = self.heard & np.isnan(self.norms)

@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError
 
 from airfed import __version__
 from airfed.cli import plan as plan_commands
+from airfed.cli import run as run_commands
 from airfed.problem import InfeasibleError
 
 app = App(
@@ -23,6 +24,8 @@ app = App(
 app.command(plan_commands.plan)
 app.command(plan_commands.compare)
 app.command(plan_commands.new)
+app.command(run_commands.run)
+app.command(run_commands.data)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
