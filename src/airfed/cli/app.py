@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 from airfed import __version__
 from airfed.cli import plan as plan_commands
 from airfed.cli import run as run_commands
+from airfed.cli import sweep as sweep_commands
 from airfed.problem import InfeasibleError
 
 app = App(
@@ -26,6 +27,7 @@ app.command(plan_commands.compare)
 app.command(plan_commands.new)
 app.command(run_commands.run)
 app.command(run_commands.data)
+app.command(sweep_commands.sweep)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
