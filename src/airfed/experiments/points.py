@@ -154,16 +154,20 @@ def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", 
     )
 
 
-def expand(experiment: Experiment) -> list[Point]:
+def expand(experiment: Experiment, data_digest: Callable[[str], str] | None = None) -> list[Point]:
     """Return the points: each variant at each combination of the axes' values, in that order.
 
     A point that makes no valid scenario carries the sentence that says why; the others are not affected.
+
+    Args:
+        experiment: what to expand.
+        data_digest: see `content_key`; points that will only be planned need no data.
 
     Raises:
         ScenarioError: no point at all makes a valid scenario (an unknown key, say).
     """
     points = [
-        _point(experiment, variant, dict(zip(experiment.axes, values, strict=True)))
+        _point(experiment, variant, dict(zip(experiment.axes, values, strict=True)), data_digest)
         for variant in experiment.variants
         for values in itertools.product(*experiment.axes.values())
     ]
@@ -244,13 +248,15 @@ def _model_digest(name: str) -> str:
     return hashlib.sha256(beside.read_bytes()).hexdigest()
 
 
-def _point(experiment: Experiment, variant: Variant, values: dict[str, Any]) -> Point:
+def _point(
+    experiment: Experiment, variant: Variant, values: dict[str, Any], data_digest: Callable[[str], str] | None
+) -> Point:
     changes = {**values, **variant.changes}
     try:
         world = change(experiment.base, changes)
         parts = (experiment.name, variant.label, *(f"{key}={value}" for key, value in values.items()))
         world = world.override({"name": " · ".join(part for part in parts if part)})
-        return Point(label=variant.label, values=values, scenario=world, key=content_key(world))
+        return Point(label=variant.label, values=values, scenario=world, key=content_key(world, data_digest))
     except ValueError as error:
         return Point(label=variant.label, values=values, scenario=None, key="", problem=str(error))
 

@@ -60,8 +60,9 @@ class Record:
 
     @property
     def final(self) -> Mapping[str, Any]:
-        """The last round's metrics."""
-        return self.rounds[-1] if self.rounds else {}
+        """The metrics of the last round that was evaluated (of the last round, where none was)."""
+        evaluated = [metrics for metrics in self.rounds if metrics["loss"] is not None]
+        return (evaluated or self.rounds or [{}])[-1]
 
     def row(self) -> dict[str, Any]:
         """Return the point as one row of the tidy table."""

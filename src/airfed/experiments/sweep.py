@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -73,25 +74,22 @@ def run(
         if todo:
             threads = 1 if jobs > 1 else None
             tasks = [
-                (_prepared(world, threads), out, key, watch.stop_file, os.getpid()) for key, world in todo.items()
+                (_prepared(world, threads), out, key, watch.stop_file) for key, world in todo.items()
             ]
-            _hand_out(tasks, jobs=jobs, backend=backend, address=address)
+            _hand_out(tasks, jobs=jobs, backend=backend, address=address, stop=stop)
     return [_result(out, point) for point in points]
 
 
-def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int) -> None:
+def run_point(world: Scenario, out: Path, key: str, stop_file: Path) -> None:
     """Run or resume one point and write its record; called in a worker.
 
     Args:
         world: the scenario.
         out, key: where the run and its record go.
         stop_file: appears when everybody is to stop.
-        parent: process that asked. A worker of its own leaves Ctrl-C to it.
     """
     from airfed.execution import execute  # here: a parent that only reads records needs no engine
 
-    if os.getpid() != parent and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
     if stop_file.exists():
         return
     path = records.run_path(out, key)
@@ -110,21 +108,43 @@ def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int
 
 
 def _hand_out(
-    tasks: Sequence[tuple[Scenario, Path, str, Path, int]], *, jobs: int, backend: Backend, address: str | None
+    tasks: Sequence[tuple[Scenario, Path, str, Path]],
+    *,
+    jobs: int,
+    backend: Backend,
+    address: str | None,
+    stop: Callable[[], bool],
 ) -> None:
     try:
         import joblib
     except ModuleNotFoundError:
         raise ValueError('Sweeps need joblib: pip install "airfed[sweep]".') from None
-    with _cluster(backend, address, jobs) as options:
+    with _interrupts_kept_from_workers(), _cluster(backend, address, jobs) as options:
         try:
             joblib.Parallel(n_jobs=jobs, batch_size=1, pre_dispatch="all", **options)(
                 joblib.delayed(run_point)(*task) for task in tasks
             )
         except (RuntimeError, BrokenPipeError, EOFError) as error:  # joblib's TerminatedWorkerError is one of them
+            if stop():
+                return  # the same Ctrl-C reached the workers
             raise RunError(
                 f"A worker process died ({type(error).__name__}: out of memory?); what ended is kept, the same command goes on."
             ) from None
+
+
+@contextmanager
+def _interrupts_kept_from_workers() -> Iterator[None]:
+    """Start processes so that Ctrl-C, which a terminal sends to all of them, does not kill them in mid-sentence.
+
+    A child inherits the signal mask of the thread that starts it. This process still gets the signal, through the
+    thread that watches; who asked is told through `stop`, the workers through the stop file.
+    """
+    resource_tracker.ensure_running()  # now, because its start (Python 3.11) unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
