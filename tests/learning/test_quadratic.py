@@ -72,7 +72,9 @@ def test_updates_are_the_sum_of_the_local_gradients(curvature, steps):
         gradient = a * (w - b)
         total += gradient
         w -= 0.3 * gradient
-    ((order, updates),) = QuadraticEngine(t, learning_rate=0.3).updates(start, devices, steps=steps, round_index=0)
+    ((order, updates),) = QuadraticEngine(t, learning_rate=0.3).updates(
+        start, devices, steps=steps, round_index=0
+    )
     assert order.tolist() == devices.tolist()
     assert updates.dtype == np.float32
     assert np.allclose(updates, total, rtol=1e-6)
@@ -129,6 +131,7 @@ def test_local_steps_drift_only_with_own_curvature():
     assert limit("own") > 1e-5
 
 
+@pytest.mark.slow
 def test_a_million_devices_need_no_memory():
     t = task(num_devices=1_000_000, dimension=10)
     engine = QuadraticEngine(t, learning_rate=0.1)
