@@ -126,7 +126,7 @@ def test_a_bad_user_model_is_refused_with_a_sentence(user_code, code, attribute,
 
 @pytest.mark.parametrize("spec", ["", "cnn", "a:", ":b", "no_such_module_here:make"])
 def test_a_bad_specification_is_refused(spec):
-    with pytest.raises(ValueError, match="module:callable|No module named"):
+    with pytest.raises(ValueError, match=r"module:callable|No module named"):
         models.load_user_model(spec)
 
 

@@ -342,7 +342,7 @@ def test_auto_falls_to_torch_where_the_fused_engine_is_not_installed(monkeypatch
     engine = make_engine("auto", tiny(), data, shards, learning_rate=0.1)
     assert engine.name == "torch"
     engine.close()
-    with pytest.raises(ValueError, match="does not apply: (this installation|numba)"):
+    with pytest.raises(ValueError, match=r"does not apply: (this installation|numba)"):
         make_engine("fused", tiny(), data, shards, learning_rate=0.1)
 
 
