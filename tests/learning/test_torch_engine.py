@@ -19,6 +19,15 @@ from airfed.learning.torch_engine import TorchEngine
 from airfed.network import builtin
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """The reference leaves torch's threads to the caller; on a busy machine two of them are slower than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def digits():
     return load("mnist-5k")
