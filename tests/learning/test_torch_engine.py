@@ -21,7 +21,7 @@ from airfed.network import builtin
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """The reference leaves torch's threads to the caller; on a busy machine two of them are slower than one."""
+    """The reference leaves torch's threads to the caller; on a busy machine two are slower than one."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
