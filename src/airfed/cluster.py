@@ -4,8 +4,7 @@ The all-reduce is the superposition. `Solo` is the ordinary case of one process;
 torchrun has started, with torch.distributed. What they exchange per round is one vector of d + 5 integers (2d + 5 where
 devices are misaligned), the noise, one number and a few flags, whatever the number of devices. The sums are integers,
 so their result has the same bits for every number of processes. Rank 0 alone draws the noise, keeps the ledger and
-writes
-to the disk.
+writes to the disk.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class Cluster:
         try:
             collective(tensor)
         except RuntimeError as error:
-            raise LostProcess(str(error).splitlines()[0]) from None
+            raise LostProcess("Another process of this run has ended or does not answer.") from error
         result: NDArray[Any] = tensor.numpy()
         return result
 

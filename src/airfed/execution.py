@@ -210,7 +210,7 @@ class _Recorder:
         except (Stopped, LostProcess) as reason:
             status, message = "stopped", f"Stopped before round {self.state.round_index}; --resume goes on from there."
             if isinstance(reason, LostProcess):
-                message = f"Another process of this run was lost ({reason}). {message}"
+                message = f"{reason} {message}"
         except BudgetExhausted as error:
             status, message = "exhausted", str(error)
         except Diverged as error:

@@ -183,7 +183,7 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
         f"{seconds:.1f} s"
     )
     if summary["message"]:
-        console.print(summary["message"])
+        console.print(summary["message"], markup=False)
     if summary["rounds"]:
         if summary["accuracy"] is not None:
             console.print(f"accuracy {summary['accuracy']:.2%} (test), loss {summary['loss']:.4f} (training)")
