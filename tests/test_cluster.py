@@ -138,7 +138,7 @@ def test_one_two_and_four_processes_give_the_same_bits(tmp_path):
 
 @pytest.mark.slow
 def test_a_lost_process_ends_the_run_and_another_number_of_processes_goes_on(tmp_path):
-    scenario = write(tmp_path / "scenario.toml", rounds=1500, steps=1500)
+    scenario = write(tmp_path / "scenario.toml", rounds=600, steps=600)
     out = tmp_path / "run"
     started = subprocess.Popen(
         command(2, scenario, out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -159,7 +159,7 @@ def test_a_lost_process_ends_the_run_and_another_number_of_processes_goes_on(tmp
     assert started.returncode != 0
     assert "Another process of this run has ended" in " ".join(text.split())
     assert any((out / "checkpoints").iterdir())
-    assert 5 <= Ledger.load(out / "ledger.jsonl", repair=True).rounds < 1500
+    assert 5 <= Ledger.load(out / "ledger.jsonl", repair=True).rounds < 600
 
     resumed = run(3, scenario, out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
