@@ -13,11 +13,13 @@ import hashlib
 import importlib.metadata
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from airfed.learning.fused.machine import host
 
@@ -108,7 +110,24 @@ def _write(path: Path, code: bytes) -> None:
 
 
 def compile_object() -> bytes:
-    """Return the object code of `kernels.run` for this machine (imports Numba)."""
+    """Return the object code of `kernels.run` for this machine, compiled in a process of its own.
+
+    A process of its own, because there Numba's optimiser can be switched off (LLVM's runs once, over the whole, in
+    half the time) and because the memory that a compilation takes is given back.
+
+    Raises:
+        RuntimeError: the compilation failed; the message holds what the compiler said.
+    """
+    environment = os.environ | {"NUMBA_OPT": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", __name__]
+    child = subprocess.run(command, env=environment, capture_output=True, check=False)
+    if child.returncode != 0 or not child.stdout:
+        raise RuntimeError(f"The fused engine could not be compiled:\n{child.stderr.decode()[-2000:]}")
+    return child.stdout
+
+
+def _emit_object() -> bytes:
+    """Return the object code of `kernels.run`: typed and lowered by Numba, optimised as a whole by LLVM."""
     import llvmlite.binding as llvm
     from numba import types
 
@@ -121,23 +140,22 @@ def compile_object() -> bytes:
     signature = types.void(
         table, floats, floats, table, table, *counts, *reals, floats, integers, floats, results
     )
-    dispatcher = kernels.run
-    dispatcher.compile(signature)  # type: ignore[attr-defined]
-    name = dispatcher.overloads[signature.args].fndesc.mangled_name  # type: ignore[attr-defined]
-    module = llvm.parse_assembly(dispatcher.inspect_llvm(signature.args))  # type: ignore[attr-defined]
+    run: Any = kernels.run
+    run.compile(signature)
+    name = run.overloads[signature.args].fndesc.mangled_name
+    module = llvm.parse_assembly(run.inspect_llvm(signature.args))
     for function in module.functions:
         if function.name == name:
             function.name = SYMBOL
         elif not function.is_declaration:
-            function.linkage = "internal"
+            function.linkage = "internal"  # so that what is not called from the entry point goes away
     machine = _target_machine()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    builder = llvm.create_pass_builder(machine, options)
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
     return bytes(machine.emit_object(module))
 
 
-def _target_machine():  # type: ignore[no-untyped-def]  # llvmlite ships no types
+def _target_machine() -> Any:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -159,3 +177,7 @@ def _link(code: bytes) -> Run:
     engine.finalize_object()
     _ENGINES.append(engine)
     return PROTOTYPE(engine.get_function_address(SYMBOL))
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(_emit_object())

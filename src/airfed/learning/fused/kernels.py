@@ -76,17 +76,14 @@ def _keep_where(gradient: Floats, value: Floats, n: int) -> None:
 
 @kernel
 def _transpose(
-    source: Floats, source_row: int, source_step: int, target: Floats, target_row: int, target_step: int, n: int
+    source: Floats, row: int, step: int, target: Floats, target_row: int, target_step: int, n: int
 ) -> None:
-    """n entries of 8 rows, 8 at a time, become n rows of 8: target[i·step + r·row] from source[i·step + r·row].
+    """Transpose the 8×8 squares that hold n columns of 8 rows; the last one is transposed whole.
 
-    Square k of 8×8 is read at source[8k·source_step/8 ...]; `step` is the distance of two squares.
+    Square k is read at source[k·step :] with rows `row` apart, and its transpose written to target likewise.
     """
-    i, o = ZERO, ZERO
-    for _ in range(0, n, SAMPLES):
-        store(transpose(load(8, 1, 8, source, i, source_row)), target, o, target_row)
-        i += source_step
-        o += target_step
+    for k in range((n + SAMPLES - 1) // SAMPLES):
+        store(transpose(load(8, 1, 8, source, k * step, row)), target, k * target_step, target_row)
 
 
 # ------------------------------------------------------------------------------------------------------------ forward
@@ -94,14 +91,14 @@ def _transpose(
 
 @kernel
 def _load_images(
-    table: Table, images: Floats, indices: Table, n: int, floats: Floats, train: bool
+    table: Table, images: Floats, indices: Table, n: int, floats: Floats, train: int
 ) -> float:
     """Fetch 8 images (the last one again if there are fewer); return NaN if one is not finite, else 0."""
     size, stride = table[Head.PIXELS], table[Head.STAGE_STRIDE]
     stage = shift(floats, table[Head.STAGE])
     taint = NOTHING
     for s in range(SAMPLES):
-        image = shift(images, indices[min(s, n - 1)] * size)
+        image = shift(images, indices[s if s < n else n - 1] * size)
         _copy(image, shift(stage, s * stride), size)
         taint += _taint(image, size)
     if table[Head.CONVOLUTIONS] > 0:
@@ -192,7 +189,7 @@ def _dense_forward(layer: Table, parameters: Floats, floats: Floats, last: bool)
 
 @kernel
 def _forward(
-    table: Table, parameters: Floats, floats: Floats, integers: Integers, train: bool
+    table: Table, parameters: Floats, floats: Floats, integers: Integers, train: int
 ) -> None:
     """All layers for the images that are loaded."""
     convolutions, dense_layers = table[Head.CONVOLUTIONS], table[Head.DENSE_LAYERS]
@@ -336,7 +333,7 @@ def _convolution_backward(
     weight, gradient = shift(floats, layer[Conv.PACKED_WEIGHT]), shift(floats, layer[Conv.WEIGHT_GRADIENT])
     group = layer[Conv.GROUP]
     for first in range(0, n, group):
-        samples = min(group, n - first)
+        samples = group if first + group <= n else n - first
         x = shift(floats, layer[Conv.CHANNELS_LAST] + first * pixels * stride)
         _list_live(table, layer, floats, integers, first, samples)
         accumulate(
@@ -401,7 +398,7 @@ def _backward(table: Table, floats: Floats, integers: Integers, n: int) -> None:
 
 
 @kernel
-def _pack(table: Table, parameters: Floats, floats: Floats, train: bool) -> None:
+def _pack(table: Table, parameters: Floats, floats: Floats, train: int) -> None:
     """Copy the weights into the orders that the products want; clear the gradients."""
     for index in range(table[Head.CONVOLUTIONS]):
         layer = shift(table, table[Head.CONV_TABLE] + index * CONV_WIDTH)
@@ -476,11 +473,12 @@ def _gradient(
     last = shift(dense, (table[Head.DENSE_LAYERS] - 1) * DENSE_WIDTH)
     scale = np.float32(1) / np.float32(batch)
     taint = _taint(parameters, table[Head.DIMENSION])
-    _pack(table, parameters, floats, True)
+    _pack(table, parameters, floats, ONE)
     for first in range(0, batch, SAMPLES):
-        block, n = shift(indices, first), min(SAMPLES, batch - first)
-        taint += _load_images(table, images, block, n, floats, True)
-        _forward(table, parameters, floats, integers, True)
+        block = shift(indices, first)
+        n = SAMPLES if first + SAMPLES <= batch else batch - first
+        taint += _load_images(table, images, block, n, floats, ONE)
+        _forward(table, parameters, floats, integers, ONE)
         _softmax_backward(table, last, labels, block, n, scale, floats)
         _backward(table, floats, integers, n)
     _unpack(table, floats, gradient)
@@ -506,11 +504,12 @@ def _evaluate(
     last = shift(dense, (table[Head.DENSE_LAYERS] - 1) * DENSE_WIDTH)
     classes = table[Head.CLASSES]
     loss, right = np.float64(_taint(parameters, table[Head.DIMENSION])), ZERO
-    _pack(table, parameters, floats, False)
+    _pack(table, parameters, floats, ZERO)
     for first in range(0, batch, SAMPLES):
-        block, n = shift(indices, first), min(SAMPLES, batch - first)
-        loss += np.float64(_load_images(table, images, block, n, floats, False))
-        _forward(table, parameters, floats, integers, False)
+        block = shift(indices, first)
+        n = SAMPLES if first + SAMPLES <= batch else batch - first
+        loss += np.float64(_load_images(table, images, block, n, floats, ZERO))
+        _forward(table, parameters, floats, integers, ZERO)
         for s in range(n):
             logits = shift(floats, last[Dense.OUTPUT] + s * last[Dense.OUT_STRIDE])
             label, best = labels[block[s]], _largest(logits, classes)

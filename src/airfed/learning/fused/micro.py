@@ -24,8 +24,6 @@ Table = NDArray[np.int64]
 ZERO, ONE = np.int64(0), np.int64(1)
 LANES = host().lanes
 ROWS = host().rows
-COLUMNS = 4
-MOST_COLUMNS = 6
 BLOCK = np.int64(64)  # rows of the right factor of a product that stay in the first-level cache
 
 Kernel = Callable[..., Any]
@@ -131,7 +129,7 @@ def product(
 ) -> None:
     """C += G B for G of m × n and B of n × width; m a multiple of ROWS, width of LANES."""
     for k in range(0, n, BLOCK):
-        terms = min(BLOCK, n - k)
+        terms = BLOCK if k + BLOCK <= n else n - k
         left = shift(g, k)
         i = ZERO
         while i + 3 * LANES < width:
@@ -178,10 +176,9 @@ def _accumulate(rows: int, columns: int, lanes: int) -> Kernel:
 
 def _accumulate_columns(columns: int, lanes: int) -> Kernel:
     """`columns` vectors of all kernel rows, as many rows at a time as the registers hold."""
-    fitting = [rows for rows in (5, 3, 2, 1) if rows * columns <= host().registers]
-    sizes = np.array(fitting + [1] * (4 - len(fitting)))
-    first, second, third, fourth = (int(size) for size in sizes)
-    by5, by3, by2, by1 = (_accumulate(int(size), columns, lanes) for size in sizes)
+    most = min(5, host().registers // columns)
+    some = min(3, most)
+    by_most, by_some, by_one = (_accumulate(rows, columns, lanes) for rows in (most, some, 1))
 
     @kernel
     def strip(
@@ -201,24 +198,22 @@ def _accumulate_columns(columns: int, lanes: int) -> Kernel:
         r = ZERO
         while r < rows:
             left, cr, ar = rows - r, shift(c, r * c_row), shift(a, r * a_row)
-            if left >= first:
-                by5(lists, values, places, counts, capacity, cr, c_step, c_row, ar, a_step, a_row)
-                r += first
-            elif left >= second:
-                by3(lists, values, places, counts, capacity, cr, c_step, c_row, ar, a_step, a_row)
-                r += second
-            elif left >= third:
-                by2(lists, values, places, counts, capacity, cr, c_step, c_row, ar, a_step, a_row)
-                r += third
+            if left >= most:
+                by_most(lists, values, places, counts, capacity, cr, c_step, c_row, ar, a_step, a_row)
+                r += most
+            elif left >= some:
+                by_some(lists, values, places, counts, capacity, cr, c_step, c_row, ar, a_step, a_row)
+                r += some
             else:
-                by1(lists, values, places, counts, capacity, cr, c_step, c_row, ar, a_step, a_row)
-                r += fourth
+                by_one(lists, values, places, counts, capacity, cr, c_step, c_row, ar, a_step, a_row)
+                r += 1
 
     return strip
 
 
 _short = _accumulate_columns(1, SAMPLES)
-_c1, _c2, _c3, _c4, _c5, _c6 = (_accumulate_columns(columns, LANES) for columns in range(1, MOST_COLUMNS + 1))
+_strips = {columns: _accumulate_columns(columns, LANES) for columns in (1, 2, 3, 5)}
+_by1, _by2, _by3, _by5 = _strips.values()
 
 
 @kernel
@@ -247,20 +242,18 @@ def accumulate(
         return
     left, i = run // LANES, ZERO
     while left > 0:
-        strips = (left + MOST_COLUMNS - 1) // MOST_COLUMNS
-        columns = (left + strips - 1) // strips
-        ci, ai = shift(c, i), shift(a, i)
-        if columns == 6:
-            _c6(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
-        elif columns == 5:
-            _c5(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
-        elif columns == 4:
-            _c4(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
-        elif columns == 3:
-            _c3(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
-        elif columns == 2:
-            _c2(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
+        ci, ai = shift(c, i * LANES), shift(a, i * LANES)
+        if left >= 5:
+            _by5(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
+            columns = 5
+        elif left >= 3:
+            _by3(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
+            columns = 3
+        elif left == 2:
+            _by2(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
+            columns = 2
         else:
-            _c1(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
+            _by1(rows, lists, values, places, counts, capacity, ci, c_step, c_row, ai, a_step, a_row)
+            columns = 1
         left -= columns
-        i += columns * LANES
+        i += columns
