@@ -1,9 +1,10 @@
 """Machine code of the kernels: compiled once, kept on disk, loaded without Numba.
 
-The kernels are compiled by Numba to one object file that needs nothing but the C library. Its name holds a digest of
-the sources, of the versions of the compilers and of the processor, so a changed or foreign file is never looked at; a
-damaged one is recognised by its checksum and replaced. A cache that cannot be written is no error: the code is then
-compiled for this process only. Loading takes milliseconds and does not import Numba.
+The kernels are compiled by Numba to one object file that needs nothing but the C library. Its name holds a
+digest of the sources, of the versions of the compilers and of the processor, so a changed or foreign file
+is never looked at; a damaged one is recognised by its checksum and replaced. A cache that cannot be written
+is no error: the code is then compiled for this process only. Loading takes milliseconds and does not import
+Numba.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ MESSAGE = "Compiling the fused engine (once, about 15 s) ..."
 SYMBOL = "airfed_fused_run"
 DIGEST = hashlib.sha256().digest_size
 KEEP = 8  # object files kept for other versions and processors
-SOURCES = ("machine.py", "tables.py", "tile.py", "micro.py", "kernels.py", "compiler.py")
+SOURCES = (
+    *("machine.py", "tables.py", "tile.py", "micro.py"),
+    *("forward.py", "backward.py", "kernels.py", "compiler.py"),
+)
 
 _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 # Numba's native functions take two places for results first, and return a status.
@@ -73,8 +77,8 @@ def compiled(on_compile: Callable[[str], None] | None = None) -> Run:
     """Return the compiled entry point `kernels.run`, from the cache or freshly compiled.
 
     Args:
-        on_compile: called with one line of text before a compilation; by default the line is logged as a warning,
-            which Python prints on the standard error stream.
+        on_compile: called with one line of text before a compilation; by default the line is logged as a
+            warning, which Python prints on the standard error stream.
     """
     path = object_file()
     code = _read(path)
@@ -112,8 +116,8 @@ def _write(path: Path, code: bytes) -> None:
 def compile_object() -> bytes:
     """Return the object code of `kernels.run` for this machine, compiled in a process of its own.
 
-    A process of its own, because there Numba's optimiser can be switched off (LLVM's runs once, over the whole, in
-    half the time) and because the memory that a compilation takes is given back.
+    A process of its own, because there Numba's optimiser can be switched off (LLVM's runs once, over the
+    whole, in half the time) and because the memory that a compilation takes is given back.
 
     Raises:
         RuntimeError: the compilation failed; the message holds what the compiler said.
@@ -129,10 +133,11 @@ def compile_object() -> bytes:
 def _emit_object() -> bytes:
     """Return the object code of `kernels.run`: typed and lowered by Numba, optimised as a whole by LLVM."""
     import llvmlite.binding as llvm
-    from numba import types
+    import numba
 
     from airfed.learning.fused import kernels
 
+    types: Any = numba.types
     floats, integers, table, results = (
         types.CPointer(scalar) for scalar in (types.float32, types.int32, types.int64, types.float64)
     )

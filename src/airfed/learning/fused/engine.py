@@ -28,22 +28,22 @@ def available() -> bool:
     return all(importlib.util.find_spec(package) is not None for package in ("numba", "llvmlite"))
 
 
-def supports(network: Network) -> str | None:
-    """Return why the engine cannot train `network`, or None if it can: every `Network` is supported where Numba is."""
+def supports(network: object) -> str | None:
+    """Return why the engine cannot train `network`, or None if it can: it can train every `Network`."""
     if not available():
         return "The fused engine needs Numba (pip install 'airfed[sim]')."
     if not isinstance(network, Network):
-        return f"The fused engine trains networks described by airfed.network.Network; got {type(network).__name__}."
+        return f"The fused engine trains an airfed.network.Network; got {type(network).__name__}."
     return None
 
 
 class FusedEngine:
     """Local updates of many devices on a few processor cores.
 
-    Device k holds images[shards[k]]. Its update is the sum of its local gradients,
-    g_k = Σ_{e=1..E} ∇L_k(w_e) with w_1 = w and w_{e+1} = w_e − τ ∇L_k(w_e), where L_k is the mean cross-entropy of its
-    images plus the network's (λ/2)‖w‖². Results do not depend on `threads` or `chunk`. A device whose parameters or
-    images are not finite returns an update that is not finite.
+    Device k holds images[shards[k]]. Its update is the sum of its local gradients, g_k = Σ_{e=1..E}
+    ∇L_k(w_e) with w_1 = w and w_{e+1} = w_e − τ ∇L_k(w_e), where L_k is the mean cross-entropy of its
+    images plus the network's (λ/2)‖w‖². Results do not depend on `threads` or `chunk`. A device whose
+    parameters or images are not finite returns an update that is not finite.
 
     Args:
         network: which network.
@@ -55,8 +55,8 @@ class FusedEngine:
         seed: seed of the draws.
         threads: devices trained at the same time; as many as there are processor cores if None.
         chunk: most updates that exist at any time.
-        on_compile: called with a line of text before the code is compiled, which happens once per machine; logged by
-            default.
+        on_compile: called with a line of text before the code is compiled, which happens once per machine;
+            logged by default.
 
     Raises:
         ValueError: shapes, labels or indices do not fit.
@@ -119,7 +119,7 @@ class FusedEngine:
     def updates(
         self, parameters: ArrayLike, devices: ArrayLike, *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield (devices, updates) in chunks, in the order of `devices`: updates[j] = g_k of device k = devices[j].
+        """Yield (devices, updates) in chunks, in the order of `devices`: updates[j] = g_k, k = devices[j].
 
         Args:
             parameters: w, float32 (d,).
@@ -132,7 +132,7 @@ class FusedEngine:
         """
         _validate.positive_integer(steps=steps)
         weights, order = self._parameters(parameters), np.array(devices, np.intp).ravel()
-        if order.size and not (0 <= order.min() and order.max() < len(self._shards)):
+        if order.size and not (order.min() >= 0 and order.max() < len(self._shards)):
             raise ValueError(
                 f"Expected devices in 0..{len(self._shards) - 1}; got {order.min()}..{order.max()}."
             )
@@ -192,7 +192,12 @@ class FusedEngine:
         return weights
 
     def _device(
-        self, weights: NDArray[np.float32], device: int, steps: int, round_index: int, out: NDArray[np.float32]
+        self,
+        weights: NDArray[np.float32],
+        device: int,
+        steps: int,
+        round_index: int,
+        out: NDArray[np.float32],
     ) -> None:
         """Train one device; `out` becomes its update."""
         shard, size = self._shards[device], self._batch_size

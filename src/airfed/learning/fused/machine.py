@@ -42,8 +42,8 @@ class Machine:
 def host() -> Machine:
     """Return this machine.
 
-    Numba's own variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES replace what LLVM finds, say to build for an older
-    processor.
+    Numba's own variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES replace what LLVM finds, say to build for an
+    older processor.
     """
     import llvmlite.binding as llvm
 

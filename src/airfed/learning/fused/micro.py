@@ -1,8 +1,9 @@
 """The three inner loops that do all the multiplications, in every tile shape they need.
 
-Each holds a tile of sums in registers while it runs through its operands: `convolve` (outputs of a convolution),
-`product` (dense layers) and `accumulate` (the sparse backward pass of convolutions). Shapes of tiles are constants of
-compiled code, so each loop is made for several shapes and the largest that fits is taken.
+Each holds a tile of sums in registers while it runs through its operands: `convolve` (outputs of a
+convolution), `product` (dense layers) and `accumulate` (the sparse backward pass of convolutions). Shapes
+of tiles are constants of compiled code, so each loop is made for several shapes and the largest that fits
+is taken.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.learning.fused.machine import SAMPLES, host
-from airfed.learning.fused.tile import add_outer, add_scaled, fill_rows, kernel, load, shift, store
+from airfed.learning.fused.tile import Count, add_outer, add_scaled, fill_rows, kernel, load, shift, store
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
@@ -29,12 +30,12 @@ BLOCK = np.int64(64)  # rows of the right factor of a product that stay in the f
 Kernel = Callable[..., Any]
 
 
-def _convolve(rows: int, columns: int) -> Kernel:
+def _convolve(rows: Count, columns: Count) -> Kernel:
     """`rows` output channels times `columns` vectors of one output row."""
 
     @kernel
     def block(
-        weight: Floats, bias: Floats, taps: Table, n: int, x: Floats, i: int, z: Floats, stride: int
+        weight: Floats, bias: Floats, taps: Table, n: Count, x: Floats, i: Count, z: Floats, stride: Count
     ) -> None:
         t = fill_rows(rows, columns, LANES, bias, ZERO, ONE)
         for k in range(n):
@@ -44,7 +45,7 @@ def _convolve(rows: int, columns: int) -> Kernel:
     return block
 
 
-def _convolve_strip(columns: int) -> Kernel:
+def _convolve_strip(columns: Count) -> Kernel:
     """All output channels of `columns` vectors of one output row."""
     full, pair, single = (_convolve(rows, columns) for rows in (ROWS, 2, 1))
 
@@ -52,13 +53,13 @@ def _convolve_strip(columns: int) -> Kernel:
     def strip(
         weight: Floats,
         bias: Floats,
-        channels: int,
+        channels: Count,
         taps: Table,
-        n: int,
+        n: Count,
         x: Floats,
-        i: int,
+        i: Count,
         z: Floats,
-        stride: int,
+        stride: Count,
     ) -> None:
         c = ZERO
         while c + ROWS <= channels:
@@ -80,13 +81,13 @@ _strip4, _strip2, _strip1 = (_convolve_strip(columns) for columns in (4, 2, 1))
 def convolve(
     weight: Floats,
     bias: Floats,
-    channels: int,
+    channels: Count,
     taps: Table,
-    n: int,
+    n: Count,
     x: Floats,
-    width: int,
+    width: Count,
     z: Floats,
-    stride: int,
+    stride: Count,
 ) -> None:
     """One output row of all channels: z[c·stride + i] = bias[c] + Σ_k weight[c, k]·x[taps[k] + i], i < width.
 
@@ -103,12 +104,12 @@ def convolve(
         _strip1(weight, bias, channels, taps, n, x, i, z, stride)
 
 
-def _product(columns: int) -> Kernel:
+def _product(columns: Count) -> Kernel:
     """`columns` vectors of all rows of a product, n terms of each sum."""
 
     @kernel
     def block(
-        c: Floats, c_stride: int, g: Floats, g_stride: int, b: Floats, b_stride: int, m: int, n: int
+        c: Floats, c_stride: Count, g: Floats, g_stride: Count, b: Floats, b_stride: Count, m: Count, n: Count
     ) -> None:
         for r in range(0, m, ROWS):
             t = load(ROWS, columns, LANES, c, r * c_stride, c_stride)
@@ -125,7 +126,15 @@ _product4, _product2, _product1 = (_product(columns) for columns in (4, 2, 1))
 
 @kernel
 def product(
-    c: Floats, c_stride: int, g: Floats, g_stride: int, b: Floats, b_stride: int, m: int, n: int, width: int
+    c: Floats,
+    c_stride: Count,
+    g: Floats,
+    g_stride: Count,
+    b: Floats,
+    b_stride: Count,
+    m: Count,
+    n: Count,
+    width: Count,
 ) -> None:
     """C += G B for G of m × n and B of n × width; m a multiple of ROWS, width of LANES."""
     for k in range(0, n, BLOCK):
@@ -145,22 +154,22 @@ def product(
             _product1(shift(c, i), c_stride, left, g_stride, right, b_stride, m, terms)
 
 
-def _accumulate(rows: int, columns: int, lanes: int) -> Kernel:
+def _accumulate(rows: Count, columns: Count, lanes: Count) -> Kernel:
     """A tile of rows × columns vectors for each of the lists."""
 
     @kernel
     def block(
-        lists: int,
+        lists: Count,
         values: Floats,
         places: Integers,
         counts: Integers,
-        capacity: int,
+        capacity: Count,
         c: Floats,
-        c_step: int,
-        c_row: int,
+        c_step: Count,
+        c_row: Count,
         a: Floats,
-        a_step: int,
-        a_row: int,
+        a_step: Count,
+        a_row: Count,
     ) -> None:
         for b in range(lists):
             n = np.int64(counts[b])
@@ -174,7 +183,7 @@ def _accumulate(rows: int, columns: int, lanes: int) -> Kernel:
     return block
 
 
-def _accumulate_columns(columns: int, lanes: int) -> Kernel:
+def _accumulate_columns(columns: Count, lanes: Count) -> Kernel:
     """`columns` vectors of all kernel rows, as many rows at a time as the registers hold."""
     most = min(5, host().registers // columns)
     some = min(3, most)
@@ -182,18 +191,18 @@ def _accumulate_columns(columns: int, lanes: int) -> Kernel:
 
     @kernel
     def strip(
-        rows: int,
-        lists: int,
+        rows: Count,
+        lists: Count,
         values: Floats,
         places: Integers,
         counts: Integers,
-        capacity: int,
+        capacity: Count,
         c: Floats,
-        c_step: int,
-        c_row: int,
+        c_step: Count,
+        c_row: Count,
         a: Floats,
-        a_step: int,
-        a_row: int,
+        a_step: Count,
+        a_row: Count,
     ) -> None:
         r = ZERO
         while r < rows:
@@ -218,24 +227,24 @@ _by1, _by2, _by3, _by5 = _strips.values()
 
 @kernel
 def accumulate(
-    rows: int,
-    run: int,
-    lists: int,
+    rows: Count,
+    run: Count,
+    lists: Count,
     values: Floats,
     places: Integers,
     counts: Integers,
-    capacity: int,
+    capacity: Count,
     c: Floats,
-    c_step: int,
-    c_row: int,
+    c_step: Count,
+    c_row: Count,
     a: Floats,
-    a_step: int,
-    a_row: int,
+    a_step: Count,
+    a_row: Count,
 ) -> None:
-    """For every list b, C_b += Σ_k values[b, k]·A_place[b, k], where C_b and A_p are patches of rows × run floats.
+    """For every list b, C_b += Σ_k values[b, k]·A_p with p = places[b, k]; C_b and A_p are rows × run floats.
 
-    Row r of C_b begins at c[b·c_step + r·c_row], row r of A_p at a[p·a_step + r·a_row]; list b has counts[b] entries
-    from b·capacity on. `run` is a multiple of LANES, or 8.
+    Row r of C_b begins at c[b·c_step + r·c_row], row r of A_p at a[p·a_step + r·a_row]; list b has counts[b]
+    entries from b·capacity on. `run` is a multiple of LANES, or 8.
     """
     if run == SAMPLES:
         _short(rows, lists, values, places, counts, capacity, c, c_step, c_row, a, a_step, a_row)

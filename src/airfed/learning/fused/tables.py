@@ -1,8 +1,8 @@
 """A network as the kernels see it: one table of integers that says what is where.
 
-Compiled code takes the same few flat arrays whatever the network, so that one compilation serves the whole family: the
-parameters, a `table` of integers built here, and a workspace of floats and integers per thread. `docs/fused.md`
-explains the layouts that the columns speak of.
+Compiled code takes the same few flat arrays whatever the network, so that one compilation serves the whole
+family: the parameters, a `table` of integers built here, and a workspace of floats and integers per thread.
+`docs/fused.md` explains the layouts that the columns speak of.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Tables:
     """The table of a network and the size of the workspace that it speaks of.
 
     Args:
-        table: int64, the columns of `Head`, then the rows of `Conv` and `Dense`, then the taps of every convolution.
+        table: int64, the columns of `Head`, the rows of `Conv` and `Dense`, the taps of convolutions.
         floats: number of float32 in the workspace of one thread.
         integers: number of int32 in the workspace of one thread.
     """

@@ -1,8 +1,8 @@
 """The register tile: a small matrix of float32 that lives in vector registers, as a value of compiled code.
 
-A `Tile` has rows × columns vectors of `lanes` floats. Kernels load one, add products to it in a loop and store it;
-LLVM keeps every vector in a register and lowers it to whatever the processor has. Plain loops over arrays reach a
-quarter of this speed, because LLVM does not find the register blocking by itself.
+A `Tile` has rows × columns vectors of `lanes` floats. Kernels load one, add products to it in a loop and
+store it; LLVM keeps every vector in a register and lowers it to whatever the processor has. Plain loops
+over arrays reach a quarter of this speed, because LLVM does not find the register blocking by itself.
 
 Memory is addressed as in C: `a` is a pointer, `i` counts elements, nothing is checked. Sizes of a tile (rows,
 columns, lanes) are compile-time constants; everything else is known only at run time.
@@ -15,18 +15,25 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, overload, register_model
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Build = tuple[Any, Callable[..., Any]]
+Count = int | np.int64
+Real = float | np.float32
+
+cgutils: Any = _cgutils  # numba types only a part of its interface
 
 FLOAT, INT = ir.FloatType(), ir.IntType(32)
-CONTRACT = ("contract",)  # multiply-add may round once; nothing else is relaxed, so NaN and Inf stay what they are
-OPTIONS = {
+CONTRACT = (
+    "contract",
+)  # multiply-add may round once; nothing else is relaxed, so NaN and Inf stay what they are
+OPTIONS: dict[str, Any] = {
     "nogil": True,
     "boundscheck": False,
     "error_model": "numpy",
@@ -46,7 +53,7 @@ def intrinsic(function: Callable[..., Build]) -> Callable[..., Any]:
     return cast(Callable[..., Any], _intrinsic(prefer_literal=True)(function))
 
 
-class Tile(types.Type):  # type: ignore[misc]  # numba ships no types
+class Tile(types.Type):
     """The type of a tile of rows × columns vectors of `lanes` floats."""
 
     def __init__(self, rows: int, columns: int, lanes: int) -> None:
@@ -57,12 +64,12 @@ class Tile(types.Type):  # type: ignore[misc]  # numba ships no types
 
 
 @register_model(Tile)
-class _TileModel(models.PrimitiveModel):  # type: ignore[misc]  # numba ships no types
+class _TileModel(models.PrimitiveModel):
     def __init__(self, manager: Any, tile: Tile) -> None:
-        super().__init__(manager, tile, tile.array)
+        super().__init__(manager, tile, tile.array)  # type: ignore[no-untyped-call]
 
 
-@overload(operator.getitem, strict=False)  # type: ignore[untyped-decorator]  # numba ships no types
+@overload(operator.getitem, strict=False)
 def _column(table: Any, name: Any) -> Callable[[Any, Any], Any] | None:
     """Let kernels write table[Conv.KERNEL]: numba indexes pointers by plain integers only."""
     if isinstance(table, types.CPointer) and isinstance(name, types.IntEnumMember):
@@ -70,7 +77,7 @@ def _column(table: Any, name: Any) -> Callable[[Any, Any], Any] | None:
     return None
 
 
-# ---------------------------------------------------------------------------------------------- emitting LLVM code
+# ---------------------------------------------------------------------------------------- emitting LLVM code
 
 
 def _pointer(context: Any, builder: Any, kind: Any, value: Any) -> Any:
@@ -117,7 +124,7 @@ def _tile(rows: Any, columns: Any, lanes: Any) -> Tile:
     return Tile(rows.literal_value, columns.literal_value, lanes.literal_value)
 
 
-# ------------------------------------------------------------------------------------------------------ instructions
+# ---------------------------------------------------------------------------------------------- instructions
 
 
 @intrinsic
@@ -309,9 +316,9 @@ def transpose(typing: Any, t: Any) -> Build:
 def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p: Any, width: Any) -> Build:
     """pool(z, i, row, out, where, o, p, width): 2×2 max-pool and ReLU of 8 samples.
 
-    The four pixels are z[i], z[i + 8], z[i + row] and z[i + row + 8], each 8 floats. out[o:] becomes max(0, maximum);
-    where[o:] becomes the index p, p + 1, p + width or p + width + 1 of the maximum: the first one in this order, as in
-    PyTorch; a NaN is larger than any number.
+    The four pixels are z[i], z[i + 8], z[i + row] and z[i + row + 8], each 8 floats. out[o:] becomes max(0,
+    maximum); where[o:] becomes the index p, p + 1, p + width or p + width + 1 of the maximum: the first one
+    in this order, as in PyTorch; a NaN is larger than any number.
     """
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -356,8 +363,8 @@ def compress(
     """compress(t, count, where, i, base, g, index, n): append the floats of t that are not zero to a list.
 
     Of the first `count` floats of the vector t, those that are not zero (NaN is not zero) go to g[n:], and
-    where[i + lane] + base to index[n:]. Returns the new length of the list. Branch-free: full vectors are written, so
-    the lists need room for one vector more.
+    where[i + lane] + base to index[n:]. Returns the new length of the list. Branch-free: full vectors are
+    written, so the lists need room for one vector more.
     """
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -368,7 +375,9 @@ def compress(
         inside = builder.icmp_signed("<", lane, _splat(builder, builder.trunc(arguments[1], INT), t.lanes))
         alive = builder.fcmp_unordered("!=", vector, ir.Constant(t.vector, None))
         mask = builder.and_(alive, inside)
-        source = _vector_at(builder, _pointer(context, builder, kinds[2], arguments[2]), arguments[3], integers)
+        source = _vector_at(
+            builder, _pointer(context, builder, kinds[2], arguments[2]), arguments[3], integers
+        )
         places = builder.add(builder.load(source, align=4), _splat(builder, arguments[4], t.lanes))
         for values, kind, pointer in ((vector, kinds[5], arguments[5]), (places, kinds[6], arguments[6])):
             suffix = f"v{t.lanes}{'f32' if values is vector else 'i32'}"
