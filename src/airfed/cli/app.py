@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from airfed import __version__
+from airfed.cli import calibrate as calibrate_commands
+from airfed.cli import figures as figures_commands
 from airfed.cli import plan as plan_commands
 from airfed.cli import run as run_commands
 from airfed.cli import sweep as sweep_commands
@@ -28,6 +30,8 @@ app.command(plan_commands.new)
 app.command(run_commands.run)
 app.command(run_commands.data)
 app.command(sweep_commands.sweep)
+app.command(figures_commands.figures)
+app.command(calibrate_commands.calibrate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

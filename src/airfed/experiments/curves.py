@@ -132,24 +132,27 @@ def bounds_figure(rows: Rows, note: str) -> Figure:
     """Return what was measured laid under what the theorems allow, one panel per model.
 
     Args:
-        rows: model, quantity, round, measured, bound.
+        rows: model, quantity, rounds, step, measured, bound.
         note: what is printed beside the figure.
     """
-    require(rows, ("model", "quantity", "round", "measured", "bound"), "the rows of the figure")
+    require(rows, ("model", "quantity", "rounds", "step", "measured", "bound"), "the rows of the figure")
     models = list(dict.fromkeys(row["model"] for row in rows))
     with mpl.rc_context(style.MATPLOTLIB):
-        figure = Figure(figsize=(style.PAGE_INCHES, 2.8), layout="constrained")
+        figure = Figure(figsize=(style.PAGE_INCHES, 3.1), layout="constrained")
         panels = figure.subplots(1, len(models), squeeze=False)[0]
         for axes, model in zip(panels, models, strict=True):
             own = [row for row in rows if row["model"] == model]
-            rounds = [row["round"] for row in own]
-            axes.plot(rounds, [row["bound"] for row in own], color=style.TERM_COLOURS["noise"], ls="--", label="bound")
-            axes.plot(rounds, [row["measured"] for row in own], color="black", label="measured")
+            for place, rounds in enumerate(dict.fromkeys(row["rounds"] for row in own)):
+                curve = [row for row in own if row["rounds"] == rounds]
+                steps = [row["step"] for row in curve]
+                colour = style.CURVE_COLOURS[(0, 4)[place % 2]]
+                axes.plot(steps, [row["bound"] for row in curve], color=colour, ls="--", label=f"bound, I = {rounds}")
+                axes.plot(steps, [row["measured"] for row in curve], color=colour, label=f"measured, I = {rounds}")
             axes.set_yscale("log")
-            axes.set_xlabel("aggregation round")
+            axes.set_xlabel("local steps so far")
             axes.set_ylabel(own[0]["quantity"])
-            axes.set_title(model, loc="left")
-            axes.legend()
+            axes.set_title("logistic regression, Theorem 1" if model == "logistic" else "CNN, Theorem 2", loc="left")
+        _legend(figure, panels[0])
         write_note(figure, note)
     return figure
 

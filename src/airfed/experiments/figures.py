@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from airfed import planning
-from airfed.experiments import curves, drawing, notes, points
+from airfed.experiments import bounds, curves, drawing, notes, points
 from airfed.experiments.points import Experiment, Point
 from airfed.experiments.records import Record, csv_text
 from airfed.planning import limits
@@ -94,6 +94,20 @@ def studies(names: Sequence[str], *, quick: bool, changes: Mapping[str, Any] | N
             digest = None if FIGURES[name].trains else lambda dataset: dataset
             wanted[title] = Study(experiment=loaded, points=points.expand(loaded, digest))
     return wanted
+
+
+def trains(experiment: str) -> bool:
+    """Return whether the points of an experiment are trained (and not only planned)."""
+    return any(figure.trains and experiment in figure.experiments for figure in FIGURES.values())
+
+
+def with_records(found: Studies, records: Sequence[Record]) -> dict[str, Study]:
+    """Return the studies with their records, which come in the order of the studies' points."""
+    complete, rest = {}, list(records)
+    for title, study in found.items():
+        own, rest = rest[: len(study.points)], rest[len(study.points) :]
+        complete[title] = Study(experiment=study.experiment, points=study.points, records=own)
+    return complete
 
 
 def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
@@ -230,6 +244,14 @@ def _thousand(found: Studies) -> tuple[Rows, Figure]:
     return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
 
 
+def _bounds(found: Studies) -> tuple[Rows, Figure]:
+    study = found["bounds"]
+    world = _world(study)
+    rows = bounds.measure(world, rounds=[int(value) for value in study.experiment.axes["policy.rounds"]])
+    extra = "Constants calibrated on the data, τ = 1/ζ. " + " ".join(bounds.sentences(rows)).replace("**", "")
+    return rows, curves.bounds_figure(rows, notes.settings(world, extra=extra, varied=("τ", "bound")))
+
+
 def _limits(found: Studies) -> tuple[Rows, Figure]:
     study = found["limits"]
     rows: Rows = []
@@ -285,6 +307,7 @@ _ALL: Final = (
     Definition(name="limits", experiments=("limits",), build=_limits, trains=False),
     Definition(name="thousand", experiments=("thousand",), build=_thousand),
     Definition(name="range", experiments=("range",), build=_range),
+    Definition(name="bounds", experiments=("bounds",), build=_bounds, trains=False),
 )
 FIGURES: Final = {definition.name: definition for definition in _ALL}
 PAPER: Final = ("fig2", "fig3", "fig4", "fig5", "fig6")
