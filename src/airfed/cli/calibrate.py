@@ -17,7 +17,9 @@ def calibrate(
     file: ScenarioFile,
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="Write the scenario with the constants and how they were found.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="Write the scenario with the constants and how they were found.")
+    ] = None,
     seed: Seed = None,
     json: Json = False,
 ) -> int:

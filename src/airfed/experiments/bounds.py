@@ -1,7 +1,7 @@
 """Bound and reality: what training did, laid under what Theorems 1 and 2 allow it.
 
-For each model the constants are calibrated, the step size is set to τ = 1/ζ (for which the theorems are proved), and the
-optimal devices train over the air in a given number of rounds.
+For each model the constants are calibrated, the step size is set to τ = 1/ζ (for which the theorems are proved), and
+the optimal devices train over the air in a given number of rounds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def measure(world: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
 
 def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how loose each bound is, one sentence per model and I, from the rows of `measure` (or of their CSV)."""
-    require(rows, (*_COLUMNS, "smoothness", "strong_convexity", "initial_gap", "num_scheduled"), "the rows of the bounds")
+    require(
+        rows, (*_COLUMNS, "smoothness", "strong_convexity", "initial_gap", "num_scheduled"), "the rows of the bounds"
+    )
     last: dict[tuple[str, int], Mapping[str, Any]] = {}
     for row in rows:
         last[str(row["model"]), int(row["rounds"])] = row
@@ -51,9 +53,12 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for (model, rounds), row in last.items():
         measured, bound = float(row["measured"]), float(row["bound"])
         theorem = "Theorem 1" if model == "logistic" else "Theorem 2"
+        constants = (
+            f"ζ = {float(row['smoothness']):.3g}, ϱ = {float(row['strong_convexity']):.2g}, "
+            f"G = {float(row['initial_gap']):.3g}, τ = 1/ζ"
+        )
         told.append(
-            f"**{model}, I = {rounds}** ({row['num_scheduled']} devices; ζ = {float(row['smoothness']):.3g}, "
-            f"ϱ = {float(row['strong_convexity']):.2g}, G = {float(row['initial_gap']):.3g}, τ = 1/ζ): after all rounds the "
+            f"**{model}, I = {rounds}** ({row['num_scheduled']} devices; {constants}): after all rounds the "
             f"{row['quantity']} is {measured:.3g}; {theorem} allows {bound:.3g}, {bound / measured:,.0f} times as much."
         )
     return told
@@ -65,9 +70,9 @@ def gap_bounds(plan: Plan) -> list[float]:
     Implements [Yan23, Thm 1], as the recursion behind it.
     """
     learning = plan.problem.learning
-    fixed = convergence.participation_error(plan.num_scheduled, plan.problem.fleet.num_devices) + convergence.noise_error(
-        learning.dimension, plan.problem.link.noise_std, plan.num_scheduled, plan.alignment
-    )
+    fixed = convergence.participation_error(
+        plan.num_scheduled, plan.problem.fleet.num_devices
+    ) + convergence.noise_error(learning.dimension, plan.problem.link.noise_std, plan.num_scheduled, plan.alignment)
     gap, found = learning.initial_gap, []
     for steps in plan.local_steps:
         error = fixed + (steps - 1) ** 2
@@ -82,9 +87,9 @@ def gradient_bounds(plan: Plan) -> list[float]:
     Implements [Yan23, Thm 2].
     """
     learning = plan.problem.learning
-    fixed = convergence.participation_error(plan.num_scheduled, plan.problem.fleet.num_devices) + convergence.noise_error(
-        learning.dimension, plan.problem.link.noise_std, plan.num_scheduled, plan.alignment
-    )
+    fixed = convergence.participation_error(
+        plan.num_scheduled, plan.problem.fleet.num_devices
+    ) + convergence.noise_error(learning.dimension, plan.problem.link.noise_std, plan.num_scheduled, plan.alignment)
     drift = np.cumsum([(steps - 1.0) ** 2 for steps in plan.local_steps])
     counts = np.arange(1, plan.rounds + 1)
     start = 2 * learning.initial_gap / (learning.learning_rate * counts)

@@ -1,7 +1,7 @@
 """The constants of the bounds, estimated from the data: ζ, ϱ, G, and the norms that ϖ has to do with.
 
-They are measured along a noise-free training of all devices (the path that the bound speaks of, without the air): at its
-start and after each of a few rounds that together make T local steps.
+They are measured along a noise-free training of all devices (the path that the bound speaks of, without the air): at
+its start and after each of a few rounds that together make T local steps.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Calibration:
 
     def norm_lines(self) -> list[str]:
         """Return the norms over E as lines of text."""
-        head = "Norms of the updates, over devices, at the start or the middle of noise-free training, whichever is larger:"
+        head = "Norms of the updates over devices, at the start or the middle of noise-free training (the larger):"
         return [head] + [
             f"E = {norm.steps}: mean {norm.mean:.3g}, 95% below {norm.upper:.3g}, largest {norm.largest:.3g}"
             for norm in self.norms
@@ -88,7 +88,8 @@ class Calibration:
             "optimum": self.optimum,
             "how": self.how,
             "update_norms": [
-                {"local_steps": n.steps, "mean": n.mean, "quantile_95": n.upper, "largest": n.largest} for n in self.norms
+                {"local_steps": n.steps, "mean": n.mean, "quantile_95": n.upper, "largest": n.largest}
+                for n in self.norms
             ],
         }
 

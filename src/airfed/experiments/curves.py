@@ -76,7 +76,9 @@ def local_steps_figure(rows: Rows, note: str) -> Figure:
             best = int(np.argmax(means) if column == "accuracy" else np.argmin(means))
             colour = style.POLICY_COLOURS["optimal"]
             axes.errorbar(steps, means[:, 0], half[:, 0], color="black", marker="o", ms=3, capsize=2, lw=1.1)
-            axes.plot(steps[best], means[best, 0], "*", color=colour, ms=11, zorder=5, label=f"best: E = {steps[best]:g}")
+            axes.plot(
+                steps[best], means[best, 0], "*", color=colour, ms=11, zorder=5, label=f"best: E = {steps[best]:g}"
+            )
             axes.set_xscale("log")
             axes.set_xticks(steps, [f"{step:g}" for step in steps])
             axes.minorticks_off()
@@ -118,7 +120,7 @@ def limits_figure(rows: Rows, note: str) -> Figure:
             axes.set_title(f"N = {devices}", loc="left")
             axes.grid(visible=False)
         panels[0].set_ylabel("total power per device [W]")
-        handles = [
+        handles: list[Any] = [
             mpl.patches.Patch(color=style.LIMIT_COLOURS[kind], alpha=0.55, label=f"{style.LIMIT_NAMES[kind]} binds")
             for kind in kinds
         ]
@@ -206,7 +208,9 @@ def _draw_gain(axes: Axes, rows: Rows) -> None:
     gains = []
     for minimum in minima:
         final = {
-            (row["label"], row["seed"]): row["accuracy"] for row in rows if row["h_min"] == minimum and row["accuracy"] is not None
+            (row["label"], row["seed"]): row["accuracy"]
+            for row in rows
+            if row["h_min"] == minimum and row["accuracy"] is not None
         }
         seeds = sorted({seed for _, seed in final})
         gains.append(
@@ -255,7 +259,12 @@ def _appearance(place: int) -> dict[str, Any]:
     """Colour and dashes of the curve number `place`: told apart without colour too."""
     dashes: Iterable[Any] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)), "-")
     colour = style.CURVE_COLOURS[place % len(style.CURVE_COLOURS)]
-    return {"color": colour, "ls": list(dashes)[place % 8], "lw": 1.9 if place == 0 else 1.2, "zorder": 4 if place == 0 else 3}
+    return {
+        "color": colour,
+        "ls": list(dashes)[place % 8],
+        "lw": 1.9 if place == 0 else 1.2,
+        "zorder": 4 if place == 0 else 3,
+    }
 
 
 def _name_axis(axes: Axes, column: str) -> None:
@@ -264,7 +273,9 @@ def _name_axis(axes: Axes, column: str) -> None:
 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3 if len(labels) > 4 else len(labels), handlelength=3)
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=3 if len(labels) > 4 else len(labels), handlelength=3
+    )
 
 
 def write_note(figure: Figure, note: str) -> None:

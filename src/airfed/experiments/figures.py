@@ -123,9 +123,7 @@ def _changed(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     axes = {key: values for key, values in experiment.axes.items() if key not in changes}
     axes |= {key: tuple(value) for key, value in changes.items() if key in experiment.axes}
     base = points.change(experiment.base, {key: value for key, value in changes.items() if key not in experiment.axes})
-    return Experiment(
-        name=experiment.name, title=experiment.title, base=base, axes=axes, variants=experiment.variants
-    )
+    return Experiment(name=experiment.name, title=experiment.title, base=base, axes=axes, variants=experiment.variants)
 
 
 def _training_rows(study: Study, **extra: Any) -> Rows:
@@ -205,7 +203,7 @@ def _fig3(found: Studies) -> tuple[Rows, Figure]:
                     **final,
                 }
             )
-    extra = "Everybody: I = 40 rounds of E = 5. “No weak device”: the same draws with h_min = 0.5. Right: proposed minus full."
+    extra = "Everybody: I = 40, E = 5. “No weak device”: the same draws with h_min = 0.5. Right: proposed minus full."
     return rows, curves.scheduling_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
 
 

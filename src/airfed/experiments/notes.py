@@ -10,9 +10,7 @@ from airfed.scenario import RayleighChannel, Scenario
 _TRAINING_IMAGES = {"mnist-5k": 4000, "mnist": 60000, "fashion-mnist": 60000}
 
 
-def settings(
-    world: Scenario, *, seeds: Sequence[int] = (), extra: str = "", varied: Sequence[str] = ()
-) -> str:
+def settings(world: Scenario, *, seeds: Sequence[int] = (), extra: str = "", varied: Sequence[str] = ()) -> str:
     """Return the settings of a figure in three or four sentences.
 
     Args:
@@ -69,5 +67,7 @@ def _law(world: Scenario) -> str:
     channel = world.channel
     law = f"Rayleigh (scale {channel.scale:g})" if isinstance(channel, RayleighChannel) else channel.model
     if channel.minimum:
-        law += f", not below h_min = {channel.minimum:g}" + (", the weakest exactly there" if channel.pin_minimum else "")
+        law += f", not below h_min = {channel.minimum:g}" + (
+            ", the weakest exactly there" if channel.pin_minimum else ""
+        )
     return law

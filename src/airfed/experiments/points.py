@@ -41,8 +41,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from airfed import scenario
+from airfed._scenario_errors import ScenarioError
 from airfed.runs import FORMAT
-from airfed.scenario import Scenario, ScenarioError
+from airfed.scenario import Scenario
 
 _KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
 _QUICK_KEYS: Final = ("set", "axes", "variants")
@@ -194,9 +195,7 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def change(world: Scenario, changes: Mapping[str, Any]) -> Scenario:
     """Return the scenario with dotted keys changed; settings that only the old policy understands are dropped."""
     policy = changes.get("policy.name", world.policy.name)
-    dropped = {
-        key: None for key, policies in _OF_POLICY.items() if key not in changes and policy not in policies
-    }
+    dropped = {key: None for key, policies in _OF_POLICY.items() if key not in changes and policy not in policies}
     return world.override({**dropped, **changes})
 
 

@@ -1,7 +1,7 @@
 """What a sweep leaves on disk, and how it is read back.
 
 `DIR/runs/KEY/` is the run directory of a point, `DIR/records/KEY.json` says how it ended (written last, whole), and
-`DIR/points.csv`, `DIR/points.parquet`, `DIR/rounds.csv` and `DIR/rounds.parquet` are the tidy tables: one row per point, one row per point and round.
+`DIR/points` and `DIR/rounds` (.csv and .parquet) are the tidy tables: one row per point, one row per point and round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The final figures of every point, as one small table: what verdicts are taken from and what is kept beside the docs."""
+"""The final figures of every point in one small table: verdicts are taken from it, and it is kept beside the docs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ class Results:
             RunError: there is no such row.
         """
         wanted = {key.replace("__", "."): value for key, value in where.items()}
-        found = {row["seed"]: row[column] for row in self.rows if all(row[key] == value for key, value in wanted.items())}
+        found = {
+            row["seed"]: row[column] for row in self.rows if all(row[key] == value for key, value in wanted.items())
+        }
         if not found:
             raise RunError(f"Expected records at {wanted}; there are none.")
         return dict(sorted(found.items()))

@@ -57,8 +57,8 @@ def quantile(count: int) -> float:
 def paired_bands(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return means and half-widths of 95% bands of several curves, what all curves of a seed share taken out.
 
-    Bands of curves that are to be compared must show the spread of the comparison, not that of the seeds, which move all
-    curves together. So each seed's mean over the curves is replaced by the mean over all seeds, and the variance is
+    Bands of curves that are to be compared must show the spread of the comparison, not that of the seeds, which move
+    all curves together. So each seed's mean over the curves is replaced by the mean over all seeds, and the variance is
     scaled up for the degree of freedom that this costs (Cousineau 2005, Morey 2008).
 
     Args:

@@ -8,6 +8,7 @@ workers share).
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import threading
@@ -31,7 +32,7 @@ _POLL_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a sweep is: points in all, ended, failed, under way, and the work done in points (rounds count as parts)."""
+    """How far a sweep is: points in all, ended, failed, under way, and the work done, in points and parts of them."""
 
     points: int
     ended: int
@@ -73,9 +74,7 @@ def run(
     with _locked(out), _Watch(out, points, on_progress, stop) as watch:
         if todo:
             threads = 1 if jobs > 1 else None
-            tasks = [
-                (_prepared(world, threads), out, key, watch.stop_file) for key, world in todo.items()
-            ]
+            tasks = [(_prepared(world, threads), out, key, watch.stop_file) for key, world in todo.items()]
             _hand_out(tasks, jobs=jobs, backend=backend, address=address, stop=stop)
     return [_result(out, point) for point in points]
 
@@ -128,7 +127,8 @@ def _hand_out(
             if stop():
                 return  # the same Ctrl-C reached the workers
             raise RunError(
-                f"A worker process died ({type(error).__name__}: out of memory?); what ended is kept, the same command goes on."
+                f"A worker process died ({type(error).__name__}: out of memory?); what ended is kept, and the same "
+                "command goes on."
             ) from None
 
 
@@ -162,8 +162,8 @@ def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[dict[
             raise ValueError('Backend ray needs Ray: pip install "ray".') from None
         mine = not ray.is_initialized()
         if mine:
-            local = {} if address else {"num_cpus": jobs, "include_dashboard": False}
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+            local: dict[str, Any] = {} if address else {"num_cpus": jobs, "include_dashboard": False}
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
         register_ray()
         try:
             yield {"backend": "ray"}
@@ -175,7 +175,9 @@ def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[dict[
             from distributed import Client
         except ModuleNotFoundError:
             raise ValueError('Backend dask needs Dask: pip install "dask[distributed]".') from None
-        local = {} if address else {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+        local: dict[str, Any] = (
+            {} if address else {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+        )
         with Client(address, **local):
             yield {"backend": "dask"}
 

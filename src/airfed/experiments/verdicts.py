@@ -7,6 +7,7 @@ was found or the seeds do not tell.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -107,7 +108,7 @@ def _gain(results: Results) -> list[Verdict]:
             unit="points",
             remark=f"gains {_mean(gains[weak]):.1f} and {_mean(gains[strong]):.1f}",
         )
-        for weak, strong in zip(minima, minima[1:], strict=False)
+        for weak, strong in itertools.pairwise(minima)
     ]
 
 

@@ -81,7 +81,7 @@ class Loss:
         return loss
 
     def _pieces(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return list(zip(self.images.split(_PIECE), self.labels.split(_PIECE), strict=True))
+        return list(zip(torch.split(self.images, _PIECE), torch.split(self.labels, _PIECE), strict=True))
 
 
 def spectral_norm(
