@@ -20,10 +20,10 @@ from airfed.learning.task import ImageTask, QuadraticLearning, build_task
 from airfed.network import Network, builtin
 from airfed.scenario import Scenario
 
-_PLACES: Final = 5  # rounds of the noise-free training
+_PLACES: Final = 3  # rounds of the noise-free training
 _LOCAL_STEPS: Final = (1, 2, 5, 10, 20)
 _MOST_DEVICES: Final = 50  # whose norms are measured
-_MOST_IMAGES: Final = 1000  # that the Hessian is taken over
+_MOST_IMAGES: Final = 500  # that the Hessian is taken over
 Parameters = NDArray[np.float32]
 
 

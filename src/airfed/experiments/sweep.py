@@ -150,6 +150,7 @@ def _interrupts_kept_from_workers() -> Iterator[None]:
 @contextmanager
 def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[dict[str, Any]]:
     """Yield the options with which joblib reaches the backend."""
+    local: dict[str, Any]
     if backend == "loky":
         if address is not None:
             raise ValueError("Expected an address only with backend ray or dask.")
@@ -162,9 +163,9 @@ def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[dict[
             raise ValueError('Backend ray needs Ray: pip install "ray".') from None
         mine = not ray.is_initialized()
         if mine:
-            local: dict[str, Any] = {} if address else {"num_cpus": jobs, "include_dashboard": False}
+            local = {} if address else {"num_cpus": jobs, "include_dashboard": False}
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
-        register_ray()
+        register_ray()  # type: ignore[no-untyped-call]
         try:
             yield {"backend": "ray"}
         finally:
@@ -175,7 +176,7 @@ def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[dict[
             from distributed import Client
         except ModuleNotFoundError:
             raise ValueError('Backend dask needs Dask: pip install "dask[distributed]".') from None
-        local: dict[str, Any] = (
+        local = (
             {} if address else {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
         )
         with Client(address, **local):
