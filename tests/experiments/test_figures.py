@@ -24,6 +24,7 @@ def small(tmp_path):
         "fleet.num_devices": 80,
         "run.evaluate_every": 20,
         "run.engine": "torch",
+        "run.threads": 1,
         "seed": [0, 1],
     }
 

@@ -146,7 +146,8 @@ def _verdicts(tested: Sequence[Verdict]) -> str:
 
 def _settings(results: Results) -> str:
     world = scenario.load(definition_file("world"))
-    dataset = results.values("dataset")[0]
+    known = [name for name in results.values("dataset") if name in scenario.DATASET_SHAPES]
+    dataset = known[0] if known else world.learning.dataset
     lines = definition_file("world").read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("#").removeprefix(" ") for line in lines if line.startswith("#")]
     reasons = "\n".join(comment[2:])
