@@ -49,7 +49,7 @@ def settings(
     text = "; ".join([*parts, task]) + "."
     if len(seeds) > 1:
         text += (
-            f" Mean of {len(seeds)} seeds; bands: 95% (Student t) of the difference from the thick curve, seed by seed."
+            f" Mean of {len(seeds)} seeds; bands: 95% (Student t) of the difference from {reference}, seed by seed."
         )
     elif seeds:
         text += " One seed."
