@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from airfed import __version__
+from airfed.cli import explore as explore_command
 from airfed.cli import plan as plan_commands
 from airfed.problem import InfeasibleError
 
@@ -23,6 +24,7 @@ app = App(
 app.command(plan_commands.plan)
 app.command(plan_commands.compare)
 app.command(plan_commands.new)
+app.command(explore_command.explore)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,157 @@
+"""What the budgets buy: the policies side by side, the bound over ε and total power, the price of the next unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import replace as replace_values
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import convergence, planning
+from airfed.explorer.view import noise_weight, privacy_caps
+from airfed.planning import Plan
+from airfed.planning.exact import best_schedule
+from airfed.problem import InfeasibleError, Problem
+from airfed.scenario import Scenario
+
+Floats = NDArray[np.float64]
+
+_SPAN: Final = 1.5  # decades to each side of the present budgets
+_POINTS: Final = 15  # of each budget; odd, so that the present one is among them
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Front:
+    """The best bound for each pair of budgets.
+
+    Every point is Pareto-optimal in (ε, total power, bound) up to budgets that are not used up; a line of equal bound
+    is the front of ε against total power at that bound.
+
+    Args:
+        epsilon: (m,) the privacy budgets, ascending.
+        total_power: (n,) the power budgets [W], ascending.
+        bound: (n, m), inf where no plan fits.
+        binding: (n, m) the limit that holds θ there, "" where no plan fits.
+        epsilon_index, power_index: where the present budgets are.
+    """
+
+    epsilon: Floats
+    total_power: Floats
+    bound: Floats
+    binding: NDArray[np.str_]
+    epsilon_index: int = _POINTS // 2
+    power_index: int = _POINTS // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What a little more of a budget buys.
+
+    Args:
+        now: the present bound.
+        watt: the bound with one watt more in total.
+        epsilon: the bound with ε one higher.
+        double_power: the bound with twice the total power.
+        double_epsilon: the bound with twice the ε.
+        binding: the present limit.
+    """
+
+    now: float
+    watt: float
+    epsilon: float
+    double_power: float
+    double_epsilon: float
+    binding: str
+
+
+def policies(world: Scenario) -> tuple[dict[str, Plan], dict[str, str]]:
+    """Return the plan of every policy on one channel draw, and the reason of each that has none.
+
+    "threshold" without a threshold of its own takes the mean gain: a rule one would try first.
+    """
+    problem, policy = world.problem(), world.policy
+    threshold = policy.threshold if policy.threshold is not None else float(problem.fleet.gain.mean())
+    plans: dict[str, Plan] = {}
+    reasons: dict[str, str] = {}
+    for name in planning.POLICIES:
+        try:
+            plans[name] = planning.plan(
+                problem,
+                policy=name,
+                rounds=policy.rounds,
+                size=policy.size if name in ("uniform", "top_k") else None,
+                threshold=threshold if name == "threshold" else None,
+                seed=world.seed,
+            )
+        except InfeasibleError as error:
+            reasons[name] = str(error)
+    return plans, reasons
+
+
+def best(problem: Problem, *, rounds: int | None = None) -> tuple[float, str]:
+    """Return the smallest bound and the limit that holds it: `plan(problem)` without its figures of privacy.
+
+    Raises:
+        InfeasibleError: no plan meets every limit.
+    """
+    learning = problem.learning
+    numbers = np.arange(1, learning.total_steps + 1) if rounds is None else np.array([rounds])
+    choice = best_schedule(
+        problem.fleet.gain,
+        problem.fleet.peak_power,
+        cap=privacy_caps(problem, numbers),
+        round_budget=problem.budget.total_power / numbers,
+        offset=convergence.round_offsets(learning, numbers),
+        scale=convergence.round_scales(learning, numbers),
+        noise_weight=noise_weight(problem),
+    )
+    return choice.objective, choice.binding
+
+
+def front(world: Scenario) -> Front:
+    """Return the best bound over a grid of ε and total power around the present budgets."""
+    problem, rounds = world.problem(), world.policy.rounds
+    factors = np.logspace(-_SPAN, _SPAN, _POINTS)
+    factors[_POINTS // 2] = 1.0
+    epsilon, power = problem.budget.epsilon * factors, problem.budget.total_power * factors
+    bound = np.full((_POINTS, _POINTS), np.inf)
+    binding = np.full((_POINTS, _POINTS), "", dtype="<U16")
+    for row, watts in enumerate(power):
+        for column, loss in enumerate(epsilon):
+            try:
+                bound[row, column], binding[row, column] = best(
+                    _with(problem, float(loss), float(watts)), rounds=rounds
+                )
+            except InfeasibleError:
+                continue
+    return Front(epsilon=epsilon, total_power=power, bound=bound, binding=binding)
+
+
+def price(world: Scenario) -> Price:
+    """Return what one more watt and one more unit of ε buy, to the exact optimum.
+
+    Raises:
+        InfeasibleError: no plan meets every limit.
+    """
+    problem, rounds = world.problem(), world.policy.rounds
+    epsilon, power = problem.budget.epsilon, problem.budget.total_power
+
+    def at(loss: float, watts: float) -> tuple[float, str]:
+        return best(_with(problem, loss, watts), rounds=rounds)
+
+    now, binding = at(epsilon, power)
+    return Price(
+        now=now,
+        watt=at(epsilon, power + 1.0)[0],
+        epsilon=at(epsilon + 1.0, power)[0],
+        double_power=at(epsilon, 2 * power)[0],
+        double_epsilon=at(2 * epsilon, power)[0],
+        binding=binding,
+    )
+
+
+def _with(problem: Problem, epsilon: float, total_power: float) -> Problem:
+    budget = replace_values(problem.budget, epsilon=epsilon, total_power=total_power)
+    return Problem(fleet=problem.fleet, link=problem.link, learning=problem.learning, budget=budget)
