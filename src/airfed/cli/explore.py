@@ -12,11 +12,15 @@ from airfed.explorer import design
 
 
 def explore(
-    file: Annotated[Path | None, Parameter(help="A scenario to start from; the template of airfed new otherwise.")] = None,
+    file: Annotated[
+        Path | None, Parameter(help="A scenario to start from; the template of airfed new otherwise.")
+    ] = None,
     /,
     *,
     port: Annotated[int, Parameter(help="Where to listen; 0 takes a free port.")] = 8080,
-    host: Annotated[str, Parameter(help="Listen elsewhere than on this machine; a token is then demanded.")] = "127.0.0.1",
+    host: Annotated[
+        str, Parameter(help="Listen elsewhere than on this machine; a token is then demanded.")
+    ] = "127.0.0.1",
     runs: Annotated[Path, Parameter(help="The folder of run directories to show, and to train into.")] = Path("runs"),
     browser: Annotated[bool, Parameter(help="Open the page in the browser.")] = True,
 ) -> int:

@@ -66,9 +66,13 @@ class Controls:
         knob = self._knobs[key]
         if knob.parse(str(field.value or "")) != value:
             field.value = knobs.shown(value)
-        position = knob.position(value) if key in self._sliders else None
-        if position is not None and not sparing and self._sliders[key].value != position:
-            self._sliders[key].value = position
+        slider = self._sliders.get(key)
+        if slider is None:
+            return
+        slider.props["aria-valuetext"] = f"{knobs.shown(value)} {knob.unit}".strip()  # not the slider's position
+        position = knob.position(value)
+        if position is not None and not sparing and slider.value != position:
+            slider.value = position
 
     def _knob(self, knob: Knob) -> None:
         self._knobs[knob.key] = knob

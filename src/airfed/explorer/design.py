@@ -1,7 +1,7 @@
 """What the page edits: a scenario's tables as they stand, right or wrong, and how they travel by URL, file and shell.
 
-The tables are checked by `airfed.scenario`, the very code that reads files. On top of that the page admits only what can
-be shown to a stranger's link: built-in models and data sets, no file of gains, and a size that can be drawn.
+The tables are checked by `airfed.scenario`, the very code that reads files. On top of that the page admits only what
+can be shown to a stranger's link: built-in models and data sets, no file of gains, and a size that can be drawn.
 """
 
 from __future__ import annotations
@@ -40,7 +40,18 @@ CHANNELS: Final[dict[str, Tables]] = {
     "cell": {"radius": 300.0, "path_loss_exponent": 3.0, "shadowing_db": 4.0, "reference_distance": 50.0, "scale": 2.0},
     "fixed": {"gains": [0.2, 0.5, 0.8, 1.1, 1.6]},
 }
-_SHARED_CHANNEL: Final = ("minimum", "pin_minimum", "estimation_error")
+_SHARED_CHANNEL: Final[tuple[str, ...]] = ("minimum", "pin_minimum", "estimation_error")
+
+
+@cache
+def _start() -> Tables:
+    """The tables of the commented template, which the page starts from."""
+    return _resolved(scenario.parse(tomllib.loads(template.SCENARIO)))
+
+
+def _resolved(world: Scenario) -> Tables:
+    """The tables with defaults written out, so that every knob has something to show."""
+    return world.model_dump(mode="json", exclude_none=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,17 +219,6 @@ def admit(world: Scenario) -> Scenario:
             f"Expected {world.num_devices} channel.gains (fleet.num_devices), got {len(world.channel.gains)}."
         )
     return world
-
-
-@cache
-def _start() -> Tables:
-    """The tables of the commented template, which the page starts from."""
-    return _resolved(scenario.parse(tomllib.loads(template.SCENARIO)))
-
-
-def _resolved(world: Scenario) -> Tables:
-    """The tables with defaults written out, so that every knob has something to show."""
-    return world.model_dump(mode="json", exclude_none=True)
 
 
 def _channel(model: str, old: Tables) -> Tables:

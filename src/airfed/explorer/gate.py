@@ -1,7 +1,8 @@
 """Who may talk to the page: this machine, or whoever holds the token.
 
 A page on 127.0.0.1 can still be reached through the user's own browser: by another site's script, or by a name that an
-attacker's DNS points at 127.0.0.1. Hence the host's name and the origin are checked on every request, web sockets included.
+attacker's DNS points at 127.0.0.1. Hence the host's name and the origin are checked on every request, web
+sockets included.
 """
 
 from __future__ import annotations

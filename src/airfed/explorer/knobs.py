@@ -117,13 +117,13 @@ def applies(key: str, design: Design) -> bool:
     if section == "channel" and name not in ("model", "minimum", "pin_minimum"):
         return name in CHANNELS.get(str(design.get("channel.model")), {})
     if key == "fleet.num_devices":
-        return design.get("channel.model") != "fixed"
+        return bool(design.get("channel.model") != "fixed")
     if key == "peak_spread":
         return not isinstance(design.get("fleet.peak_power"), list)
     if key == "policy.size":
         return design.get("policy.name") in ("uniform", "top_k")
     if key == "policy.threshold":
-        return design.get("policy.name") == "threshold"
+        return bool(design.get("policy.name") == "threshold")
     return True
 
 
@@ -189,12 +189,26 @@ GROUPS: Final = (
             ),
             Knob(key="channel.gains", label="Gains", symbol="|h|", kind="list", help="One per device, with commas."),
             Knob(key="channel.scale", label="Scale", symbol="rms |h|", low=0.01, high=10.0),
-            Knob(key="channel.k_factor", label="Line of sight over scatter", symbol="K", low=0.0, high=20.0, kind="linear"),
+            Knob(
+                key="channel.k_factor",
+                label="Line of sight over scatter",
+                symbol="K",
+                low=0.0,
+                high=20.0,
+                kind="linear",
+            ),
             Knob(key="channel.low", label="Smallest gain", low=0.0, high=2.0, kind="linear"),
             Knob(key="channel.high", label="Largest gain", low=0.05, high=5.0),
             Knob(key="channel.radius", label="Cell radius", unit="m", low=60.0, high=3000.0),
             Knob(key="channel.reference_distance", label="Reference distance", unit="m", low=1.0, high=500.0),
-            Knob(key="channel.path_loss_exponent", label="Path loss exponent", symbol="α", low=1.5, high=5.0, kind="linear"),
+            Knob(
+                key="channel.path_loss_exponent",
+                label="Path loss exponent",
+                symbol="α",
+                low=1.5,
+                high=5.0,
+                kind="linear",
+            ),
             Knob(key="channel.shadowing_db", label="Shadowing", unit="dB", low=0.0, high=12.0, kind="linear"),
             Knob(
                 key="channel.minimum",
@@ -210,7 +224,14 @@ GROUPS: Final = (
                 label="Weakest device",
                 options={True: "exactly at h_min", False: "as drawn"},
             ),
-            Knob(key="link.noise_std", label="Receiver noise", symbol="σ", low=0.01, high=10.0, help="Per real dimension."),
+            Knob(
+                key="link.noise_std",
+                label="Receiver noise",
+                symbol="σ",
+                low=0.01,
+                high=10.0,
+                help="Per real dimension.",
+            ),
             Knob(key="seed", label="Seed of the draw", kind="count", low=1, high=1000),
         ),
     ),

@@ -17,10 +17,12 @@ from airfed.explorer import design as designs
 from airfed.explorer import theme
 from airfed.explorer.controls import Controls
 from airfed.explorer.design import Design
-from airfed.explorer.page_compare import CompareSection, Comparison, compare
+from airfed.explorer.dialogs import command_dialog, load_dialog
+from airfed.explorer.page_compare import CompareSection, compare
 from airfed.explorer.page_design import DesignSection, Hero
 from airfed.explorer.page_runs import RunsSection
 from airfed.explorer.records import Library
+from airfed.explorer.tradeoffs import Front, front
 from airfed.explorer.trainer import Trainer
 from airfed.explorer.view import View, look
 from airfed.problem import InfeasibleError
@@ -30,8 +32,9 @@ _TABS: Final = ("design", "compare", "runs")
 _CARD: Final = 38.0  # padding and border of a card, left and right [px]
 _GAP: Final = 18.0
 _BRAND: Final = (
-    '<svg width="20" height="20" viewBox="0 0 20 20" aria-hidden="true"><g fill="none" stroke="var(--lit)" stroke-width="2" '
-    'stroke-linecap="round"><path d="M3 17V12M8 17V8M13 17V10"/><path d="M18 17V4" stroke="var(--out)"/></g></svg>'
+    '<svg width="20" height="20" viewBox="0 0 20 20" aria-hidden="true"><g fill="none" stroke="var(--lit)" '
+    'stroke-width="2" stroke-linecap="round"><path d="M3 17V12M8 17V8M13 17V10"/>'
+    '<path d="M18 17V4" stroke="var(--out)"/></g></svg>'
 )
 
 
@@ -50,7 +53,7 @@ class Page:
         self._tab = query.get("tab", "design") if query.get("tab") in _TABS else "design"
         self._width = 900.0
         self._view: View | None = None
-        self._comparison: Comparison | None = None
+        self._front: Front | None = None
         self._compared: str = ""
         self._working = self._dirty = False
         _style()
@@ -62,11 +65,9 @@ class Page:
                 self._side.props["aria-label"] = "Controls"
                 self._controls = Controls(self._changed)
             with ui.element("div").classes("content"):
-                self._sections = {
-                    "design": DesignSection(),
-                    "compare": CompareSection(),
-                    "runs": RunsSection(library, trainer, lambda: self.design),
-                }
+                self._design_section = DesignSection()
+                self._compare_section = CompareSection()
+                self._runs_section = RunsSection(library, trainer, lambda: self.design)
         self._controls.show(self.design)
         self._show_tab()
         ui.timer(1.0, self._tick)
@@ -87,9 +88,9 @@ class Page:
             ui.element("div").classes("spacer")
             with ui.element("div").classes("actions"):
                 for label, icon, action in (
-                    ("Load", "upload_file", self._load_dialog),
+                    ("Load", "upload_file", lambda: load_dialog(self._replace)),
                     ("Save", "download", self._save),
-                    ("Command", "terminal", self._command_dialog),
+                    ("Command", "terminal", self._command),
                     ("Link", "link", self._copy_link),
                 ):
                     button = ui.button(label, icon=icon, on_click=action, color=None).props("flat no-caps dense")
@@ -156,21 +157,29 @@ class Page:
             return
         section.busy(True)
         try:
-            self._comparison = await run.io_bound(compare, world)
+            comparison = await run.io_bound(compare, world)
+            if comparison is None:  # the server is going down
+                return
+            section.show(comparison)
+            self._front = await run.io_bound(front, world, stop=lambda: self._dirty)
         except InfeasibleError as error:
             section.refuse(str(error))
             return
         finally:
             section.busy(False)
-        if self._comparison is not None:
+        if self._front is not None:
             self._compared = world.to_toml()
-            wide, half = self._widths()
-            section.show(self._comparison, wide=wide, half=half)
+            self._draw_front()
 
     def _draw(self) -> None:
         wide, half = self._widths()
         if self._view is not None:
             self._design_section.show(self._view, wide=wide, half=half)
+
+    def _draw_front(self) -> None:
+        wide, half = self._widths()
+        if self._front is not None:
+            self._compare_section.show_front(self._front, wide=wide, half=half)
 
     def _widths(self) -> tuple[float, float]:
         """Widths of a chart in a full and in half a card [px]."""
@@ -186,9 +195,7 @@ class Page:
             self._controls.fold()
         self._width = float(width)
         self._draw()
-        if self._comparison is not None and self._compared:
-            wide, half = self._widths()
-            self._compare_section.show(self._comparison, wide=wide, half=half)
+        self._draw_front()
 
     async def _switch(self, name: str) -> None:
         self._tab = name
@@ -200,8 +207,9 @@ class Page:
             await self._tick()
 
     def _show_tab(self) -> None:
-        for name, section in self._sections.items():
-            section.box.classes(add=None if name == self._tab else "hide", remove="hide" if name == self._tab else None)
+        boxes = (self._design_section.box, self._compare_section.box, self._runs_section.box)
+        for name, box in zip(_TABS, boxes, strict=True):
+            box.classes(add=None if name == self._tab else "hide", remove="hide" if name == self._tab else None)
         alone = self._tab == "runs"
         self._side.classes(add="hide" if alone else None, remove=None if alone else "hide")
         self._frame.classes(add="solo" if alone else None, remove=None if alone else "solo")
@@ -237,52 +245,9 @@ class Page:
             safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in world.name) or "scenario"
             ui.download.content(world.to_toml(), f"{safe}.toml", "application/toml")
 
-    def _command_dialog(self) -> None:
-        if self._checked() is None:
-            return
-        text = self.design.command()
-        with ui.dialog(value=True) as dialog, ui.card().classes("sheet"):
-            ui.html("The same on the command line", sanitize=False, tag="h2")
-            area = ui.textarea(value=text).props("outlined readonly input-style=min-height:260px id=command")
-            area.props["aria-label"] = "Command"
-
-            async def copy() -> None:
-                copied = await ui.run_javascript(f"return await airfed.copy({json.dumps(text)})", timeout=5)
-                ui.notify("Copied." if copied else "Select the text and copy it.")
-
-            with ui.element("div").classes("row"):
-                ui.button("Close", on_click=dialog.close).props("flat no-caps").classes("plain")
-                ui.button("Copy", on_click=copy).props("unelevated no-caps").classes("go")
-
-    def _load_dialog(self) -> None:
-        with ui.dialog(value=True) as dialog, ui.card().classes("sheet"):
-            ui.html("Load a scenario", sanitize=False, tag="h2")
-            area = ui.textarea(placeholder="Paste a scenario’s TOML here, or choose a file below.")
-            area.props("outlined input-style=min-height:220px id=paste")
-            area.props["aria-label"] = "Scenario as TOML"
-            wrong = ui.label("").classes("wrong").props("id=load-error role=alert")
-
-            def take(text: str) -> None:
-                try:
-                    design = designs.from_text(text)
-                except ScenarioError as error:
-                    wrong.text = str(error)
-                    return
-                dialog.close()
-                self._replace(design)
-
-            async def uploaded(event: events.UploadEventArguments) -> None:
-                try:
-                    take(await event.file.text())
-                except UnicodeDecodeError:
-                    wrong.text = "Expected a text file, got binary data."
-
-            ui.upload(label="Choose a file", on_upload=uploaded, auto_upload=True, max_file_size=designs.MOST_TEXT).props(
-                "accept=.toml flat bordered"
-            ).style("width:100%")
-            with ui.element("div").classes("row"):
-                ui.button("Close", on_click=dialog.close).props("flat no-caps").classes("plain")
-                ui.button("Load", on_click=lambda: take(area.value or "")).props("unelevated no-caps id=load").classes("go")
+    def _command(self) -> None:
+        if self._checked() is not None:
+            command_dialog(self.design.command())
 
     def _checked(self) -> Scenario | None:
         try:
@@ -290,24 +255,6 @@ class Page:
         except ScenarioError as error:
             ui.notify(str(error), type="warning")
             return None
-
-    @property
-    def _design_section(self) -> DesignSection:
-        section = self._sections["design"]
-        assert isinstance(section, DesignSection)
-        return section
-
-    @property
-    def _compare_section(self) -> CompareSection:
-        section = self._sections["compare"]
-        assert isinstance(section, CompareSection)
-        return section
-
-    @property
-    def _runs_section(self) -> RunsSection:
-        section = self._sections["runs"]
-        assert isinstance(section, RunsSection)
-        return section
 
 
 def _attempt(design: Design) -> tuple[View | None, str, bool, float]:

@@ -19,11 +19,10 @@ from airfed.scenario import Scenario
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """What the section shows."""
+    """What the section shows at once; the front follows."""
 
     plans: Mapping[str, Plan]
     reasons: Mapping[str, str]
-    front: Front
     price: Price
 
 
@@ -36,7 +35,7 @@ def compare(world: Scenario) -> Comparison:
     plans, reasons = tradeoffs.policies(world)
     if "optimal" not in plans:
         raise InfeasibleError(reasons["optimal"])
-    return Comparison(plans=plans, reasons=reasons, front=tradeoffs.front(world), price=tradeoffs.price(world))
+    return Comparison(plans=plans, reasons=reasons, price=tradeoffs.price(world))
 
 
 class CompareSection:
@@ -74,18 +73,22 @@ class CompareSection:
         """Dim the section while it is out of date."""
         self._charts.classes(add="busy" if working else None, remove=None if working else "busy")
 
-    def show(self, comparison: Comparison, *, wide: float, half: float) -> None:
-        """Draw a comparison."""
+    def show(self, comparison: Comparison) -> None:
+        """Tell the policies and the prices."""
         self._charts.classes(remove="hide")
         self._reason.classes(add="hide")
         self._table.content = draw.policy_table(comparison.plans, comparison.reasons)
         self._prices.content = "".join(
-            f"<p><b>{headline}</b> {html.escape(remark)}</p>" for headline, remark in draw.price_sentences(comparison.price)
+            f"<p><b>{headline}</b> {html.escape(remark)}</p>"
+            for headline, remark in draw.price_sentences(comparison.price)
         )
-        inner = half + 8 if half < wide else wide
-        self._over_power.content = draw.slice_chart(comparison.front, inner, over="total_power")
-        self._over_epsilon.content = draw.slice_chart(comparison.front, inner, over="epsilon")
-        self._front.content = draw.front_map(comparison.front, wide)
+
+    def show_front(self, front: Front, *, wide: float, half: float) -> None:
+        """Draw the front and its two cuts; `wide` and `half` are the widths of the charts [px]."""
+        inner = (wide - 18) / 2 if half < wide else wide
+        self._over_power.content = draw.slice_chart(front, inner, over="total_power")
+        self._over_epsilon.content = draw.slice_chart(front, inner, over="epsilon")
+        self._front.content = draw.front_map(front, wide)
 
     def refuse(self, reason: str) -> None:
         """Show why there is nothing to compare."""

@@ -75,7 +75,8 @@ class DesignSection:
         self._space_text.content = f"The candidate space at I = {plan.rounds}: θ may not exceed any of its limits."
         self._space.content = pictures.candidates(view, half)
         self._bound_text.content = (
-            f"The bound {number(plan.bound.total, 4)} at I = {plan.rounds}; few rounds drift, many spend more power and noise."
+            f"The bound {number(plan.bound.total, 4)} at I = {plan.rounds}; "
+            "few rounds drift, many rounds cost power and noise."
         )
         self._bound.content = pictures.bound(view, half)
 

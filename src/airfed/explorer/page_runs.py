@@ -36,7 +36,7 @@ class RunsSection:
         self._library, self._trainer, self._design = library, trainer, design
         self._mine: Training | None = None
         self._selected: list[str] = []
-        self._listed: list[tuple[str, str]] = []
+        self._listed: list[tuple[str, str]] | None = None
         self._drawn: tuple[object, ...] = ()
         self._width = (820.0, 400.0)
         with ui.element("section").classes("section hide") as self.box:
@@ -72,7 +72,9 @@ class RunsSection:
                 self._said = ui.html(
                     "Runs in the background and leaves an ordinary run directory.", sanitize=False, tag="p"
                 ).props("id=training aria-live=polite")
-                self._start = ui.button("Train", on_click=self._train).props("unelevated no-caps id=train").classes("go")
+                self._start = (
+                    ui.button("Train", on_click=self._train).props("unelevated no-caps id=train").classes("go")
+                )
                 self._stop = ui.button("Stop", on_click=self._halt).props("flat no-caps id=stop").classes("plain hide")
             self._progress = ui.linear_progress(0.0, show_value=False).props("instant-feedback").classes("hide")
             self._progress.props["aria-label"] = "Progress of the training"
@@ -151,7 +153,7 @@ class RunsSection:
     async def _tick(self, name: str, ticked: bool) -> None:
         others = [other for other in self._selected if other != name]
         self._selected = [*others, name][-draw.MOST_COMPARED :] if ticked else others
-        self._listed = []
+        self._listed = None
         await self.refresh(wide=self._width[0], half=self._width[1])
 
     def _describe(self, record: Record) -> str:
@@ -161,7 +163,8 @@ class RunsSection:
         state = "training" if training is not None and training.running else "done" if record.finished else "stopped"
         accuracy = record.last("accuracy")
         quality = "" if accuracy is None else f", {accuracy:.1%}"
-        return f"{record.plan.get('policy', '')} · {len(record.metrics)} of {record.rounds_planned} rounds · {state}{quality}"
+        rounds = f"{len(record.metrics)} of {record.rounds_planned} rounds"
+        return f"{record.plan.get('policy', '')} · {rounds} · {state}{quality}"
 
     def _show_training(self, records: list[Record]) -> None:
         mine = self._mine

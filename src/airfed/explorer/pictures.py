@@ -12,6 +12,8 @@ from airfed.explorer import svg
 from airfed.explorer.svg import Area, Scale, number
 from airfed.explorer.view import View
 
+Floats = NDArray[np.floating]
+
 _MOST_BARS: Final = 400
 
 
@@ -51,7 +53,7 @@ def candidates(view: View, width: float) -> str:
     height = 352.0
     plan, space = view.plan, view.space
     chosen = plan.num_scheduled - 1
-    index = svg.thin(space.size.size, chosen)
+    index, told = svg.thin(space.size.size, chosen), svg.thin(space.size.size, chosen, most=50)
     sizes = space.size[index]
     upper = Area(left=50, top=24, right=width - 6, bottom=196)
     lower = Area(left=50, top=232, right=width - 6, bottom=height - 40)
@@ -83,9 +85,15 @@ def candidates(view: View, width: float) -> str:
         svg.line(x, np.where(objective[index] <= most, zs(objective[index]), np.nan), "curve"),
         svg.bottom_axis(xs, lower, "scheduled devices |K|"),
         svg.star(xs.at(plan.num_scheduled), zs.at(_own_objective(view))),
-        svg.hover(x.tolist(), Area(left=50, top=24, right=width - 6, bottom=lower.bottom), _candidate_titles(view, index)),
+        svg.hover(
+            xs(told + 1).tolist(),
+            Area(left=50, top=24, right=width - 6, bottom=lower.bottom),
+            _candidate_titles(view, told),
+        ),
     ]
-    return svg.document(width, height, f"Candidates at {plan.rounds} rounds; {plan.num_scheduled} devices chosen", *parts)
+    return svg.document(
+        width, height, f"Candidates at {plan.rounds} rounds; {plan.num_scheduled} devices chosen", *parts
+    )
 
 
 def bound(view: View, width: float) -> str:
@@ -127,9 +135,7 @@ def term_legend() -> str:
     return '<div class="legend">' + "".join(items) + "</div>"
 
 
-def _bars(
-    needed: NDArray[np.float64], scheduled: NDArray[np.bool_], peak: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _bars(needed: Floats, scheduled: NDArray[np.bool_], peak: Floats) -> tuple[Floats, Floats, Floats]:
     """Heights of lit and dark bars (NaN for none) and the peak power; neighbours share a bar in a large fleet."""
     count = min(needed.size, _MOST_BARS)
     starts = np.linspace(0, needed.size, count, endpoint=False).round().astype(np.intp)
@@ -139,7 +145,7 @@ def _bars(
     return np.where(lit < 0, np.nan, lit), np.where(dark < 0, np.nan, dark), ceiling
 
 
-def _columns(xs: NDArray[np.float64], ys: NDArray[np.float64], floor: float, css: str, stroke: float) -> str:
+def _columns(xs: Floats, ys: Floats, floor: float, css: str, stroke: float) -> str:
     pieces = [
         f"M{x:.1f} {floor:.1f}V{min(y, floor - 1.5):.1f}"
         for x, y in zip(xs.tolist(), ys.tolist(), strict=True)
@@ -148,9 +154,7 @@ def _columns(xs: NDArray[np.float64], ys: NDArray[np.float64], floor: float, css
     return f'<path class="{css}" stroke-width="{stroke:.2f}" d="{"".join(pieces)}"/>'
 
 
-def _steps(
-    xs: NDArray[np.float64], ys: NDArray[np.float64], step: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _steps(xs: Floats, ys: Floats, step: float) -> tuple[Floats, Floats]:
     if np.all(ys == ys[0]):
         return np.array([xs[0] - step / 2, xs[-1] + step / 2]), ys[[0, -1]]
     return np.stack([xs - step / 2, xs + step / 2], axis=1).ravel(), np.repeat(ys, 2)
@@ -174,12 +178,14 @@ def _strip_labels(view: View, order: NDArray[np.intp], area: Area, edge: float) 
         anchor = "end" if edge + 7 * len(label) > area.right else "start"
         parts += [
             svg.segment(edge, area.top - 2, edge, area.bottom + 22, f"stop lim-{limit}"),
-            svg.text(edge + (-6 if anchor == "end" else 6), base + 17, label, f"label strong lim-{limit}", anchor=anchor),
+            svg.text(
+                edge + (-6 if anchor == "end" else 6), base + 17, label, f"label strong lim-{limit}", anchor=anchor
+            ),
         ]
     return parts
 
 
-def _visible(values: NDArray[np.float64], pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+def _visible(values: Floats, pixels: Floats) -> Floats:
     return np.where(np.isfinite(values) & (values > 0), pixels, np.nan)
 
 
@@ -195,7 +201,8 @@ def _candidate_titles(view: View, index: NDArray[np.intp]) -> list[str]:
     space = view.space
     return [
         f"{space.size[i]} devices\nlargest θ {number(float(space.alignment[i]))}\n"
-        f"privacy allows {number(float(space.privacy_limit[i]))}\npeak power allows {number(float(space.peak_limit[i]))}\n"
+        f"privacy allows {number(float(space.privacy_limit[i]))}\n"
+        f"peak power allows {number(float(space.peak_limit[i]))}\n"
         f"total power allows {number(float(space.total_limit[i]))}"
         for i in index
     ]

@@ -60,13 +60,17 @@ def front_map(front: Front, width: float) -> str:
     for level in levels(front.bound, now):
         css = "contour now" if level == now else "contour"
         lines = contour(x, y, np.log(front.bound), math.log(level))
-        parts.append(f'<path class="{css}" d="{"".join(f"M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}" for a, b, c, d in lines)}"/>')
+        parts.append(
+            f'<path class="{css}" d="{"".join(f"M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}" for a, b, c, d in lines)}"/>'
+        )
         parts.append(_contour_label(lines, number(level), area, css))
     parts += [
         svg.bottom_axis(xs, area, "privacy budget ε", most=6),
         *(_power_tick(ys, area, value) for value in ys.ticks(5)),
         svg.text(0, area.top - 9, "total power budget [W]"),
-        svg.star(float(x[front.epsilon_index]), float(y[front.power_index]), title=f"present design: bound {number(now)}"),
+        svg.star(
+            float(x[front.epsilon_index]), float(y[front.power_index]), title=f"present design: bound {number(now)}"
+        ),
     ]
     return svg.document(width, height, "Bound over privacy budget and total power", *parts)
 
@@ -168,9 +172,10 @@ def _policy_row(name: str, plan: Plan, best: float, longest: float) -> str:
             number(plan.epsilon_total),
         )
     )
+    css = ' class="best"' if name == "optimal" else ""
     return (
-        f'<tr class="{"best" if name == "optimal" else ""}"><th scope="row"><i class="dot policy-{name}"></i>{name}{mark}</th>'
-        f'<td class="wide"><span class="bound">{number(plan.bound.total, 4)}</span><span class="bars">{bars}</span></td>'
+        f'<tr{css}><th scope="row"><i class="dot policy-{name}"></i>{name}{mark}</th><td class="wide">'
+        f'<span class="bound">{number(plan.bound.total, 4)}</span><span class="bars">{bars}</span></td>'
         f'{cells}<td><span class="chip lim-{plan.binding}">{LIMIT_NAMES[plan.binding]}</span></td></tr>'
     )
 
@@ -185,13 +190,12 @@ def _cells(front: Front, x: Floats, y: Floats, area: Area) -> str:
         for j in range(x.size):
             limit, value = str(front.binding[i, j]), float(front.bound[i, j])
             tone = (math.log(value) - low) / max(high - low, 1e-9) if math.isfinite(value) else 0.0
-            title = (
-                f"ε = {number(float(front.epsilon[j]))}, {number(float(front.total_power[i]))} W: "
-                + (f"bound {number(value)}, {LIMIT_NAMES[limit]} is the limit" if limit else "no plan fits")
+            title = f"ε = {number(float(front.epsilon[j]))}, {number(float(front.total_power[i]))} W: " + (
+                f"bound {number(value)}, {LIMIT_NAMES[limit]} is the limit" if limit else "no plan fits"
             )
             parts.append(
                 f'<rect class="cell {f"lim-{limit}" if limit else "void"}" x="{across[j]:.1f}" y="{down[i + 1]:.1f}" '
-                f'width="{across[j + 1] - across[j] + 0.4:.1f}" height="{down[i] - down[i + 1] + 0.4:.1f}" '
+                f'width="{across[j + 1] - across[j]:.1f}" height="{down[i] - down[i + 1]:.1f}" '
                 f'opacity="{0.12 + 0.5 * tone:.2f}"><title>{title}</title></rect>'
             )
     return "".join(parts)

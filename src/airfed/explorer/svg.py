@@ -1,7 +1,7 @@
 """A small kit for charts as SVG text: scales, ticks, axes, lines and areas.
 
-Colours are CSS classes, so that one drawing serves a light and a dark page; `theme` defines them. Coordinates are pixels
-of the very width a chart is asked for, so that its letters keep their size on a small screen.
+Colours are CSS classes, so that one drawing serves a light and a dark page; `theme` defines them. Coordinates are
+pixels of the very width a chart is asked for, so that its letters keep their size on a small screen.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
@@ -123,11 +124,11 @@ def star(x: float, y: float, *, title: str = "") -> str:
 
 def hover(xs: Sequence[float], area: Area, titles: Sequence[str]) -> str:
     """Return invisible columns, one around each x, that tell their title when the pointer rests on them."""
-    middles = [(a + b) / 2 for a, b in zip(xs, xs[1:], strict=False)]
+    middles = [(a + b) / 2 for a, b in pairwise(xs)]
     edges = [area.left, *middles, area.right]
-    columns = zip(edges, edges[1:], titles, strict=False)
+    columns = zip(pairwise(edges), titles, strict=True)
     height = area.bottom - area.top
-    return "".join(rectangle(a, area.top, b - a, height, "hover", title=title) for a, b, title in columns)
+    return "".join(rectangle(a, area.top, b - a, height, "hover", title=title) for (a, b), title in columns)
 
 
 def bottom_axis(scale: Scale, area: Area, label: str, *, most: int = 5, shown: bool = True) -> str:
@@ -169,9 +170,9 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}".replace("e+0", "e").replace("e+", "e")
 
 
-def thin(size: int, keep: int | None = None) -> NDArray[np.intp]:
-    """Return at most some 240 indices of a long line, ends included, and `keep`."""
-    indices = np.unique(np.linspace(0, size - 1, min(size, _MOST_POINTS)).round().astype(np.intp))
+def thin(size: int, keep: int | None = None, *, most: int = _MOST_POINTS) -> NDArray[np.intp]:
+    """Return at most `most` indices of a long line, ends included, and `keep`."""
+    indices = np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(np.intp))
     return indices if keep is None else np.unique(np.append(indices, keep))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import replace as replace_values
 from typing import Final
@@ -20,6 +21,7 @@ Floats = NDArray[np.float64]
 
 _SPAN: Final = 1.5  # decades to each side of the present budgets
 _POINTS: Final = 15  # of each budget; odd, so that the present one is among them
+_FEWER_POINTS: Final = 9  # where peak powers differ, and a plan takes longer to find
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,8 +43,8 @@ class Front:
     total_power: Floats
     bound: Floats
     binding: NDArray[np.str_]
-    epsilon_index: int = _POINTS // 2
-    power_index: int = _POINTS // 2
+    epsilon_index: int
+    power_index: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +112,24 @@ def best(problem: Problem, *, rounds: int | None = None) -> tuple[float, str]:
     return choice.objective, choice.binding
 
 
-def front(world: Scenario) -> Front:
-    """Return the best bound over a grid of ε and total power around the present budgets."""
+def front(world: Scenario, *, stop: Callable[[], bool] = lambda: False) -> Front | None:
+    """Return the best bound over a grid of ε and total power around the present budgets.
+
+    Args:
+        world: the present design.
+        stop: asked now and then; True gives the work up, and None is returned.
+    """
     problem, rounds = world.problem(), world.policy.rounds
-    factors = np.logspace(-_SPAN, _SPAN, _POINTS)
-    factors[_POINTS // 2] = 1.0
+    points = _POINTS if problem.fleet.equal_peak_power else _FEWER_POINTS
+    middle = points // 2
+    factors = np.logspace(-_SPAN, _SPAN, points)
+    factors[middle] = 1.0
     epsilon, power = problem.budget.epsilon * factors, problem.budget.total_power * factors
-    bound = np.full((_POINTS, _POINTS), np.inf)
-    binding = np.full((_POINTS, _POINTS), "", dtype="<U16")
+    bound = np.full((points, points), np.inf)
+    binding = np.full((points, points), "", dtype="<U16")
     for row, watts in enumerate(power):
+        if stop():
+            return None
         for column, loss in enumerate(epsilon):
             try:
                 bound[row, column], binding[row, column] = best(
@@ -126,7 +137,14 @@ def front(world: Scenario) -> Front:
                 )
             except InfeasibleError:
                 continue
-    return Front(epsilon=epsilon, total_power=power, bound=bound, binding=binding)
+    return Front(
+        epsilon=epsilon,
+        total_power=power,
+        bound=bound,
+        binding=binding,
+        epsilon_index=middle,
+        power_index=middle,
+    )
 
 
 def price(world: Scenario) -> Price:

@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MOST_ROUNDS: Final = 40  # points on the curve over I
+FEWER_ROUNDS: Final = 18  # where peak powers differ, and a schedule takes longer to find
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,7 +39,7 @@ class Curve:
     @property
     def total(self) -> Floats:
         """The bound."""
-        return np.sum(list(self.terms.values()), axis=0)
+        return np.asarray(np.sum(list(self.terms.values()), axis=0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,10 @@ def look(world: Scenario) -> View:
     """
     problem = world.problem()
     plan = planning.from_policy(problem, world.policy, seed=world.seed)
-    cap = plan.limits["privacy"]  # at the plan's own number of rounds
+    # The root behind the privacy limit is what costs most here; the plan has it at its own number of rounds already.
+    cap, total = plan.limits["privacy"], problem.budget.scope == "total"
+    most = MOST_ROUNDS if problem.fleet.equal_peak_power else FEWER_ROUNDS
+    shown = shown_rounds(problem.learning.total_steps, plan.rounds, most)
     space = candidate_space(
         problem.fleet.gain,
         problem.fleet.peak_power,
@@ -92,7 +96,7 @@ def look(world: Scenario) -> View:
         world=world,
         plan=plan,
         space=space,
-        curve=bound_curve(problem, shown_rounds(problem.learning.total_steps, plan.rounds)),
+        curve=bound_curve(problem, shown, cap * np.sqrt(plan.rounds / shown) if total else np.full(shown.shape, cap)),
         next_device=_next_device(plan),
     )
 
@@ -102,8 +106,9 @@ def decision(plan: Plan) -> str:
     few, many = min(plan.local_steps), max(plan.local_steps)
     steps = f"{few} {'step' if few == 1 else 'steps'}" if few == many else f"{few}-{many} steps"
     rounds = "round" if plan.rounds == 1 else "rounds"
+    devices = f"{plan.num_scheduled} of {plan.problem.fleet.num_devices} devices"
     return (
-        f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {plan.rounds} {rounds} of {steps}; "
+        f"Schedule {devices}, {plan.rounds} {rounds} of {steps}; "
         f"{LIMIT_NAMES[plan.binding]} is the limit; "
         f"ε = {plan.epsilon_round:.3g} per round, {plan.epsilon_total:.3g} in total."
     )
@@ -128,20 +133,24 @@ def waiting(view: View) -> str:
     )
 
 
-def shown_rounds(total_steps: int, chosen: int) -> Integers:
-    """Return at most some forty numbers of rounds, evenly spread on a logarithmic scale, with the chosen one."""
-    spread = np.geomspace(1, total_steps, min(total_steps, MOST_ROUNDS)).round().astype(np.int64)
+def shown_rounds(total_steps: int, chosen: int, most: int = MOST_ROUNDS) -> Integers:
+    """Return at most `most` numbers of rounds, evenly spread on a logarithmic scale, and the chosen one."""
+    spread = np.geomspace(1, total_steps, min(total_steps, most)).round().astype(np.int64)
     return np.unique(np.append(spread, chosen))
 
 
-def bound_curve(problem: Problem, rounds: Integers) -> Curve:
+def bound_curve(problem: Problem, rounds: Integers, cap: Floats) -> Curve:
     """Return the smallest bound at each number of rounds, term by term.
+
+    Args:
+        problem: what is decided about.
+        rounds: the numbers of rounds.
+        cap: the largest θ that privacy allows at each.
 
     Raises:
         InfeasibleError: there is no plan at one of them.
     """
     learning = problem.learning
-    cap = privacy_caps(problem, rounds)
     terms: dict[str, list[float]] = {name: [] for name in ("initial_gap", "participation", "local_drift", "noise")}
     nothing = np.zeros(1)
     for index, number in enumerate(rounds):

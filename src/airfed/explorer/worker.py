@@ -15,7 +15,7 @@ from airfed.explorer.design import from_text
 
 
 def main(out: str) -> int:
-    """Train into the directory `out` and return the exit code: 0 done, 2 a mistake (told on standard error), 143 stopped."""
+    """Train into the directory `out` and return the exit code: 0 done, 2 a mistake (it is told), 143 stopped."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
