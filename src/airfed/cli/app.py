@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 from airfed import __version__
 from airfed.cli import explore as explore_command
 from airfed.cli import plan as plan_commands
+from airfed.cli import run as run_commands
 from airfed.problem import InfeasibleError
 
 app = App(
@@ -24,6 +25,8 @@ app = App(
 app.command(plan_commands.plan)
 app.command(plan_commands.compare)
 app.command(plan_commands.new)
+app.command(run_commands.run)
+app.command(run_commands.data)
 app.command(explore_command.explore)
 
 

@@ -10,10 +10,11 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from airfed import planning, scenario, template
+from airfed._scenario_errors import ScenarioError
 from airfed.cli import tables
 from airfed.planning import Plan
 from airfed.problem import InfeasibleError
-from airfed.scenario import Scenario, ScenarioError
+from airfed.scenario import Scenario
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 Json = Annotated[bool, Parameter(help="Print one JSON object instead of text.", negative="")]
@@ -44,7 +45,7 @@ def plan(
     plot: Annotated[Path | None, Parameter(help="Draw the candidate space and the bound (png, pdf, svg).")] = None,
 ) -> int:
     """Decide which devices transmit, how strongly and in how many rounds; no training."""
-    world = _with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
+    world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     decision = decide(world)
     if plot is not None:
         from airfed.experiments import drawing
@@ -133,7 +134,7 @@ def new(
     return 0
 
 
-def _with_policy(world: Scenario, name: str | None) -> Scenario:
+def with_policy(world: Scenario, name: str | None) -> Scenario:
     """The scenario under another policy; settings that only the old policy understands are dropped."""
     if name is None or name == world.policy.name:
         return world

@@ -1,0 +1,201 @@
+"""airfed run and data: train for real."""
+
+from __future__ import annotations
+
+import json as json_format
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from airfed.cli import tables
+from airfed.cli.plan import Json, Rounds, ScenarioFile, Seed, read, with_policy
+
+data = App(name="data", help="Get and verify data sets.")
+
+
+def run(
+    file: ScenarioFile,
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The run directory: new, or with --resume an interrupted run's.")],
+    resume: Annotated[bool, Parameter(help="Go on with an interrupted run.", negative="")] = False,
+    policy: Annotated[str | None, Parameter(help="Override the scenario's policy.")] = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    json: Json = False,
+) -> int:
+    """Plan, train over the air, meter and record."""
+    from airfed import cluster  # here: planning alone must not pay for importing an engine
+    from airfed.execution import execute
+
+    world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
+    if world.run.threads is None and (threads := cluster.threads_per_process()):
+        world = world.override({"run.threads": threads})
+    leads = os.environ.get("RANK", "0") == "0"
+    console = Console(highlight=False, stderr=json, quiet=not leads)
+    logging.basicConfig(
+        level="INFO", format="%(message)s", handlers=[RichHandler(console=console, show_path=False, show_time=False)]
+    )
+    display = _Display(console, world.name)
+    started = time.monotonic()
+    with _signals() as caught, cluster.join() as group, display.progress:
+        outcome = execute(
+            world,
+            out,
+            resume=resume,
+            on_start=display.start,
+            on_round=display.update,
+            stop=lambda: bool(caught),
+            group=group,
+        )
+    if not leads:
+        return 0
+    seconds = time.monotonic() - started
+    summary = _summary(outcome, out)
+    if json:
+        print(json_format.dumps(summary))
+    else:
+        _print_summary(console, summary, seconds)
+    if outcome.status == "stopped" and caught:
+        return 128 + caught[0]
+    return 0 if outcome.status in ("finished", "exhausted") else 2
+
+
+@data.command
+def fetch(
+    name: Annotated[Literal["mnist", "fashion-mnist"], Parameter(help="Which data set.")],
+    /,
+    *,
+    source: Annotated[Path | None, Parameter(help="A folder that holds its IDX files already.")] = None,
+    data_dir: Annotated[Path | None, Parameter(help="Where to keep it (default: $AIRFED_DATA or the cache).")] = None,
+    json: Json = False,
+) -> int:
+    """Get a data set, verify its checksums and keep it."""
+    from airfed.learning.fetch import fetch as get
+
+    console = Console(highlight=False, stderr=json)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bars: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int | None) -> None:
+            if what not in bars:
+                bars[what] = progress.add_task(what, total=total)
+            progress.update(bars[what], completed=done, total=total)
+
+        folder = get(name, source=source, data_dir=data_dir, progress=report)
+    print(json_format.dumps({"name": name, "folder": str(folder)}) if json else f"{name}: verified, in {folder}")
+    return 0
+
+
+class _Display:
+    """The live line of a run: round, loss, accuracy, ε so far, power so far, time left."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self.console, self.name = console, name
+        self.progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=12),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+        )
+
+    def start(self, setup: Any, first_round: int) -> None:
+        tables.print_plan(self.console, self.name, setup.plan)
+        self.console.print(f"\nengine: {setup.task.engine.name} · privacy: {setup.noise.privacy}")
+        if first_round:
+            self.console.print(f"resuming at round {first_round}")
+        self.task = self.progress.add_task("", total=setup.plan.rounds, completed=first_round)
+
+    def update(self, record: dict[str, Any]) -> None:
+        shown = [
+            f"{label} {record[key]:{form}}"
+            for label, key, form in (("loss", "loss", ".3f"), ("acc", "accuracy", ".1%"))
+            if record[key] is not None
+        ]
+        shown += [f"ε {record['epsilon_total']:.3g}", f"{record['power_transmitted_total']:.3g} W"]
+        self.progress.update(self.task, completed=record["round"] + 1, description=" · ".join(shown))
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Note SIGINT and SIGTERM instead of dying of them; a second one dies."""
+    caught: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        caught.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _summary(outcome: Any, out: Path) -> dict[str, Any]:
+    plan, records = outcome.setup.plan, outcome.records
+    last = records[-1] if records else {}
+    return {
+        "status": outcome.status,
+        "message": outcome.message,
+        "out": str(out),
+        "engine": outcome.setup.task.engine.name,
+        "privacy": outcome.setup.noise.privacy,
+        "rounds": len(records),
+        "rounds_planned": plan.rounds,
+        "num_scheduled": plan.num_scheduled,
+        "loss": last.get("loss"),
+        "accuracy": last.get("accuracy"),
+        "power_planned": last.get("power_planned_total"),
+        "power_transmitted": last.get("power_transmitted_total"),
+        "epsilon_round": plan.epsilon_round,
+        "epsilon_total": last.get("epsilon_total"),
+        "delta": plan.problem.budget.delta,
+        "relation": plan.problem.budget.relation,
+        "unit": "device",
+    }
+
+
+def _print_summary(console: Console, summary: dict[str, Any], seconds: float) -> None:
+    console.print(
+        f"\n[bold]{summary['status']}[/bold] after {summary['rounds']} of {summary['rounds_planned']} rounds, "
+        f"{seconds:.1f} s"
+    )
+    if summary["message"]:
+        console.print(summary["message"], markup=False)
+    if summary["rounds"]:
+        if summary["accuracy"] is not None:
+            console.print(f"accuracy {summary['accuracy']:.2%} (test), loss {summary['loss']:.4f} (training)")
+        elif summary["loss"] is not None:
+            console.print(f"loss {summary['loss']:.6g}")
+        console.print(
+            f"power {summary['power_transmitted']:.4g} W transmitted, "
+            f"{summary['power_planned']:.4g} W planned (worst case)"
+        )
+        relation = "replace one" if summary["relation"] == "replace" else "add or remove one"
+        console.print(
+            f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
+            f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']})"
+        )
+    console.print(f"record: {summary['out']}")
