@@ -178,9 +178,9 @@ class RunsSection:
                 self._progress.value = done / max(planned, 1)
                 self._said.content = f"Training {name}: {done} of {planned} rounds."
             return
-        message = mine.message
-        word = "Finished" if mine.process.returncode == 0 else "Stopped" if mine.process.returncode == 143 else "Failed"
-        self._said.content = f"{word}: {name}, {done} of {planned} rounds. {html.escape(message)}"
+        status, reason = mine.outcome
+        rounds = f", {done} of {planned} rounds" if planned else ""
+        self._said.content = f"{status.capitalize()}: {name}{rounds}. {html.escape(reason)}"
         self._set_running(False)
         self._mine = None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import os
+import json
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,10 +28,11 @@ _PATIENCE: Final = 20.0  # seconds that a stopped training has for its checkpoin
 
 @dataclass(kw_only=True, eq=False)
 class Training:
-    """A process that trains into `root/name`."""
+    """A process, `airfed run`, that trains into `root/name`; `said` and `complaints` are its two outputs."""
 
     name: str
     process: subprocess.Popen[bytes]
+    said: IO[bytes]
     complaints: IO[bytes]
 
     @property
@@ -38,15 +41,19 @@ class Training:
         return self.process.poll() is None
 
     @property
-    def message(self) -> str:
-        """What it said in the end: why it stopped or failed; "" while it runs or where it finished."""
+    def outcome(self) -> tuple[str, str]:
+        """How it ended, and why: ("finished", ""); ("running", "") while it has not."""
         if self.running:
-            return ""
-        self.complaints.seek(0)
-        said = self.complaints.read().decode(errors="replace").strip().splitlines()
-        if self.process.returncode in (0, 143):
-            return said[-1] if said else ""
-        return said[-1] if said else f"The training ended with code {self.process.returncode}."
+            return "running", ""
+        if self.process.returncode == -signal.SIGTERM:
+            return "stopped", "It had not begun yet."
+        try:
+            summary = json.loads(_content(self.said))
+        except ValueError:
+            lines = _content(self.complaints).strip().splitlines()
+            reason = lines[-1] if lines else f"It ended with code {self.process.returncode}."
+            return "failed", reason.removeprefix("airfed: ").removeprefix("/dev/stdin: ")
+        return summary["status"], summary["message"]
 
     def stop(self) -> None:
         """Ask it to stop; it ends with a checkpoint."""
@@ -82,7 +89,7 @@ class Trainer:
                 raise RunError(f"{MOST_AT_ONCE} trainings are running already: stop one, or wait for it.")
             name = f"explore-{time.strftime('%Y%m%d-%H%M%S', self._clock())}-{secrets.token_hex(2)}"
             self._root.mkdir(parents=True, exist_ok=True)
-            training = _launch(world, self._root / name)
+            training = _launch(world, (self._root / name).absolute())
             self._trainings[name] = training
             return training
 
@@ -113,19 +120,21 @@ def trained_world(design: Design) -> Scenario:
 
 
 def _launch(world: Scenario, out: Path) -> Training:
-    complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the training
+    said, complaints = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - they live with the training
     process = subprocess.Popen(
-        [sys.executable, "-m", "airfed.explorer.worker", str(out)],
+        [sys.executable, "-m", "airfed", "run", "/dev/stdin", "--out", str(out), "--json"],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=said,
         stderr=complaints,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
         start_new_session=True,  # Ctrl-C reaches the server alone, which then stops its trainings in good order
     )
     assert process.stdin is not None
-    try:
+    # It may have died at once; `outcome` then says why.
+    with contextlib.suppress(BrokenPipeError), process.stdin:
         process.stdin.write(world.to_toml().encode())
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # it has failed at once; `message` says why
-    return Training(name=out.name, process=process, complaints=complaints)
+    return Training(name=out.name, process=process, said=said, complaints=complaints)
+
+
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
