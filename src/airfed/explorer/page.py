@@ -131,7 +131,9 @@ class Page:
 
     async def _compute_once(self) -> None:
         design = self.design
+        self._hero.busy(True)
         outcome = await run.io_bound(_attempt, design)
+        self._hero.busy(False)
         if outcome is None:  # the server is going down
             return
         view, reason, infeasible, milliseconds = outcome

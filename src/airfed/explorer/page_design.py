@@ -33,6 +33,10 @@ class Hero:
         self._facts.content = facts(view.plan)
         self._remarks.content = remarks(view.plan, milliseconds)
 
+    def busy(self, working: bool) -> None:
+        """Dim the decision while a new one is being found (the style waits a little, lest it flicker)."""
+        self._box.classes(add="busy" if working else None, remove=None if working else "busy")
+
     def refuse(self, reason: str) -> None:
         """Tell why there is no decision."""
         self._box.classes(add="wrong")

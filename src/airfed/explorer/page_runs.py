@@ -36,6 +36,7 @@ class RunsSection:
         self._library, self._trainer, self._design = library, trainer, design
         self._mine: Training | None = None
         self._selected: list[str] = []
+        self._first = True
         self._listed: list[tuple[str, str]] | None = None
         self._drawn: tuple[object, ...] = ()
         self._width = (820.0, 400.0)
@@ -55,6 +56,9 @@ class RunsSection:
         records = await run.io_bound(self._read_all)
         if records is None:  # the server is going down
             return
+        if self._first and not self._selected:
+            self._selected = [record.name for record in records[:1]]
+        self._first = False
         self._show_list(records)
         self._show_training(records)
         chosen = [record for record in records if record.name in self._selected]
@@ -94,7 +98,7 @@ class RunsSection:
                     self._comparison = ui.html("", sanitize=False).props("id=comparison")
                 with ui.element("div").classes("card"):
                     self._ledger_title = ui.html("Ledger", sanitize=False, tag="h2")
-                    self._ledger = ui.html("", sanitize=False).props("id=ledger")
+                    self._ledger = ui.html("", sanitize=False).classes("ledger").props("id=ledger")
 
     async def _train(self) -> None:
         try:

@@ -57,7 +57,7 @@ def build(start: Design, library: Library, trainer: Trainer) -> FastAPI:
     _warm_up()
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
-    @ui.page("/")
+    @ui.page("/", response_timeout=30.0)
     async def index(request: Request) -> None:
         page = Page(start, dict(request.query_params), library, trainer)
         await page.begin()

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 _SPAN: Final = 1.5  # decades to each side of the present budgets
 _POINTS: Final = 15  # of each budget; odd, so that the present one is among them
-_FEWER_POINTS: Final = 9  # where peak powers differ, and a plan takes longer to find
+_FEWER_POINTS: Final = 13  # where peak powers differ, and a plan takes longer to find
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
