@@ -96,7 +96,7 @@ def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) 
         best = min(best, _first(value, index, end))
         if width > 1:
             bound = rounds.objective(index, beside + end, prefix_alignment(rounds, index, start, peak, load))
-            kept = np.flatnonzero(bound <= best[0] * (1 + 1e-12))
+            kept = np.flatnonzero(bound <= best[0] + 1e-12 * abs(best[0]))
             index, start = np.repeat(index[kept], _SPLIT), start[kept]
             width //= _SPLIT
             start = (start[:, None] + width * np.arange(_SPLIT)).ravel()

@@ -31,7 +31,8 @@ class Node:
         low, high: the interval, both ends included.
         index, bound: candidates r, and what W is at least in each.
         load, peak: a_k and c_k of the undecided devices.
-        lightest, heaviest: undecided devices lighter than this are scheduled whenever eligible; none is heavier.
+        lightest: undecided devices of smaller load are scheduled whenever they are eligible.
+        heaviest: no undecided device has a larger load.
         sure, sure_load: number and load of the devices that are scheduled throughout.
     """
 
@@ -102,8 +103,8 @@ class Table:
         cell = cells.place(node.peak)
         cell[node.peak >= node.high] = shape[0] - 1
         flat = columns.place(node.load)
+        flat[node.load < node.lightest] = -1
         flat += 1
-        np.maximum(flat, 0, out=flat)
         cell *= shape[1]
         flat += cell
         bins = shape[0] * shape[1]
@@ -119,11 +120,11 @@ class Table:
         load += node.sure_load
         return cls(cells=cells, columns=columns, flat=flat, count=count, load=load)
 
-    def sizes(self, budget: Floats) -> tuple[Integers, Integers]:
+    def sizes(self, budget: Floats) -> tuple[Floats, Floats]:
         """The most members at the lower edge of each cell, and a number that surely fits at 1 − SLACK of it.
 
-        Both are (J, R), for R budgets. Where a column fits in part, its lightest and its heaviest load tell how
-        many more there can be.
+        Both are (J, R), for R budgets. Where a column fits in part, its lightest and its heaviest load tell
+        how many more there can be.
         """
         room = budget * (1 + SLACK) / np.square(self.cells.lower)[:, None]
         row = np.arange(room.shape[0])[:, None]

@@ -32,6 +32,7 @@ from airfed.planning._sweep import Sweep
 from airfed.planning._table import SLACK, Node, Table
 
 _LEAF = 1 << 13  # devices × candidates that the sweep takes at once
+_PASSES = 1 << 18  # devices looked at to make children
 _NARROW = 1 + 16 * SLACK  # an interval of θ that the bounds cannot resolve further
 _HEAVY = 1e290  # so that no sum of loads overflows
 _FEW = 64  # distinct values of c that are worth one sorted order each
@@ -73,7 +74,8 @@ def best_subset(rounds: Rounds, load: Floats, peak: Floats) -> Found:
         alive = node.bound <= _above(ceiling)
         if not alive.any():
             continue
-        if np.count_nonzero(alive) * node.load.size <= _LEAF or node.high <= node.low * _NARROW:
+        small = np.count_nonzero(alive) * node.load.size <= _LEAF
+        if small or (node.high <= node.low * _NARROW and node is not root):  # the root has no bounds yet
             best = min(best, _finish(rounds, node, node.index[alive]), key=Found.rank)
             ceiling = min(ceiling, best.objective)
         else:
@@ -133,15 +135,35 @@ def _split(rounds: Rounds, node: Node, index: Integers, ceiling: float) -> tuple
     cells = np.flatnonzero(alive.any(axis=1))
     if not cells.size:
         return ceiling, []
-    span = cells[-1] - cells[0] + 1
-    pieces = 1 if 4 * span <= len(lower) else min(max((1 << 18) // node.load.size, 2), 32, cells.size)
     children = []
-    for group in np.array_split(cells, pieces):
+    for group in np.array_split(cells, _pieces(cells, len(lower), node.load.size, alive.any(axis=0).sum())):
         first, last = int(group[0]), int(group[-1])
-        kept = alive[first : last + 1].any(axis=0)
-        floor = bound[first : last + 1, kept].min(axis=0)
-        children.append(_child(rounds, node, table, first, last, index[kept], floor))
+        floor = bound[first : last + 1].min(axis=0)
+        kept = np.flatnonzero(alive[first : last + 1].any(axis=0))
+        for part in _alike(rounds.budget[index], kept, float(upper[last, 0] / lower[first, 0])):
+            children.append(_child(rounds, node, table, first, last, index[part], floor[part]))
     return ceiling, children
+
+
+def _pieces(cells: Integers, num_cells: int, num_devices: int, num_candidates: int) -> int:
+    """Into how many children the surviving cells go: one if they are few, else enough for small leaves.
+
+    Every child costs a pass over the devices of its parent, so a large parent has few.
+    """
+    if 4 * (cells[-1] - cells[0] + 1) <= num_cells:
+        return 1
+    wanted = max(num_devices * num_candidates // max(_LEAF, 1), 2)
+    return int(min(wanted, max(_PASSES // num_devices, 2), 32, cells.size))
+
+
+def _alike(budget: Floats, kept: Integers, ratio: float) -> list[Integers]:
+    """The candidates `kept`, in two parts if their budgets differ more than the interval makes up for."""
+    own = budget[kept]
+    least, most = float(own.min()), float(own.max())
+    if most <= least * ratio**4:
+        return [kept]
+    poor = own <= math.sqrt(least) * math.sqrt(most)
+    return [kept[poor], kept[~poor]]
 
 
 def _child(
@@ -151,8 +173,8 @@ def _child(
     low = float(table.cells.lower[first])
     high = min(float(table.cells.upper[last]), float(rounds.cap[index].max()))
     budget = rounds.budget[index]
-    scarce = float(budget.min()) / high**2 * (1 - SLACK)
-    ample = float(budget.max()) / low**2 * (1 + SLACK) if low > 0 else math.inf
+    scarce = budget.min() / np.square(high) * (1 - SLACK)
+    ample = budget.max() / np.square(low) * (1 + SLACK)
     # columns below `inside` fit even with all who may be eligible; columns from `outside` on never do
     inside = max(int(np.searchsorted(table.load[first], scarce, side="right")) - 1, 0)
     outside = int(np.searchsorted(table.load[last + 1], ample, side="right"))

@@ -104,7 +104,7 @@ def best_schedule(
 
     Raises:
         InfeasibleError: no schedule has a finite objective; the message names the limit.
-        ValueError: the shapes do not match.
+        ValueError: the shapes do not match, or noise_weight is not positive.
 
     >>> one = np.ones(1)
     >>> choice = best_schedule(np.array([0.1, 0.9, 1.0]), 1.0, cap=one * 0.5, round_budget=one,
@@ -223,6 +223,8 @@ def _usable_rounds(
         raise ValueError(
             f"Expected cap, round_budget, offset and scale to be vectors of one length; got {shapes}."
         )
+    if not noise_weight > 0:
+        raise ValueError(f"Expected noise_weight={noise_weight!r} > 0.")
     if not np.any(arrays[0] > 0):
         raise InfeasibleError("No plan fits: the privacy budget allows no transmission at all.")
     if not np.any(arrays[1] > 0):
