@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
-_FIRST_BLOCKS = 512  # blocks per number of rounds at the coarsest level
+_FIRST_BLOCKS = 64  # blocks per number of rounds at the coarsest level
 _SPLIT = 16  # pieces into which a surviving block is cut
 _MOST_PAIRS = 1 << 20  # (rounds, block) pairs held at once, a bound on memory when little can be dropped
 
