@@ -70,12 +70,12 @@ class Page:
                 self._runs_section = RunsSection(library, trainer, lambda: self.design)
         self._controls.show(self.design)
         self._show_tab()
-        ui.timer(1.0, self._tick)
 
     async def begin(self) -> None:
         """Draw for the first time; the browser then says how wide it is."""
         await self._recompute()
         ui.run_javascript("airfed.start()")
+        ui.timer(1.0, self._tick)  # last: a timer makes NiceGUI deliver the page, decided or not
 
     def _bar(self) -> None:
         with ui.element("nav").classes("bar"):
