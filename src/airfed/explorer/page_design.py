@@ -113,7 +113,7 @@ def facts(plan: Plan) -> str:
         ("ε in total", number(plan.epsilon_total), f"δ = {number(budget.delta)}", None, ""),
         (f"Privacy used{formula}", f"{loss:.1%}", f"of ε = {number(budget.epsilon)}", loss, "privacy"),
         ("Total power used", f"{spent:.1%}", f"of {number(budget.total_power, 4)} W", spent, "total_power"),
-        ("Peak power used", f"{peak:.1%}", "by the weakest device", peak, "peak_power"),
+        ("Peak power used", f"{peak:.1%}", "of a device’s own", peak, "peak_power"),
     ]
     return "".join(_fact(*block) for block in blocks)
 

@@ -175,12 +175,11 @@ def _strip_labels(view: View, order: NDArray[np.intp], area: Area, edge: float) 
     if prefix:
         limit = view.next_device.limit
         label = f"{LIMIT_NAMES[limit]} stops the next one"
-        anchor = "end" if edge + 7 * len(label) > area.right else "start"
+        half = 3.6 * len(label)  # about half its width [px]
+        middle = min(max(edge, area.left + half), area.right - half)
         parts += [
-            svg.segment(edge, area.top - 2, edge, area.bottom + 22, f"stop lim-{limit}"),
-            svg.text(
-                edge + (-6 if anchor == "end" else 6), base + 17, label, f"label strong lim-{limit}", anchor=anchor
-            ),
+            svg.segment(edge, area.top - 2, edge, area.bottom + 21, f"stop lim-{limit}"),
+            svg.text(middle, area.bottom + 35, label, f"label strong lim-{limit}", anchor="middle"),
         ]
     return parts
 
