@@ -65,7 +65,7 @@ class Rician:
         direct = np.sqrt(self.k_factor / (self.k_factor + 1))
         spread = np.sqrt(0.5 / (self.k_factor + 1))
         real, imaginary = rng.normal(0.0, spread, (2, num_devices))
-        return self.scale * np.hypot(direct + real, imaginary)
+        return np.asarray(self.scale * np.hypot(direct + real, imaginary))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,7 @@ def true_channel(
     known = gain * np.exp(1j * phase)
     spread = np.sqrt(0.5 * nmse * np.mean(np.square(gain)))
     real, imaginary = rng.normal(0.0, 1.0, (2, gain.size))
-    return known + spread * (real + 1j * imaginary)
+    return np.asarray(known + spread * (real + 1j * imaginary))
 
 
 def _checked_count(gains: NDArray[np.float64], num_devices: int, source: str) -> NDArray[np.float64]:

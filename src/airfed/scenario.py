@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from airfed import channel, network, seeds
-from airfed._scenario_errors import ScenarioError, sentence
+from airfed._scenario_errors import ScenarioError as ScenarioError
+from airfed._scenario_errors import sentence
 from airfed._units import METRES, WATTS, in_si
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
 
