@@ -22,7 +22,9 @@ def number(**named: Any) -> None:
         try:
             nan = math.isnan(value)
         except OverflowError:  # a whole number of more than 308 digits
-            raise ValueError(f"Expected {name} to be a number that float64 can hold, got one out of its range.") from None
+            raise ValueError(
+                f"Expected {name} to be a number that float64 can hold, got one out of its range."
+            ) from None
         if nan:
             raise ValueError(f"Expected {name} to be a number, got NaN.")
 

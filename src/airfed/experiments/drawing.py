@@ -63,12 +63,14 @@ def save(figure: Figure, path: Path) -> None:
     """Write the figure; the ending of the name decides the format.
 
     Raises:
-        ValueError: the ending is no picture format.
+        ValueError: the ending is no picture format, or the file cannot be written.
     """
-    known = figure.canvas.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in known:
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ValueError(f"Expected a picture name ending in .png, .pdf or .svg, got {path.name}.")
-    figure.savefig(path)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise ValueError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:

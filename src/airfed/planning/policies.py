@@ -54,7 +54,7 @@ def plan(
     ...     budget=Budget(epsilon=2.0, delta=1e-3, total_power=1000.0, formula="classic"),
     ... ))
     >>> decision.scheduled, decision.rounds, decision.binding
-    (array([0, 1, 2]), 118, 'privacy')
+    (array([0, 1, 2]), 2, 'privacy')
 
     Implements [Yan23, P1].
     """
