@@ -362,8 +362,8 @@ def test_the_simulation_would_notice_a_bound_without_its_noise_term():
 
 
 def test_a_clip_that_acts_only_lowers_the_upload():
-    # With homogeneous devices and one step a round, clipping shortens the step: the noise-free gap stays under the
-    # bound whose ϖ is the clip, as long as the clip bounds the gradients that are left.
+    # With like devices and one step a round, clipping shortens the step and keeps its direction: the loss still falls
+    # in every round, only more slowly. The bounds assume that the clip does not act.
     task = Quadratics(0.0)
     _, _, largest = task.run(scheduled=np.arange(6), rounds=12, relative_noise=0.0)
     gaps, _, _ = task.run(scheduled=np.arange(6), rounds=12, relative_noise=0.0, clip=0.5 * largest)

@@ -41,7 +41,7 @@ def squarable(**named: Any) -> None:
     """Raise unless every value is a number between 1e-150 and 1e150: positive, and so is its square."""
     positive(**named)
     for name, value in named.items():
-        if not SMALLEST <= value <= LARGEST:
+        if not SMALLEST <= float(value) <= LARGEST:
             raise ValueError(f"Expected {name}={value!r} between {SMALLEST:g} and {LARGEST:g}.")
 
 
