@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from airfed import planning
+from airfed import convergence, planning
 from airfed.experiments import style
 from airfed.planning import Plan, limits
 from airfed.planning.exact import candidate_space
@@ -94,10 +94,9 @@ def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     above.set_title(f"candidates at I = {plan.rounds}", loc="left")
     above.legend(ncols=2)
     below.plot(space.size, space.objective, color="black")
-    chosen = space.objective[plan.num_scheduled - 1] if not plan.violations else np.nan
     below.plot(
         plan.num_scheduled,
-        chosen,
+        _objective(plan),
         "*",
         color=style.POLICY_COLOURS["optimal"],
         ms=11,
@@ -108,6 +107,13 @@ def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     below.set_xlabel("scheduled devices |K|")
     below.set_ylabel("objective of P2")
     below.legend()
+
+
+def _objective(plan: Plan) -> float:
+    """Ψ of the plan's own devices and θ, which need not be the best of their number."""
+    problem, size = plan.problem, plan.num_scheduled
+    noise = convergence.noise_error(problem.learning.dimension, problem.link.noise_std, size, plan.alignment)
+    return convergence.participation_error(size, problem.fleet.num_devices) + noise
 
 
 def _draw_bound(axes: Axes, plan: Plan) -> None:
@@ -124,7 +130,8 @@ def _draw_bound(axes: Axes, plan: Plan) -> None:
     axes.plot(plan.rounds, plan.bound.total, "*", color=style.POLICY_COLOURS["optimal"], ms=11, zorder=5)
     axes.set_xscale("log")
     axes.set_ylim(0, 4 * floor[best])
-    axes.set_xlim(rounds[0], rounds[-1])
+    if last > 1:
+        axes.set_xlim(rounds[0], rounds[-1])
     axes.set_xlabel("aggregation rounds I")
     axes.set_title(f"bound on the gap; chosen: I = {plan.rounds}", loc="left")
     axes.legend(loc="upper center")
