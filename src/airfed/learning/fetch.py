@@ -192,7 +192,9 @@ def read_archive(stream: IO[bytes], wanted: dict[str, str]) -> dict[str, bytes]:
     """
     magic = stream.read(2)
     stream.seek(0)
-    whole = _gunzip(stream, _ARCHIVE_BYTES) if magic == b"\x1f\x8b" else read_exactly(stream, _ARCHIVE_BYTES + 1)
+    whole = (
+        _gunzip(stream, _ARCHIVE_BYTES) if magic == b"\x1f\x8b" else read_exactly(stream, _ARCHIVE_BYTES + 1)
+    )
     if len(whole) > _ARCHIVE_BYTES:
         raise DataError("the archive is larger than the data set can be")
     found: dict[str, bytes] = {}

@@ -25,7 +25,7 @@ def partition(
     - "iid": a random permutation, cut.
     - "dirichlet": device k wants class proportions p_k ~ Dir(α, …, α) and counts ~ Multinomial(D, p_k). Where
       all together want more of a class than there is, devices are served in random order until it is used up,
-      and what a device lacks is drawn again from p_k over the classes still open (if p_k is zero on them, from
+      and what a device lacks is drawn again from p_k over the classes still open (if p_k is zero there, from
       one class, picked by the images left); this ends after at most one pass per class. Small α gives devices
       of one class, α → ∞ equal shares.
     - "shards": the images sorted by label are cut into S·N pieces of ⌊D/S⌋ or ⌈D/S⌉, and every device gets S
