@@ -7,7 +7,8 @@ import pytest
 
 from airfed import Budget, Fleet, Learning, Link, Problem
 
-# The values of (ε, δ) are few on purpose: the exact inversion is remembered per budget, and thousands of plans are cheap.
+# The values of (ε, δ) are few on purpose: the exact inversion is remembered per budget, so that thousands of plans are
+# cheap.
 PRIVACY = [(0.3, 1e-5), (1.0, 1e-3), (5.0, 1e-3), (20.0, 1e-2)]
 
 

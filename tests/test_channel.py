@@ -54,7 +54,7 @@ def test_uniform():
 def test_fixed():
     model = Fixed(gains=(0.3, 0.0, 2.0))
     assert draw(model, count=3).tolist() == [0.3, 0.0, 2.0]
-    with pytest.raises(ValueError, match="Expected 4 gains .* got 3"):
+    with pytest.raises(ValueError, match=r"Expected 4 gains .* got 3"):
         draw(model, count=4)
     with pytest.raises(ValueError, match=r"gains\[1\]"):
         draw(Fixed(gains=(0.3, -1.0)), count=2)
@@ -310,5 +310,5 @@ def test_the_count_must_fit(tmp_path):
     (tmp_path / "gains.csv").write_text("0.5\n0.6\n")
     model = FromFile(path=tmp_path / "gains.csv")
     assert draw(model, count=2).tolist() == [0.5, 0.6]
-    with pytest.raises(ValueError, match="Expected 3 gains .* got 2"):
+    with pytest.raises(ValueError, match=r"Expected 3 gains .* got 2"):
         draw(model, count=3)

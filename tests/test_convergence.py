@@ -162,7 +162,9 @@ def test_corollary_1_is_the_noise_free_limit():
     assert barely.total == pytest.approx(everybody.total, rel=1e-14)
 
 
-@pytest.mark.parametrize(("name", "better", "worse"), [("num_scheduled", 4, 3), ("alignment", 0.4, 0.3), ("noise_std", 0.1, 0.2)])
+@pytest.mark.parametrize(
+    ("name", "better", "worse"), [("num_scheduled", 4, 3), ("alignment", 0.4, 0.3), ("noise_std", 0.1, 0.2)]
+)
 def test_direction(name, better, worse):
     task = learning()
     for bound in (gap, lambda t, rounds, **c: gradient(t, rounds, **c)):
@@ -337,7 +339,9 @@ def test_noisy_federated_averaging_stays_under_the_bounds(rounds, size, relative
 
     # Theorem 2
     average = squares.mean(axis=0)
-    assert average.mean() + five_sigma * average.std() <= mean_squared_gradient(constants, rounds=rounds, **decision).total
+    assert (
+        average.mean() + five_sigma * average.std() <= mean_squared_gradient(constants, rounds=rounds, **decision).total
+    )
 
     # Lemma 2, round by round
     for index, steps in enumerate(local_steps(TOTAL_STEPS, rounds)):

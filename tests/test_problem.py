@@ -100,7 +100,9 @@ def test_delta_lies_between_0_and_1(delta):
         Budget(**{**BUDGET, "delta": delta})
 
 
-@pytest.mark.parametrize(("name", "value"), [("scope", "all"), ("formula", "best"), ("relation", "swap"), ("scope", None)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("scope", "all"), ("formula", "best"), ("relation", "swap"), ("scope", None)]
+)
 def test_words_out_of_a_list(name, value):
     with pytest.raises(ValueError, match=f"{name} to be one of"):
         Budget(**{**BUDGET, name: value})
@@ -142,7 +144,9 @@ def test_values_are_frozen():
 
 def test_single_precision_does_not_spread():
     # float32 in, float64 inside: 0.1 as float32 is 0.100000001490116...
-    narrow = {name: np.float32(value) if isinstance(value, float) else np.int32(value) for name, value in LEARNING.items()}
+    narrow = {
+        name: np.float32(value) if isinstance(value, float) else np.int32(value) for name, value in LEARNING.items()
+    }
     learning = Learning(**narrow)
     assert all(type(getattr(learning, name)) is float for name, value in LEARNING.items() if isinstance(value, float))
     assert type(learning.dimension) is type(learning.total_steps) is int

@@ -250,7 +250,17 @@ def test_round_trip_through_toml(tmp_path, model):
 
 @pytest.mark.parametrize(
     "name",
-    ['with "quotes"', "back\\slash", "new\nline\ttab", "Größe ε 無線 🛰", "\x00\x1f\x7f\x85\u2028", "", "'''", '"""', "#"],
+    [
+        'with "quotes"',
+        "back\\slash",
+        "new\nline\ttab",
+        "Größe ε 無線 🛰",
+        "\x00\x1f\x7f\x85\u2028",
+        "",
+        "'''",
+        '"""',
+        "#",
+    ],
 )
 def test_round_trip_of_names(name):
     first = scenario.parse(tables(name=name, channel={"model": "file", "path": f"{name}.csv", "column": name}))
@@ -300,7 +310,9 @@ def test_minimum_and_pin():
 
 
 def test_the_number_of_devices_may_follow_from_a_list(tmp_path):
-    assert scenario.parse(tables(fleet__num_devices=None, fleet__peak_power=[1.0, 2.0])).problem().fleet.num_devices == 2
+    assert (
+        scenario.parse(tables(fleet__num_devices=None, fleet__peak_power=[1.0, 2.0])).problem().fleet.num_devices == 2
+    )
     fixed = {"model": "fixed", "gains": [1.0, 2.0, 3.0]}
     assert scenario.parse(tables(fleet__num_devices=None, channel=fixed)).problem().fleet.num_devices == 3
     (tmp_path / "g.csv").write_text("0.5\n0.6\n")
@@ -377,7 +389,9 @@ def another(key, value):
 
 
 def test_the_digest_knows_everything_that_shapes_a_result():
-    base = scenario.parse(tables(channel={"model": "cell", "radius": 9.0, "minimum": 0.1, "shadowing_db": 1.0, "estimation_error": 0.1}))
+    base = scenario.parse(
+        tables(channel={"model": "cell", "radius": 9.0, "minimum": 0.1, "shadowing_db": 1.0, "estimation_error": 0.1})
+    )
     seen = {base.digest()}
     for key, value in leaves(base.model_dump()):
         if key == "name" or key.startswith(("policy.", "run.")) or key == "channel.model":

@@ -27,7 +27,11 @@ def test_no_number(check, value):
         (_validate.non_negative, [0, 0.0, 1e-320, np.int8(3)], [-1, -5e-324, INF]),
         (_validate.fraction, [0.5, 5e-324, np.nextafter(1, 0)], [0, 1, -0.5, 1.5, INF]),
         (_validate.squarable, [1e-150, 1, 1e150], [0, 1e-151, 1e151, -1, INF]),
-        (_validate.positive_integer, [1, np.int64(7), np.uint8(200), 2**53], [0, -1, 1.0, True, "1", None, NAN, 2**53 + 1]),
+        (
+            _validate.positive_integer,
+            [1, np.int64(7), np.uint8(200), 2**53],
+            [0, -1, 1.0, True, "1", None, NAN, 2**53 + 1],
+        ),
         (_validate.whole, [0, np.int32(5), 10**30], [-1, 0.0, False, None]),
     ],
 )

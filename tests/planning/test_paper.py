@@ -54,9 +54,7 @@ def test_algorithm_1_takes_the_best_of_the_printed_pairs(random_problem, decades
         pairs = printed_pairs(problem, rounds)
         best = min(psi(problem, len(members), value) for members, value in pairs)
         assert psi(problem, scheduled.size, theta) == pytest.approx(best, rel=1e-12)
-        assert any(
-            set(scheduled) == members and theta == pytest.approx(value, rel=1e-12) for members, value in pairs
-        )
+        assert any(set(scheduled) == members and theta == pytest.approx(value, rel=1e-12) for members, value in pairs)
 
 
 def test_all_devices_of_equal_strength_belong_to_a_printed_set(random_problem):
@@ -187,7 +185,9 @@ def test_algorithm_2_stops_at_a_partial_optimum(instances):
         problem = paper_sized(rng)
         ratio[index] = plan(problem, policy="paper").bound.total / plan(problem).bound.total
     assert ratio.min() >= 1 - 1e-12
-    assert np.mean(ratio > 1.01) > 0.05  # more than 1% above the joint optimum; the law of the instances decides how often
+    assert (
+        np.mean(ratio > 1.01) > 0.05
+    )  # more than 1% above the joint optimum; the law of the instances decides how often
     assert ratio.max() > 1.5
     assert np.mean(ratio < 1 + 1e-9) > 0.2  # and often it is the optimum
 
@@ -239,9 +239,7 @@ def test_lemma_7_corrected_keeps_its_promise():
 
 def lemma_7_as_printed(problem, size, theta):
     peak = limits.peak_limit(problem, np.arange(problem.fleet.num_devices))  # c_1, whatever q_1 is
-    margin = 1 / (problem.fleet.num_devices * peak) ** 2 - 8 / (
-        problem.learning.dimension * problem.link.noise_std**2
-    )
+    margin = 1 / (problem.fleet.num_devices * peak) ** 2 - 8 / (problem.learning.dimension * problem.link.noise_std**2)
     return margin > 0 and size * theta >= 1 / math.sqrt(margin)
 
 

@@ -106,7 +106,9 @@ def test_a_decision_that_makes_no_sense_is_refused(problem, changes, named):
 
 
 def test_values_from_numpy_become_plain_ones(problem):
-    decision = by_hand(problem, rounds=np.int32(4), alignment=np.float32(0.5), scheduled=np.array([1, 3], dtype=np.uint8))
+    decision = by_hand(
+        problem, rounds=np.int32(4), alignment=np.float32(0.5), scheduled=np.array([1, 3], dtype=np.uint8)
+    )
     assert (type(decision.rounds), type(decision.alignment), decision.scheduled.dtype) == (int, float, np.intp)
     json.dumps(decision.to_dict())
 

@@ -109,6 +109,7 @@ def _candidate_pairs(problem: Problem, rounds: int, by_gain: NDArray[np.intp], b
     pairs = _Pairs(start, by_total, np.minimum(peak, total)[:below])
     if below == fleet.num_devices:
         return pairs
+    # With no pair before it (|Q| = 0) this one is everybody: [Yan23, Lemma 4].
     return _Pairs(np.append(pairs.start, below), np.append(pairs.by_gain, True), np.append(pairs.theta, cap))
 
 
