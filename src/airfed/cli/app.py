@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("AIRFED_DEBUG"):
             raise
         return _fail(2, str(error))
+    except MemoryError:
+        return _fail(2, "Expected a problem that fits into memory; this one does not.")
     except KeyboardInterrupt:
         return _fail(130, "stopped.")
     return code if isinstance(code, int) else 0
