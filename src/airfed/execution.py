@@ -68,14 +68,18 @@ def execute(
         ScenarioError, DataError, InfeasibleError: as in `prepare`.
     """
     directory = RunDirectory(out)
-    if directory.exists and not resume:
-        raise RunError(f"Expected no run in {out}; give another --out, or --resume to go on with it.")
-    if resume and not directory.exists:
-        raise RunError(f"Expected a run to resume in {out}; there is none.")
+    directory.check(resume=resume)
     with directory.locked():
         setup = prepare(scenario)
         try:
             return _Recorder(setup, directory).run(on_start, on_round, stop)
+        except BrokenPipeError:  # of the terminal, not of the disk
+            raise
+        except OSError as error:
+            raise RunError(
+                f"Cannot write to {out}: {error.strerror or error}. "
+                "What was saved before is intact, and --resume goes on from it."
+            ) from None
         finally:
             setup.task.engine.close()
 
@@ -104,7 +108,9 @@ class _Recorder:
             raise LedgerError(f"{path}: lines that the checkpoint of round {start.round_index} has seen are gone.")
         self.state = start
         directory.rewind_metrics(start.round_index)
-        self.transmitted = math.fsum(record["power_transmitted"] for record in directory.read_metrics())
+        records = directory.read_metrics()
+        # Not summed anew: a resumed run must add in the order of an uninterrupted one.
+        self.transmitted = records[-1]["power_transmitted_total"] or 0.0 if records else 0.0
 
     def run(
         self,
@@ -129,16 +135,18 @@ class _Recorder:
         saved = self.state.round_index
         try:
             for done in rounds:
-                record = self._record(done)
+                quality = self._evaluate(done)
+                record = self._record(done, quality)
                 self.directory.append_metrics(record)
+                on_round(record)
+                # Before the state moves on: the last good model is what is saved, and a resume stops here again.
+                _check_quality(done.index, quality)
                 self.state = Checkpoint(
                     round_index=done.index + 1, parameters=done.parameters, ledger_head=self.ledger.head
                 )
                 if self.state.round_index % every == 0:
-                    self._save()
+                    self.directory.save(self.state)
                     saved = self.state.round_index
-                on_round(record)
-                _check_loss(record)
                 if stop():
                     raise Stopped
         except Stopped:
@@ -148,20 +156,11 @@ class _Recorder:
         except Diverged as error:
             status, message = "diverged", str(error)
         if saved != self.state.round_index:
-            self._save()
+            self.directory.save(self.state)
         if status != "stopped":
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
             self.directory.finish(task.named_tensors(self.state.parameters), metadata)
         return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
-
-    def _save(self) -> None:
-        try:
-            self.directory.save(self.state)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write the checkpoint of round {self.state.round_index} to {self.directory.path}: "
-                f"{error.strerror}. The older checkpoints are intact; make room and use --resume."
-            ) from None
 
     def _charge(self, index: int) -> None:
         """Charge a round before it is transmitted; a round that repeats the very same signal is charged once."""
@@ -181,21 +180,24 @@ class _Recorder:
         )
         self.ledger.charge(charge, delta=plan.problem.budget.delta)
 
-    def _record(self, done: Round) -> dict[str, Any]:
-        plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run
+    def _evaluate(self, done: Round) -> dict[str, float]:
+        last = done.index + 1 == self.setup.plan.rounds
+        if last or done.index % self.setup.scenario.run.evaluate_every == 0:
+            return self.setup.task.evaluate(done.parameters)
+        return {}
+
+    def _record(self, done: Round, quality: dict[str, float]) -> dict[str, Any]:
+        plan, reception = self.setup.plan, done.reception
         transmitted = math.fsum(reception.energy.tolist())
         self.ledger.settle(done.index, transmitted)
         self.transmitted += transmitted
-        last = done.index + 1 == plan.rounds
-        evaluate = last or done.index % run.evaluate_every == 0
-        quality = self.setup.task.evaluate(done.parameters) if evaluate else {}
         norms = reception.norms[np.isfinite(reception.norms)]
         return {
             "round": done.index,
             "steps": done.steps,
-            "loss": quality.get("loss"),
-            "accuracy": quality.get("accuracy"),
-            "test_loss": quality.get("test_loss"),
+            "loss": _finite(quality.get("loss")),
+            "accuracy": _finite(quality.get("accuracy")),
+            "test_loss": _finite(quality.get("test_loss")),
             "update_norm_mean": float(norms.mean()) if norms.size else None,
             "update_norm_max": float(norms.max()) if norms.size else None,
             "clipped_share": reception.clipped / plan.num_scheduled,
@@ -209,14 +211,25 @@ class _Recorder:
             "power_planned_total": (done.index + 1) * float(np.sum(plan.power)),
             "power_transmitted_total": self.transmitted,
             "epsilon_round": plan.epsilon_round,
-            "epsilon_total": gaussian_epsilon(self.ledger.mu_total, plan.problem.budget.delta),
+            "epsilon_total": gaussian_epsilon(self._mu_so_far(done.index), plan.problem.budget.delta),
         }
 
+    def _mu_so_far(self, index: int) -> float:
+        """√Σμ² up to the latest charge of the round: one that is repeated must not count those charged after it."""
+        charges = self.ledger.charges
+        count = 1 + max(n for n, charge in enumerate(charges) if charge.round_index == index)
+        return Ledger(path=self.ledger.path, header={}, charges=charges[:count]).mu_total
 
-def _check_loss(record: dict[str, Any]) -> None:
-    for name in ("loss", "test_loss"):
-        if record[name] is not None and not math.isfinite(record[name]):
-            raise Diverged(f"Round {record['round']}: the {name} is {record[name]}; try a smaller learning_rate.")
+
+def _check_quality(index: int, quality: dict[str, float]) -> None:
+    for name, value in quality.items():
+        if not math.isfinite(value):
+            raise Diverged(f"Round {index}: the {name} is {value}; try a smaller learning_rate.")
+
+
+def _finite(value: float | None) -> float | None:
+    """The value, or None where it cannot be written as JSON."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _manifest(setup: Setup) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -175,7 +176,7 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
         f"{seconds:.1f} s"
     )
     if summary["message"]:
-        console.print(summary["message"])
+        console.print(escape(summary["message"]))
     if summary["rounds"]:
         if summary["accuracy"] is not None:
             console.print(f"accuracy {summary['accuracy']:.2%} (test), loss {summary['loss']:.4f} (training)")
@@ -190,4 +191,4 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
             f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
             f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']})"
         )
-    console.print(f"record: {summary['out']}")
+    console.print(f"record: {escape(summary['out'])}")
