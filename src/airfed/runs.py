@@ -203,7 +203,7 @@ class RunDirectory:
         records = self.read_metrics()
         if records:
             write_whole(self.file("metrics.csv"), _csv(records))
-        write_whole(self.file("model.safetensors"), save_tensors(parameters, metadata))
+        write_whole(self.file("model.safetensors"), _tensors(parameters, metadata))
 
 
 _OWN_FILES: Final = {
@@ -249,7 +249,16 @@ def _sync_folder(folder: Path) -> None:
 def _encode(checkpoint: Checkpoint) -> bytes:
     metadata = {"round": str(checkpoint.round_index), "ledger_head": checkpoint.ledger_head}
     metadata["sha256"] = _checksum(metadata, checkpoint.parameters)
-    return save_tensors({"parameters": checkpoint.parameters}, metadata)
+    return _tensors({"parameters": checkpoint.parameters}, metadata)
+
+
+def _tensors(tensors: dict[str, NDArray[np.float32]], metadata: dict[str, str]) -> bytes:
+    """The safetensors file, always with the same bytes: the library shuffles the metadata at every call."""
+    content = save_tensors(tensors, metadata)
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # tensors are aligned
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def _decode(content: bytes) -> Checkpoint:
