@@ -95,8 +95,8 @@ class _Recorder:
         else:
             directory.begin(scenario=setup.scenario.to_toml(), plan=setup.plan.to_dict(), manifest=manifest)
         path = directory.file("ledger.jsonl")
-        # A kill between run.json and the ledger's first line leaves none: nothing was transmitted then.
-        if path.exists() and path.stat().st_size:
+        # A kill before the ledger's first line is whole leaves none: nothing was transmitted then.
+        if path.exists() and b"\n" in path.read_bytes():
             self.ledger = Ledger.load(path, repair=True)
         else:
             path.unlink(missing_ok=True)
@@ -147,7 +147,7 @@ class _Recorder:
                 if self.state.round_index % every == 0:
                     self.directory.save(self.state)
                     saved = self.state.round_index
-                if stop():
+                if stop() and self.state.round_index < plan.rounds:
                     raise Stopped
         except Stopped:
             status, message = "stopped", f"Stopped before round {self.state.round_index}; --resume goes on from there."

@@ -158,7 +158,8 @@ class RunDirectory:
         return None
 
     def _checkpoint_files(self) -> list[Path]:
-        return sorted(self.file("checkpoints").glob("round-*.safetensors"), reverse=True)
+        found = self.file("checkpoints").glob("round-*.safetensors")
+        return sorted(found, key=lambda file: (len(file.name), file.name), reverse=True)  # newest first, past 10⁶ too
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Add one round to `metrics.jsonl`; on return it is on the disk, so that no checkpoint is ahead of it.
