@@ -334,7 +334,7 @@ class Torn:
         return getattr(self.stream, name)
 
 
-@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("every", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kill", [False, True], ids=["full", "killed"])
 def test_a_disk_that_fills_up_at_any_write_costs_nothing(whole, tmp_path, monkeypatch, every, kill):
     built = world(**{"run.checkpoint_every": every})

@@ -51,7 +51,7 @@ def run(
     )
     display = _Display(console, world.name)
     started = time.monotonic()
-    with _signals() as caught, display.progress:
+    with _signals() as caught, display:
         outcome = execute(
             world,
             out,
@@ -112,12 +112,20 @@ class _Display:
             console=console,
         )
 
+    def __enter__(self) -> None:
+        """Show nothing yet: a mistake found before the first round is one sentence and no empty bar."""
+
+    def __exit__(self, *error: object) -> None:
+        if self.progress.tasks:
+            self.progress.stop()
+
     def start(self, setup: Any, first_round: int) -> None:
         tables.print_plan(self.console, self.name, setup.plan)
         self.console.print(f"\nengine: {setup.task.engine.name} · privacy: {setup.noise.privacy}")
         if first_round:
             self.console.print(f"resuming at round {first_round}")
         self.task = self.progress.add_task("", total=setup.plan.rounds, completed=first_round)
+        self.progress.start()
 
     def update(self, record: dict[str, Any]) -> None:
         shown = [
