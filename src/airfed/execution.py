@@ -16,7 +16,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -78,26 +78,32 @@ def execute(
     if group.rank > 0:
         return _follow(prepare(scenario), group, stop)
     directory = RunDirectory(out)
-    with ExitStack() as stack:
-        try:
-            directory.check(resume=resume)
-            stack.enter_context(directory.locked())
-            setup = prepare(scenario)
-            stack.callback(setup.task.engine.close)
-            recorder = _Recorder(setup, directory, group)
-        except (ValueError, OSError):
-            group.any(True)  # the other processes must not wait for a run that cannot begin
-            raise
-        group.any(False)
-        try:
+    try:
+        with ExitStack() as stack:
+            recorder = _begin(scenario, directory, resume, group, stack)
             return recorder.run(on_start, on_round, stop)
-        except BrokenPipeError:  # of the terminal, not of the disk
-            raise
-        except OSError as error:
-            raise RunError(
-                f"Cannot write to {out}: {error.strerror or error}. "
-                "What was saved before is intact, and --resume goes on from it."
-            ) from None
+    except BrokenPipeError:  # of the terminal, not of the disk
+        raise
+    except OSError as error:
+        raise RunError(
+            f"Cannot write to {out}: {error.strerror or error}. "
+            "What was saved before is intact, and --resume goes on from it."
+        ) from None
+
+
+def _begin(scenario: Scenario, directory: RunDirectory, resume: bool, group: Group, stack: ExitStack) -> _Recorder:
+    """Lock and open the directory; `stack` releases it, and the engine."""
+    try:
+        directory.check(resume=resume)
+        stack.enter_context(directory.locked())
+        setup = prepare(scenario)
+        stack.callback(setup.task.engine.close)
+        recorder = _Recorder(setup, directory, group)
+    except (ValueError, OSError):
+        group.any(True)  # the other processes must not wait for a run that cannot begin
+        raise
+    group.any(False)
+    return recorder
 
 
 def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:
@@ -131,6 +137,17 @@ def _rounds(
     stop: Callable[[], bool],
 ) -> Iterator[Round]:
     """The rounds of the run, in step with the other processes: all go on, or all stop."""
+    training = partial(
+        federated_averaging,
+        setup.plan,
+        setup.air,
+        setup.task.engine,
+        SharedNoise(setup.noise, group),
+        parameters=parameters,
+        first_round=first_round,
+    )
+    if group.size == 1:
+        return training(before_round=before_round, stop=stop)
 
     def together(index: int) -> None:
         if group.any(stop()):
@@ -148,19 +165,8 @@ def _rounds(
             raise Stopped
         group.merge(superposition)
 
-    return federated_averaging(
-        setup.plan,
-        setup.air,
-        setup.task.engine,
-        SharedNoise(setup.noise, group),
-        parameters=parameters,
-        first_round=first_round,
-        devices=group.share(setup.plan.scheduled),
-        before_round=together,
-        merge=merge,
-        # Alone, a stop is heeded between chunks; together, only where all processes meet.
-        stop=stop if group.size == 1 else lambda: False,
-    )
+    # A stop is heeded only where all processes meet, not between chunks.
+    return training(devices=group.share(setup.plan.scheduled), before_round=together, merge=merge)
 
 
 class _Recorder:
@@ -215,6 +221,8 @@ class _Recorder:
                 if self.state.round_index % every == 0:
                     self.directory.save(self.state)
                     saved = self.state.round_index
+                if self.group.size == 1 and stop() and self.state.round_index < self.setup.plan.rounds:
+                    raise Stopped
         except (Stopped, LostProcess) as reason:
             status, message = "stopped", f"Stopped before round {self.state.round_index}; --resume goes on from there."
             if isinstance(reason, LostProcess):
