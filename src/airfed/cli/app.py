@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError
 
 from airfed import __version__
 from airfed.cli import plan as plan_commands
+from airfed.cli import report as report_commands
 from airfed.cli import run as run_commands
 from airfed.problem import InfeasibleError
 
@@ -26,6 +27,7 @@ app.command(plan_commands.compare)
 app.command(plan_commands.new)
 app.command(run_commands.run)
 app.command(run_commands.data)
+app.command(report_commands.report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

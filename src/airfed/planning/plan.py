@@ -160,6 +160,7 @@ class Plan:
         return {
             "policy": self.policy,
             "num_devices": self.problem.fleet.num_devices,
+            "dimension": self.problem.learning.dimension,
             "num_scheduled": self.num_scheduled,
             "scheduled": self.scheduled.tolist(),
             "alignment": self.alignment,
