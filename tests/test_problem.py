@@ -80,7 +80,7 @@ def test_counts_are_whole_numbers(name, value):
 
 
 def test_constants_that_contradict_each_other():
-    with pytest.raises(ValueError, match="strong_convexity=11.0 <= smoothness=10.0"):
+    with pytest.raises(ValueError, match=r"strong_convexity=11\.0 <= smoothness=10\.0"):
         Learning(**{**LEARNING, "strong_convexity": 11.0})
     assert Learning(**{**LEARNING, "strong_convexity": 10.0}).contraction == 0.0
     with pytest.raises(ValueError, match="clip_norm"):
