@@ -16,6 +16,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,7 @@ def execute(
     directory = RunDirectory(out)
     with ExitStack() as stack:
         try:
-            if directory.exists and not resume:
-                raise RunError(f"Expected no run in {out}; give another --out, or --resume to go on with it.")
-            if resume and not directory.exists:
-                raise RunError(f"Expected a run to resume in {out}; there is none.")
+            directory.check(resume=resume)
             stack.enter_context(directory.locked())
             setup = prepare(scenario)
             stack.callback(setup.task.engine.close)
@@ -91,7 +89,15 @@ def execute(
             group.any(True)  # the other processes must not wait for a run that cannot begin
             raise
         group.any(False)
-        return recorder.run(on_start, on_round, stop)
+        try:
+            return recorder.run(on_start, on_round, stop)
+        except BrokenPipeError:  # of the terminal, not of the disk
+            raise
+        except OSError as error:
+            raise RunError(
+                f"Cannot write to {out}: {error.strerror or error}. "
+                "What was saved before is intact, and --resume goes on from it."
+            ) from None
 
 
 def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:
@@ -168,8 +174,8 @@ class _Recorder:
         else:
             directory.begin(scenario=setup.scenario.to_toml(), plan=setup.plan.to_dict(), manifest=manifest)
         path = directory.file("ledger.jsonl")
-        # A kill between run.json and the ledger's first line leaves none: nothing was transmitted then.
-        if path.exists() and path.stat().st_size:
+        # A kill before the ledger's first line is whole leaves none: nothing was transmitted then.
+        if path.exists() and b"\n" in path.read_bytes():
             self.ledger = Ledger.load(path, repair=True)
         else:
             path.unlink(missing_ok=True)
@@ -197,16 +203,18 @@ class _Recorder:
         rounds = _rounds(self.setup, self.group, parameters, first_round, before_round=self._charge, stop=stop)
         try:
             for done in rounds:
-                record = self._record(done)
+                quality = self._evaluate(done)
+                record = self._record(done, quality)
                 self.directory.append_metrics(record)
+                on_round(record)
+                # Before the state moves on: the last good model is what is saved, and a resume stops here again.
+                self._check_quality(done.index, quality)
                 self.state = Checkpoint(
                     round_index=done.index + 1, parameters=done.parameters, ledger_head=self.ledger.head
                 )
                 if self.state.round_index % every == 0:
-                    self._save()
+                    self.directory.save(self.state)
                     saved = self.state.round_index
-                on_round(record)
-                self._check_loss(record)
         except (Stopped, LostProcess) as reason:
             status, message = "stopped", f"Stopped before round {self.state.round_index}; --resume goes on from there."
             if isinstance(reason, LostProcess):
@@ -216,27 +224,18 @@ class _Recorder:
         except Diverged as error:
             status, message = "diverged", str(error)
         if saved != self.state.round_index:
-            self._save()
+            self.directory.save(self.state)
         if status != "stopped":
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
             self.directory.finish(self.setup.task.named_tensors(self.state.parameters), metadata)
         return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
 
-    def _check_loss(self, record: dict[str, Any]) -> None:
-        for name in ("loss", "test_loss"):
-            if record[name] is not None and not math.isfinite(record[name]):
-                if self.state.round_index < self.setup.plan.rounds:
-                    self.group.any(True)  # the others wait at the next round's beginning
-                raise Diverged(f"Round {record['round']}: the {name} is {record[name]}; try a smaller learning_rate.")
-
-    def _save(self) -> None:
-        try:
-            self.directory.save(self.state)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write the checkpoint of round {self.state.round_index} to {self.directory.path}: "
-                f"{error.strerror}. The older checkpoints are intact; make room and use --resume."
-            ) from None
+    def _check_quality(self, index: int, quality: dict[str, float]) -> None:
+        for name, value in quality.items():
+            if not math.isfinite(value):
+                if index + 1 < self.setup.plan.rounds:
+                    self.group.any(True)  # the other processes wait at the next round's beginning
+                raise Diverged(f"Round {index}: the {name} is {value}; try a smaller learning_rate.")
 
     def _charge(self, index: int) -> None:
         """Charge a round before it is transmitted; a round that repeats the very same signal is charged once."""
@@ -256,20 +255,23 @@ class _Recorder:
         )
         self.ledger.charge(charge, delta=plan.problem.budget.delta)
 
-    def _record(self, done: Round) -> dict[str, Any]:
-        plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run
+    def _evaluate(self, done: Round) -> dict[str, float]:
+        last = done.index + 1 == self.setup.plan.rounds
+        if last or done.index % self.setup.scenario.run.evaluate_every == 0:
+            return self.setup.task.evaluate(done.parameters)
+        return {}
+
+    def _record(self, done: Round, quality: dict[str, float]) -> dict[str, Any]:
+        plan, reception = self.setup.plan, done.reception
         transmitted = reception.power
         self.ledger.settle(done.index, transmitted)
         self.transmitted.append(transmitted)
-        last = done.index + 1 == plan.rounds
-        evaluate = last or done.index % run.evaluate_every == 0
-        quality = self.setup.task.evaluate(done.parameters) if evaluate else {}
         return {
             "round": done.index,
             "steps": done.steps,
-            "loss": quality.get("loss"),
-            "accuracy": quality.get("accuracy"),
-            "test_loss": quality.get("test_loss"),
+            "loss": _finite(quality.get("loss")),
+            "accuracy": _finite(quality.get("accuracy")),
+            "test_loss": _finite(quality.get("test_loss")),
             "update_norm_mean": reception.norm_mean,
             "update_norm_max": reception.norm_max,
             "clipped_share": reception.clipped / plan.num_scheduled,
@@ -283,8 +285,19 @@ class _Recorder:
             "power_planned_total": (done.index + 1) * float(np.sum(plan.power)),
             "power_transmitted_total": math.fsum(self.transmitted),
             "epsilon_round": plan.epsilon_round,
-            "epsilon_total": gaussian_epsilon(self.ledger.mu_total, plan.problem.budget.delta),
+            "epsilon_total": gaussian_epsilon(self._mu_so_far(done.index), plan.problem.budget.delta),
         }
+
+    def _mu_so_far(self, index: int) -> float:
+        """√Σμ² up to the latest charge of the round: one that is repeated must not count those charged after it."""
+        charges = self.ledger.charges
+        count = 1 + max(n for n, charge in enumerate(charges) if charge.round_index == index)
+        return Ledger(path=self.ledger.path, header={}, charges=charges[:count]).mu_total
+
+
+def _finite(value: float | None) -> float | None:
+    """The value, or None where it cannot be written as JSON."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _manifest(setup: Setup) -> dict[str, Any]:
@@ -303,6 +316,7 @@ def _manifest(setup: Setup) -> dict[str, Any]:
     }
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
