@@ -253,8 +253,8 @@ def test_lemma_2_needs_a_small_learning_rate():
 
 
 # Validity: noisy FedAvg on strongly convex quadratics, L_k(w) = ½ (w − b_k)ᵀ A (w − b_k), known ζ, ϱ, G and τ = 1/ζ.
-# ϖ is taken from the simulation itself: the largest gradient of a local step, or accumulated upload of a round, that any
-# device had in any of the runs. With it the clip never acts and the paper's assumption holds along every trajectory.
+# ϖ is taken from the simulation itself: the largest gradient of a local step, or accumulated upload of a round, that
+# any device had in any of the runs. With it the clip never acts and the assumption holds along every trajectory.
 
 SEEDS = 400
 NUM_DEVICES, DIMENSION, TOTAL_STEPS = 6, 8, 12

@@ -80,7 +80,7 @@ def test_counts_are_whole_numbers(name, value):
 
 
 def test_constants_that_contradict_each_other():
-    with pytest.raises(ValueError, match="strong_convexity=11.0 <= smoothness=10.0"):
+    with pytest.raises(ValueError, match=r"strong_convexity=11\.0 <= smoothness=10\.0"):
         Learning(**{**LEARNING, "strong_convexity": 11.0})
     assert Learning(**{**LEARNING, "strong_convexity": 10.0}).contraction == 0.0
     with pytest.raises(ValueError, match="clip_norm"):
@@ -149,12 +149,15 @@ def test_single_precision_does_not_spread():
     }
     learning = Learning(**narrow)
     assert all(type(getattr(learning, name)) is float for name, value in LEARNING.items() if isinstance(value, float))
+    assert type(Link(noise_std=np.float32(0.1)).noise_std) is float
+    budget = Budget(**{name: np.float32(value) for name, value in BUDGET.items()})
+    assert {type(getattr(budget, name)) for name in BUDGET} == {float}
     assert type(learning.dimension) is type(learning.total_steps) is int
     problem = Problem(
         fleet=Fleet(gain=np.array([0.2, 1.0], dtype=np.float32), peak_power=np.float32(1.0)),
         link=Link(noise_std=np.float32(0.1)),
         learning=learning,
-        budget=Budget(**{name: np.float32(value) for name, value in BUDGET.items()}),
+        budget=budget,
     )
     decision = plan(problem)
     assert type(decision.alignment) is float

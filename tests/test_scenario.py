@@ -348,9 +348,9 @@ def test_override():
     assert (world.policy.rounds, world.seed) == (None, 3)
     assert changed.override({"policy.rounds": None}).policy.rounds is None
     assert changed.folder == world.folder
-    with pytest.raises(ScenarioError, match="policy.rounds=0 >= 1"):
+    with pytest.raises(ScenarioError, match=r"policy\.rounds=0 >= 1"):
         world.override({"policy.rounds": 0})
-    with pytest.raises(ScenarioError, match="Unknown key 'policy.round'"):
+    with pytest.raises(ScenarioError, match=r"Unknown key 'policy\.round'"):
         world.override({"policy.round": 1})
     with pytest.raises(ScenarioError, match=r"seed\.x"):
         world.override({"seed.x": 1})

@@ -60,11 +60,11 @@ def test_algorithm_1_takes_the_best_of_the_printed_pairs(random_problem, decades
 def test_all_devices_of_equal_strength_belong_to_a_printed_set(random_problem):
     # K_c = {k | c_k ≥ c_j}: with ties it holds more devices than its number in the list says.
     rng = np.random.default_rng(0)
-    for _ in range(50):
+    for _ in range(200):
         gain = rng.choice([0.1, 0.5, 2.0], 8)
-        problem = random_problem(rng, gain=gain)
-        power = np.where(rng.random(8) < 0.5, 0.1, 1.0)
-        problem = dataclasses.replace(problem, fleet=Fleet(gain=gain, peak_power=power))
+        fleet = Fleet(gain=gain, peak_power=np.where(rng.random(8) < 0.5, 0.01, 1.0))
+        budget = Budget(epsilon=1e6, delta=1e-3, total_power=10 ** rng.uniform(-2, 2))
+        problem = dataclasses.replace(random_problem(rng, gain=gain), fleet=fleet, budget=budget)
         scheduled, theta = solve_p2(problem, 1)
         best = min(psi(problem, len(members), value) for members, value in printed_pairs(problem, 1))
         assert psi(problem, scheduled.size, theta) == pytest.approx(best, rel=1e-12)
@@ -281,6 +281,20 @@ def test_lemma_7_value_of_full_participation_needs_the_half():
     assert size * theta >= 1 / math.sqrt(2 / (4 * m) ** 2 - 8 / 1000.0)
     assert psi(problem, size, theta) > full_participation(problem, 1)
     assert not beats_full_participation(problem, num_scheduled=size, alignment=theta, rounds=1)
+
+
+def test_lemma_7_cannot_be_had_for_less():
+    # One device of 1,000: then 4(1 − |K|/N)² is all but the 4 that the lemma puts in its place, and the condition is
+    # all but necessary. Here 8/(dσ²) is half of 1/(N²m²).
+    problem = lemma_7_example(total_power=1e9)
+    fleet = Fleet(gain=np.append(np.full(999, 0.01), 1e3), peak_power=1.0)
+    num_times_m = 1000 * 0.01
+    noisy = dataclasses.replace(problem, fleet=fleet, link=Link(noise_std=math.sqrt(16 * num_times_m**2 / 1000)))
+    least = math.sqrt(2) * num_times_m  # |K|θ
+    assert not beats_full_participation(noisy, num_scheduled=1, alignment=least * (1 - 1e-9), rounds=1)
+    assert beats_full_participation(noisy, num_scheduled=1, alignment=least * (1 + 1e-9), rounds=1)
+    assert psi(noisy, 1, least) == pytest.approx(full_participation(noisy, 1), rel=2e-3)
+    assert psi(noisy, 1, 0.99 * least) > full_participation(noisy, 1)
 
 
 def test_lemma_7_is_silent_where_it_is_void_or_not_met():
