@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence, seeds
-from airfed.planning import limits
+from airfed.planning import limits, uncertain
 from airfed.planning.exact import best_schedule
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
@@ -72,10 +72,11 @@ def plan(
     if policy == "optimal":
         return _optimal(problem, candidates)
     if policy == "paper":
-        scheduled, alignment, chosen, notes = alternate(problem, rounds=rounds)
-        return Plan(
+        scheduled, alignment, chosen, notes = alternate(uncertain.trusting(problem), rounds=rounds)
+        decision = Plan(
             problem=problem, policy=policy, scheduled=scheduled, alignment=alignment, rounds=chosen, notes=notes
         )
+        return uncertain.backed_off(decision)
     devices = _RULES[policy](problem, size, threshold, seed)
     return _best_for_devices(problem, policy, devices, candidates)
 
@@ -114,6 +115,8 @@ def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]
 
 
 def _optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
+    if uncertain.matters(problem):
+        return uncertain.optimal(problem, rounds)
     learning, fleet = problem.learning, problem.fleet
     choice = best_schedule(
         fleet.gain,
