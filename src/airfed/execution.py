@@ -11,21 +11,39 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import logging
 import math
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 import airfed
-from airfed.privacy import gaussian_epsilon
-from airfed.privacy.ledger import BudgetExhausted, Charge, Ledger, LedgerError
+from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError
 from airfed.runs import Checkpoint, RunDirectory, RunError
 from airfed.scenario import Scenario
 from airfed.training import Diverged, Round, Setup, Stopped, federated_averaging, prepare
+
+_LOG = logging.getLogger(__name__)
+
+# Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one: with
+# the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
+UNNOISED: Final = (
+    "loss",
+    "update_norm_mean",
+    "update_norm_max",
+    "clipped_share",
+    "refused",
+    "missing",
+    "fading_error",
+    "noise_error",
+    "signal_to_noise_db",
+    "power_transmitted",
+    "power_transmitted_total",
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,12 +109,10 @@ class _Recorder:
         else:
             directory.begin(scenario=setup.scenario.to_toml(), plan=setup.plan.to_dict(), manifest=manifest)
         path = directory.file("ledger.jsonl")
-        # A kill between run.json and the ledger's first line leaves none: nothing was transmitted then.
-        if path.exists() and path.stat().st_size:
-            self.ledger = Ledger.load(path, repair=True)
-        else:
-            path.unlink(missing_ok=True)
-            self.ledger = Ledger.create(path, _ledger_header(setup))
+        self.ledger = Ledger.resume(path, _ledger_header(setup))
+        for record in directory.read_metrics():
+            if self.ledger.find(record["round"]) is None:
+                raise LedgerError(f"{path}: round {record['round']} was trained, and its charge is gone.")
         start = directory.latest()
         if start is None:
             start = Checkpoint(round_index=0, parameters=setup.task.initial_parameters, ledger_head=self.ledger.head)
@@ -104,7 +120,7 @@ class _Recorder:
             raise LedgerError(f"{path}: lines that the checkpoint of round {start.round_index} has seen are gone.")
         self.state = start
         directory.rewind_metrics(start.round_index)
-        self.transmitted = math.fsum(record["power_transmitted"] for record in directory.read_metrics())
+        self.transmitted = math.fsum(record["power_transmitted"] or 0.0 for record in directory.read_metrics())
 
     def run(
         self,
@@ -166,31 +182,28 @@ class _Recorder:
     def _charge(self, index: int) -> None:
         """Charge a round before it is transmitted; a round that repeats the very same signal is charged once."""
         plan = self.setup.plan
-        earlier = self.ledger.find(index)
-        if earlier is not None and self.setup.noise.repeatable:
+        if self.setup.noise.repeatable and self.ledger.find(index) is not None:
             return
         power = float(np.sum(plan.power))
         self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
-        charge = Charge(
-            round_index=index,
-            attempt=0 if earlier is None else earlier.attempt + 1,
-            devices=plan.num_scheduled,
-            alignment=plan.alignment,
-            mu=plan.mu_round,
-            power_planned=power,
+        self.ledger.charge(
+            index, devices=plan.num_scheduled, alignment=plan.alignment, mu=plan.mu_round, power=power
         )
-        self.ledger.charge(charge, delta=plan.problem.budget.delta)
 
     def _record(self, done: Round) -> dict[str, Any]:
         plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run
         transmitted = math.fsum(reception.energy.tolist())
-        self.ledger.settle(done.index, transmitted)
+        self.ledger.settle(done.index, None if run.record == "private" else transmitted)
         self.transmitted += transmitted
+        charge = self.ledger.find(done.index)
+        assert charge is not None  # `settle` has looked
+        if reception.refused.size:
+            _LOG.warning("round %d: NaN or Inf from devices %s; counted as zero", done.index, reception.refused)
         last = done.index + 1 == plan.rounds
         evaluate = last or done.index % run.evaluate_every == 0
         quality = self.setup.task.evaluate(done.parameters) if evaluate else {}
         norms = reception.norms[np.isfinite(reception.norms)]
-        return {
+        record = {
             "round": done.index,
             "steps": done.steps,
             "loss": quality.get("loss"),
@@ -208,9 +221,12 @@ class _Recorder:
             "power_transmitted": transmitted,
             "power_planned_total": (done.index + 1) * float(np.sum(plan.power)),
             "power_transmitted_total": self.transmitted,
-            "epsilon_round": plan.epsilon_round,
-            "epsilon_total": gaussian_epsilon(self.ledger.mu_total, plan.problem.budget.delta),
+            "epsilon_round": charge.epsilon_round,
+            "epsilon_total": charge.epsilon_total,
         }
+        if run.record == "private":
+            record |= dict.fromkeys(UNNOISED)
+        return record
 
 
 def _check_loss(record: dict[str, Any]) -> None:
@@ -258,7 +274,7 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
 
 def _ledger_header(setup: Setup) -> dict[str, Any]:
     plan = setup.plan
-    budget = plan.problem.budget
+    budget, link = plan.problem.budget, plan.problem.link
     return {
         "scenario": setup.scenario.name,
         "unit": "device",
@@ -268,7 +284,11 @@ def _ledger_header(setup: Setup) -> dict[str, Any]:
         "scope": budget.scope,
         "formula": budget.formula,
         "total_power": budget.total_power,
-        "noise_std": plan.problem.link.noise_std,
+        "noise_std": link.noise_std,
+        "amplification": plan.amplification,
+        "estimation_error": link.estimation_error,
+        "estimation_failure": link.estimation_failure,
+        "trust_estimates": link.trust_estimates,
         "privacy": setup.noise.privacy,
         "devices": plan.scheduled.tolist(),
     }
