@@ -1,0 +1,141 @@
+"""The attack: devices send ±ϖu on orthogonal directions u, and an adversary guesses the signs from what is received.
+
+The score ⟨y, u⟩/σ of a canary is N(±θ/σ, 1), whatever the dimension, so that m devices with orthogonal canaries are m
+independent trials a round. Signs stay the same for a whole training, so that the sum of a canary's I scores over √I is
+one trial against the whole trajectory, N(±θ√I/σ, 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.auditing.engines import ScriptedEngine
+from airfed.auditing.statistics import Vector, guessing_bound, parametric_bounds
+from airfed.auditing.subject import Subject
+from airfed.training import federated_averaging
+
+FAIL_LEVEL: Final = 1e-6  # of a bound that refutes a claim
+REPORT_LEVEL: Final = 0.01  # of the bounds that are shown
+_MOST_CANARIES: Final = 256
+_FEWEST_TRAJECTORIES: Final = 1000
+_MOST_EXTRA_ROUNDS: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scores:
+    """Scores times the sign that was sent: N(μ/2, 1) where the sensitivity is that of replacing a device.
+
+    Args:
+        single: one per canary and round.
+        whole: one per canary and training.
+    """
+
+    single: Vector
+    whole: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the scores prove about a μ.
+
+    Args:
+        claimed: the μ of the plan.
+        lower: parametric lower bound at `REPORT_LEVEL`.
+        guessing: Clopper-Pearson lower bound at `REPORT_LEVEL`.
+        strict, strict_guessing: the same at `FAIL_LEVEL`: above the claim, it is refuted.
+        upper: parametric upper bound at `FAIL_LEVEL`: far below the claim, it is loose.
+        trials: scores on both sides together.
+    """
+
+    claimed: float
+    lower: float
+    guessing: float
+    strict: float
+    strict_guessing: float
+    upper: float
+    trials: int
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is too low, at level 1e-6."""
+        return max(self.strict, self.strict_guessing) > self.claimed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures under their names."""
+        return {
+            "claimed": self.claimed,
+            "lower": self.lower,
+            "lower_clopper_pearson": self.guessing,
+            "lower_strict": self.strict,
+            "lower_strict_clopper_pearson": self.strict_guessing,
+            "upper_strict": self.upper,
+            "trials": self.trials,
+        }
+
+
+def evidence(scores: Vector, claimed: float, *, replaces: bool) -> Evidence:
+    """Return what scores prove; where a neighbour adds or removes a device, ± is two steps and μ half of it."""
+    share = 1.0 if replaces else 0.5
+    lower, _ = parametric_bounds(scores, REPORT_LEVEL)
+    strict, upper = parametric_bounds(scores, FAIL_LEVEL / 2)
+    return Evidence(
+        claimed=claimed,
+        lower=share * lower,
+        guessing=share * guessing_bound(scores, REPORT_LEVEL),
+        strict=share * strict,
+        strict_guessing=share * guessing_bound(scores, FAIL_LEVEL / 2),
+        upper=share * upper,
+        trials=scores.size,
+    )
+
+
+def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores:
+    """Return the scores of at least `trials` canaries a side, sent through the real round loop.
+
+    Raises:
+        NoiseFault: the loop itself finds the noise wanting.
+    """
+    devices = subject.strongest(_MOST_CANARIES)
+    rounds = subject.plan.rounds
+    trainings = math.ceil(2 * trials / (devices.size * rounds))
+    wanted = math.ceil(_FEWEST_TRAJECTORIES / devices.size)
+    trainings = max(trainings, min(wanted, 1 + _MOST_EXTRA_ROUNDS // rounds))
+    single, whole = [], []
+    for repetition in range(trainings):
+        scores = _training(subject, rng, devices, repetition)
+        single.append(scores.ravel())
+        whole.append(scores.sum(axis=0) / math.sqrt(rounds))
+    return Scores(single=np.concatenate(single), whole=np.concatenate(whole))
+
+
+def _training(subject: Subject, rng: np.random.Generator, devices: NDArray[np.intp], repetition: int) -> Vector:
+    """Signed scores (I, m) of one whole training."""
+    dimension = max(2, devices.size)
+    directions, _ = np.linalg.qr(rng.normal(size=(dimension, devices.size)))
+    signs = rng.choice((-1.0, 1.0), devices.size)
+    canaries = (2 * subject.air.clip_norm * signs[:, None] * directions.T).astype(np.float32)
+    received = np.stack(list(_received(subject, ScriptedEngine(devices, canaries), repetition)))
+    return np.asarray(received @ directions * signs / subject.noise_std)
+
+
+def _received(subject: Subject, engine: ScriptedEngine, repetition: int) -> Iterator[Vector]:
+    plan = subject.resized(dimension=engine.dimension)
+    start = np.zeros(engine.dimension, np.float32)
+    noise = subject.noise(repetition)
+    for done in federated_averaging(plan, subject.air, engine, noise, parameters=start):
+        yield done.reception.received
+
+
+def roc(scores: Vector, points: int = 101) -> tuple[Vector, Vector]:
+    """Return (false positives, true positives) over thresholds: s ≥ t taken for +, with −s the scores of the other side."""
+    thresholds = np.quantile(np.concatenate([scores, -scores]), np.linspace(0, 1, points))
+    ordered = np.sort(scores)
+    true = 1 - np.searchsorted(ordered, thresholds, side="left") / scores.size
+    false = np.searchsorted(ordered, -thresholds, side="right") / scores.size
+    return false, true
