@@ -227,14 +227,14 @@ class Superposition:
         if self.plain is not None:
             fading = _norm((self.signal - self.plain).astype(np.float64) * self._quantum) / scale
         received = signal + noise
-        power = float(np.dot(noise, noise))
+        power = _square(noise)
         refused = self.heard & np.isnan(self.norms)
         return Reception(
             received=received,
             estimate=received / scale,
             fading_error=fading,
             noise_error=_norm(noise) / scale,
-            signal_to_noise=float(np.dot(signal, signal)) / power if power else math.inf,
+            signal_to_noise=_square(signal) / power if power else math.inf,
             norms=self.norms,
             clipped=int(np.count_nonzero(self.norms > self.air.clip_norm)),
             refused=self.air.scheduled[refused],
@@ -258,5 +258,10 @@ class Superposition:
         return total
 
 
+def _square(vector: Vector) -> float:
+    """‖vector‖²; not by BLAS, whose threads change the last bits and contend with those of the engine."""
+    return float(np.add.reduce(np.square(vector)))
+
+
 def _norm(vector: Vector) -> float:
-    return math.sqrt(float(np.dot(vector, vector)))
+    return math.sqrt(_square(vector))

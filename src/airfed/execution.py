@@ -29,8 +29,8 @@ from airfed.training import Diverged, Round, Setup, Stopped, federated_averaging
 
 _LOG = logging.getLogger(__name__)
 
-# Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one: with
-# the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
+# Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one:
+# with the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
 UNNOISED: Final = (
     "loss",
     "update_norm_mean",
@@ -186,9 +186,7 @@ class _Recorder:
             return
         power = float(np.sum(plan.power))
         self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
-        self.ledger.charge(
-            index, devices=plan.num_scheduled, alignment=plan.alignment, mu=plan.mu_round, power=power
-        )
+        self.ledger.charge(index, devices=plan.num_scheduled, alignment=plan.alignment, mu=plan.mu_round, power=power)
 
     def _record(self, done: Round) -> dict[str, Any]:
         plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run

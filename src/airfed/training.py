@@ -159,7 +159,7 @@ def noise_source(scenario: Scenario, gain: NDArray[np.float64], data_digest: str
 def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
     """Raise where the noise that privacy rests on is missing or of another size than planned."""
     dimension = noise.size
-    variance = float(np.dot(noise, noise)) / dimension / noise_std**2
+    variance = float(np.add.reduce(np.square(noise / noise_std))) / dimension
     tolerance = _NOISE_SIGMAS * np.sqrt(2.0 / dimension)
     if not np.all(np.isfinite(noise)) or variance == 0.0:
         raise NoiseFault("The receiver's noise is missing: nothing would be private.")

@@ -1,7 +1,6 @@
 """Updates that an adversary would send to find a hole in clipping.
 
-Each family is a function (rng, tensor sizes, ϖ, local steps) -> flat update; what a mistake in the clip would let through
-is the reason for each.
+Each family is a function (rng, tensor sizes, ϖ, local steps) -> flat update, aimed at one mistake in the clip.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from airfed.auditing.statistics import norm
 
 Update = NDArray[Any]
 Shape = tuple[int, ...]
@@ -29,7 +30,7 @@ STEPS: Final = (1, 2, 5, 20)
 def direction(rng: np.random.Generator, size: int) -> NDArray[np.float64]:
     """Return a random unit vector."""
     vector = rng.normal(size=size)
-    return np.asarray(vector / np.linalg.norm(vector))
+    return np.asarray(vector / norm(vector))
 
 
 def _huge(rng: np.random.Generator, shape: Shape, clip: float, steps: int) -> Update:

@@ -169,7 +169,7 @@ def accounting_check(subject: Subject) -> Check:
         name="accounting",
         passed=not wrong,
         finding="; ".join(wrong)
-        or f"ε = {plan.epsilon_round:.5g} a round and {plan.epsilon_total:.5g} in all follow from μ = {plan.mu_round:.5g}",
+        or f"ε = {plan.epsilon_round:.5g} a round, {plan.epsilon_total:.5g} in all follow from μ = {plan.mu_round:.5g}",
         figures={"mu_round": plan.mu_round, "mu_total": plan.mu_total, "epsilon_budget": budget.epsilon},
     )
 

@@ -8,12 +8,10 @@ one trial against the whole trajectory, N(±θ√I/σ, 1).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from airfed.auditing.engines import ScriptedEngine
 from airfed.auditing.statistics import Vector, guessing_bound, parametric_bounds
@@ -22,9 +20,8 @@ from airfed.training import federated_averaging
 
 FAIL_LEVEL: Final = 1e-6  # of a bound that refutes a claim
 REPORT_LEVEL: Final = 0.01  # of the bounds that are shown
-_MOST_CANARIES: Final = 256
+_CROWD: Final = 256  # canaries a round
 _FEWEST_TRAJECTORIES: Final = 1000
-_MOST_EXTRA_ROUNDS: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,39 +98,25 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
     Raises:
         NoiseFault: the loop itself finds the noise wanting.
     """
-    devices = subject.strongest(_MOST_CANARIES)
-    rounds = subject.plan.rounds
-    trainings = math.ceil(2 * trials / (devices.size * rounds))
-    wanted = math.ceil(_FEWEST_TRAJECTORIES / devices.size)
-    trainings = max(trainings, min(wanted, 1 + _MOST_EXTRA_ROUNDS // rounds))
+    plan, air = subject.crowd(_CROWD)
+    trainings = math.ceil(max(2 * trials / (_CROWD * plan.rounds), _FEWEST_TRAJECTORIES / _CROWD))
+    directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CROWD)))
+    start = np.zeros(_CROWD, np.float32)
     single, whole = [], []
     for repetition in range(trainings):
-        scores = _training(subject, rng, devices, repetition)
+        signs = rng.choice((-1.0, 1.0), _CROWD)
+        canaries = (2 * air.clip_norm * signs[:, None] * directions.T).astype(np.float32)
+        engine = ScriptedEngine(plan.scheduled, canaries)
+        training = federated_averaging(plan, air, engine, subject.noise(repetition), parameters=start)
+        received = np.stack([done.reception.received for done in training])
+        scores = received @ directions * signs / subject.noise_std  # (I, m)
         single.append(scores.ravel())
-        whole.append(scores.sum(axis=0) / math.sqrt(rounds))
+        whole.append(scores.sum(axis=0) / math.sqrt(plan.rounds))
     return Scores(single=np.concatenate(single), whole=np.concatenate(whole))
 
 
-def _training(subject: Subject, rng: np.random.Generator, devices: NDArray[np.intp], repetition: int) -> Vector:
-    """Signed scores (I, m) of one whole training."""
-    dimension = max(2, devices.size)
-    directions, _ = np.linalg.qr(rng.normal(size=(dimension, devices.size)))
-    signs = rng.choice((-1.0, 1.0), devices.size)
-    canaries = (2 * subject.air.clip_norm * signs[:, None] * directions.T).astype(np.float32)
-    received = np.stack(list(_received(subject, ScriptedEngine(devices, canaries), repetition)))
-    return np.asarray(received @ directions * signs / subject.noise_std)
-
-
-def _received(subject: Subject, engine: ScriptedEngine, repetition: int) -> Iterator[Vector]:
-    plan = subject.resized(dimension=engine.dimension)
-    start = np.zeros(engine.dimension, np.float32)
-    noise = subject.noise(repetition)
-    for done in federated_averaging(plan, subject.air, engine, noise, parameters=start):
-        yield done.reception.received
-
-
 def roc(scores: Vector, points: int = 101) -> tuple[Vector, Vector]:
-    """Return (false positives, true positives) over thresholds: s ≥ t taken for +, with −s the scores of the other side."""
+    """Return (false positives, true positives) over thresholds; the other side's scores are −s."""
     thresholds = np.quantile(np.concatenate([scores, -scores]), np.linspace(0, 1, points))
     ordered = np.sort(scores)
     true = 1 - np.searchsorted(ordered, thresholds, side="left") / scores.size

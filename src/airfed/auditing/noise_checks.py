@@ -26,7 +26,7 @@ _BLOCKS: Final = 16  # parts of a round's noise that are looked at one by one: l
 _FEWEST_DIMENSION: Final = 4096
 _MOST_CORRELATED: Final = 16_384
 _MOST_ROUNDS: Final = 50
-_MOST_EQUAL: Final = 8  # equal doubles among a million or two happen by chance once in ten thousand audits; eight do not
+_MOST_EQUAL: Final = 8  # among a million doubles two are equal by chance once in some thousand audits; nine are not
 
 
 def noise_checks(subject: Subject, *, samples: int) -> list[Check]:
@@ -144,8 +144,8 @@ def _key(subject: Subject, source: NoiseSource) -> Check:
         right = source.privacy == "simulated" and np.array_equal(first, again)
         kept = "a round's noise repeats exactly" if right else "a repeated round's noise is not the same"
     else:
-        stores = [field.name for field in dataclasses.fields(source)] if dataclasses.is_dataclass(source) else []
-        right = source.privacy == "secure" and not np.any(first == again) and not stores
+        kept_fields = vars(source) or (dataclasses.is_dataclass(source) and dataclasses.fields(source))
+        right = source.privacy == "secure" and not np.any(first == again) and not kept_fields
         kept = "the noise is fresh and nothing of it is kept" if right else "the secure noise repeats or is kept"
     finding = f"{kept}; with another {', '.join(reused)} it is used again" if reused else kept
     return Check(name="noise key", passed=right and not reused, finding=finding, figures={"reused": reused})

@@ -31,8 +31,8 @@ class Account:
 def verified_ledger(directory: RunDirectory) -> Account:
     """Return the ledger of a run once everything that can be checked about it is.
 
-    The chain of hashes; the totals of each line; that the lines which the newest checkpoint has seen are there; that every
-    round in the metrics was charged, and settled with the power that the metrics say.
+    The chain of hashes; the totals of each line; that the lines which the newest checkpoint has seen are there; that
+    every round in the metrics was charged, and settled with the power that the metrics say.
 
     Raises:
         RunError: there is no run.

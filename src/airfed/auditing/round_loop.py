@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from airfed.auditing.adversary import FAMILIES, SHAPES
 from airfed.auditing.engines import Neighbour, ScriptedEngine
 from airfed.auditing.sensitivity import RTOL, some_devices
-from airfed.auditing.statistics import Check
+from airfed.auditing.statistics import Check, norm
 from airfed.auditing.subject import Subject
 from airfed.learning.engine import Engine
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
@@ -32,7 +32,7 @@ _MOST_DIMENSION: Final = 200_000
 
 
 def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]:
-    """Return what neighbouring trainings found: by how much they differ, and whether only the noised signal gets out."""
+    """Return by how much neighbouring trainings differ, and whether only the noised signal gets out."""
     claim = subject.largest_difference * (1.0 if subject.replaces else 2.0)
     largest, honest, count = 0.0, True, 0
     try:
@@ -41,7 +41,7 @@ def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]
             slack = 4e-16 * subject.noise_std * math.sqrt(plan.problem.learning.dimension)  # the noise's rounding
             ones, others = list(_train(subject, plan, plus)), list(_train(subject, plan, minus))
             for one, other in zip(ones, others, strict=True):
-                moved = float(np.linalg.norm(one.reception.received - other.reception.received))
+                moved = norm(one.reception.received - other.reception.received)
                 largest = max(largest, moved - slack)
             honest &= _only_noised(subject, plan, ones) and _only_noised(subject, plan, others)
     except NoiseFault as fault:
@@ -67,7 +67,7 @@ def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]
 
 def _neighbours(subject: Subject, rng: np.random.Generator) -> Iterator[tuple[Plan, Engine, Engine]]:
     """Plans with 1 to 20 local steps a round, and two engines each that differ in one device's data."""
-    device = int(subject.strongest(1)[0])
+    device = int(subject.air.scheduled[subject.strongest(1)[0]])
     devices = np.union1d(some_devices(subject, rng, _DEVICES), [device]).astype(np.intp)
     for steps in (1, 2, 5, 20):
         plan = _stepped(subject, dimension=64, steps=steps)
@@ -83,11 +83,11 @@ def _neighbours(subject: Subject, rng: np.random.Generator) -> Iterator[tuple[Pl
     for shape in (*SHAPES[:4], (own,)):
         family = FAMILIES[int(rng.integers(len(FAMILIES)))]
         updates = 3 * clip * rng.normal(size=(devices.size, sum(shape)))
-        worlds = []
-        for sign in (1, -1):
-            updates[devices == device] = sign * family(rng, shape, clip, 1)
-            worlds.append(ScriptedEngine(devices, updates.copy()))
-        yield _stepped(subject, dimension=sum(shape), steps=1), *worlds
+        replaced = family(rng, shape, clip, 1)
+        updates[devices == device] = replaced
+        plus_script = ScriptedEngine(devices, updates.copy())
+        updates[devices == device] = -replaced
+        yield _stepped(subject, dimension=sum(shape), steps=1), plus_script, ScriptedEngine(devices, updates)
 
 
 def _stepped(subject: Subject, *, dimension: int, steps: int) -> Plan:

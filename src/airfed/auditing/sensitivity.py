@@ -1,7 +1,7 @@
 """How far can one device move what is received? Adversarial pairs of updates, with the noise off.
 
-Claimed: the received signals of two neighbours differ by at most μσ, which is 2θ where a device's data is replaced and θ
-where a device is added or removed. The pairs go through `Superposition`, in many shapes.
+Claimed: the received signals of two neighbours differ by at most μσ, which is 2θ where a device's data is replaced and
+θ where a device is added or removed. The pairs go through `Superposition`, in many shapes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from airfed.air import Reception
 from airfed.auditing.adversary import FAMILIES, SHAPES, STEPS, Family, Shape, Update
-from airfed.auditing.statistics import Check
+from airfed.auditing.statistics import Check, norm
 from airfed.auditing.subject import Subject
 
 RTOL: Final = 1e-6
@@ -94,8 +94,8 @@ def _attack(subject: Subject, rng: np.random.Generator, tally: _Tally, *, device
     others = np.setdiff1d(some_devices(subject, rng, int(rng.integers(0, 4))), [device])
     common = 10 * subject.air.clip_norm * rng.normal(size=(others.size, update.size))
     plus, minus, absent = (_receive(subject, device, sent, others, common) for sent in (update, -update, None))
-    moved = float(np.linalg.norm(plus.received - minus.received))
-    alone = max(float(np.linalg.norm(world.received - absent.received)) for world in (plus, minus))
+    moved = norm(plus.received - minus.received)
+    alone = max(norm(world.received - absent.received) for world in (plus, minus))
     tally.finite &= math.isfinite(moved) and math.isfinite(alone)
     tally.moved, tally.alone = max(tally.moved, moved), max(tally.alone, alone)
     if not np.isfinite(update).all():

@@ -33,6 +33,11 @@ class Check:
     figures: dict[str, Any]
 
 
+def norm(vector: Vector) -> float:
+    """Return the 2-norm; not by BLAS, whose threads are slow to wake for short vectors."""
+    return math.sqrt(float(np.add.reduce(np.square(vector))))
+
+
 def parametric_bounds(scores: Vector, level: float) -> tuple[float, float]:
     """Return (lower, upper) bounds on μ, each wrong with probability `level`, for scores that are N(μ/2·s, s²).
 
@@ -57,8 +62,8 @@ def parametric_bounds(scores: Vector, level: float) -> tuple[float, float]:
 def guessing_bound(scores: Vector, level: float) -> float:
     """Return a lower bound on μ, wrong with probability `level`, that takes nothing for granted about the scores.
 
-    Guess each canary's sign by that of its score. Against μ-Gaussian-DP no test guesses right more often than Φ(μ/2), so
-    the Clopper-Pearson bound p on the share of right guesses gives μ ≥ 2Φ⁻¹(p).
+    Guess each canary's sign by that of its score. Against μ-Gaussian-DP no test guesses right more often than Φ(μ/2),
+    so the Clopper-Pearson bound p on the share of right guesses gives μ ≥ 2Φ⁻¹(p).
     """
     count = scores.size
     right = int(np.count_nonzero(scores > 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from airfed import planning
 from airfed.air import Air
 from airfed.noise import NoiseSource
 from airfed.planning import Plan
+from airfed.problem import Fleet
 from airfed.runs import RunDirectory
 from airfed.scenario import Scenario
 from airfed.training import air_of, noise_source
@@ -81,8 +83,28 @@ class Subject:
         return replace(self.plan, problem=problem, rounds=self.plan.rounds if rounds is None else rounds)
 
     def strongest(self, most: int) -> NDArray[np.intp]:
-        """Return up to `most` scheduled devices that arrive within 0.1% of the strongest."""
+        """Return positions in K of up to `most` devices that arrive within 0.1% of the strongest, ascending."""
         amplitude = np.abs(self.air.coefficient.real)
         near = np.flatnonzero(amplitude >= 0.999 * amplitude.max())
         order = np.argsort(-amplitude[near], kind="stable")
-        return np.sort(self.air.scheduled[near[order[:most]]])
+        return np.sort(near[order[:most]])
+
+    def crowd(self, count: int) -> tuple[Plan, Air]:
+        """Return plan and air of `count` copies of the strongest devices, for a model of dimension `count`.
+
+        What a device adds to the sum does not depend on how many there are: a crowd gives as many trials a round.
+        """
+        places = self.strongest(count)
+        places = np.tile(places, math.ceil(count / places.size))[:count]
+        fleet = self.plan.problem.fleet
+        devices = self.air.scheduled[places]
+        crowd = Fleet(gain=fleet.gain[devices], peak_power=fleet.peak_power[devices])
+        plan = self.resized(dimension=count)
+        plan = replace(plan, problem=replace(plan.problem, fleet=crowd), scheduled=np.arange(count))
+        air = replace(
+            self.air,
+            scheduled=plan.scheduled,
+            transmit_amplitude=self.air.transmit_amplitude[places],
+            coefficient=self.air.coefficient[places],
+        )
+        return plan, air
