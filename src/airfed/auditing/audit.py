@@ -139,8 +139,8 @@ def audit(
     except NoiseFault as fault:
         checks.append(Check(name="canaries", passed=False, finding=str(fault), figures={}))
         return _concluded(subject, checks, started)
-    each = evidence(scores.single, subject.plan.mu_round, replaces=subject.replaces)
-    whole = evidence(scores.whole, subject.plan.mu_total, replaces=subject.replaces)
+    each = evidence(scores.single, subject.plan.mu_round)
+    whole = evidence(scores.whole, subject.plan.mu_total)
     delta = subject.plan.problem.budget.delta
     checks += [
         _claim_check("canaries", "one round", each, subject.plan.epsilon_round, delta),

@@ -2,7 +2,8 @@
 
 The score ⟨y, u⟩/σ of a canary is N(±θ/σ, 1), whatever the dimension, so that m devices with orthogonal canaries are m
 independent trials a round. Signs stay the same for a whole training, so that the sum of a canary's I scores over √I is
-one trial against the whole trajectory, N(±θ√I/σ, 1).
+one trial against the whole trajectory, N(±θ√I/σ, 1). Where neighbours add or remove a device, a canary is sent or not
+sent at all, and half of the claimed μ is taken off the scores, so that they are N(±μ/2, 1) all the same.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FEWEST_TRAJECTORIES: Final = 1000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """Scores times the sign that was sent: N(μ/2, 1) where the sensitivity is that of replacing a device.
+    """Scores times the sign that was sent: N(μ/2, 1) if the claim is true and tight.
 
     Args:
         single: one per canary and round.
@@ -76,18 +77,17 @@ class Evidence:
         }
 
 
-def evidence(scores: Vector, claimed: float, *, replaces: bool) -> Evidence:
-    """Return what scores prove; where a neighbour adds or removes a device, ± is two steps and μ half of it."""
-    share = 1.0 if replaces else 0.5
+def evidence(scores: Vector, claimed: float) -> Evidence:
+    """Return what scores prove about a claimed μ."""
     lower, _ = parametric_bounds(scores, REPORT_LEVEL)
     strict, upper = parametric_bounds(scores, FAIL_LEVEL / 2)
     return Evidence(
         claimed=claimed,
-        lower=share * lower,
-        guessing=share * guessing_bound(scores, REPORT_LEVEL),
-        strict=share * strict,
-        strict_guessing=share * guessing_bound(scores, FAIL_LEVEL / 2),
-        upper=share * upper,
+        lower=lower,
+        guessing=guessing_bound(scores, REPORT_LEVEL),
+        strict=strict,
+        strict_guessing=guessing_bound(scores, FAIL_LEVEL / 2),
+        upper=upper,
         trials=scores.size,
     )
 
@@ -106,10 +106,12 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
     for repetition in range(trainings):
         signs = rng.choice((-1.0, 1.0), _CROWD)
         canaries = (2 * air.clip_norm * signs[:, None] * directions.T).astype(np.float32)
-        engine = ScriptedEngine(plan.scheduled, canaries)
+        senders = np.full(_CROWD, True) if subject.replaces else signs > 0
+        engine = ScriptedEngine(plan.scheduled[senders], canaries[senders])
         training = federated_averaging(plan, air, engine, subject.noise(repetition), parameters=start)
         received = np.stack([done.reception.received for done in training])
-        scores = received @ directions * signs / subject.noise_std  # (I, m)
+        middle = 0.0 if subject.replaces else subject.plan.mu_round / 2
+        scores = (received @ directions / subject.noise_std - middle) * signs  # (I, m)
         single.append(scores.ravel())
         whole.append(scores.sum(axis=0) / math.sqrt(plan.rounds))
     return Scores(single=np.concatenate(single), whole=np.concatenate(whole))

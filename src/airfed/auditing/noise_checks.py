@@ -5,7 +5,6 @@ Each test is wrong with a probability of about 1e-9, so that a thousand audits o
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Final
 
@@ -144,8 +143,7 @@ def _key(subject: Subject, source: NoiseSource) -> Check:
         right = source.privacy == "simulated" and np.array_equal(first, again)
         kept = "a round's noise repeats exactly" if right else "a repeated round's noise is not the same"
     else:
-        kept_fields = vars(source) or (dataclasses.is_dataclass(source) and dataclasses.fields(source))
-        right = source.privacy == "secure" and not np.any(first == again) and not kept_fields
+        right = source.privacy == "secure" and not np.any(first == again) and not vars(source)
         kept = "the noise is fresh and nothing of it is kept" if right else "the secure noise repeats or is kept"
     finding = f"{kept}; with another {', '.join(reused)} it is used again" if reused else kept
     return Check(name="noise key", passed=right and not reused, finding=finding, figures={"reused": reused})

@@ -20,8 +20,8 @@ except ModuleNotFoundError:
 def roc_figure(audit: Mapping[str, Any]) -> Figure:
     """Return the attack's ROC curve against the promised trade-off, plain and in normal quantiles.
 
-    μ-Gaussian-DP promises a true-positive rate of at most Φ(Φ⁻¹(α) + μ) at a false-positive rate α: a line of slope 1 in
-    normal quantiles. Shaded is what the promise rules out.
+    μ-Gaussian-DP promises a true-positive rate of at most Φ(Φ⁻¹(α) + μ) at a false-positive rate α: a line of slope 1
+    in normal quantiles. Shaded is what the promise rules out.
 
     Args:
         audit: as `airfed audit --json` prints it.
