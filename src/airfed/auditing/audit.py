@@ -197,9 +197,13 @@ def _concluded(
     plan = subject.plan
     warnings = []
     if each is not None and each.upper < _LOOSE * each.claimed:
+        why = (
+            "these channel errors are smaller than what is provided for"
+            if plan.problem.link.estimation_error
+            else "more signal could be sent for the same ε"
+        )
         warnings.append(
-            f"The claim is loose: the attack shows μ ≤ {each.upper:.4g} where {each.claimed:.4g} is claimed, so that "
-            "more signal could be sent for the same ε."
+            f"The claim is loose: the attack shows μ ≤ {each.upper:.4g} where {each.claimed:.4g} is claimed; {why}."
         )
     if plan.epsilon_paper_validity == "unsafe":
         warnings.append(

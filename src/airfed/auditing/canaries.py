@@ -21,7 +21,8 @@ from airfed.training import federated_averaging
 
 FAIL_LEVEL: Final = 1e-6  # of a bound that refutes a claim
 REPORT_LEVEL: Final = 0.01  # of the bounds that are shown
-_CROWD: Final = 256  # canaries a round
+_CROWD: Final = 256  # devices scheduled
+_CANARIES: Final = 192  # of them send or are counted; the others fail to answer, as devices do
 _FEWEST_TRAJECTORIES: Final = 1000
 
 
@@ -99,18 +100,19 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
         NoiseFault: the loop itself finds the noise wanting.
     """
     plan, air = subject.crowd(_CROWD)
-    trainings = math.ceil(max(2 * trials / (_CROWD * plan.rounds), _FEWEST_TRAJECTORIES / _CROWD))
-    directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CROWD)))
+    trainings = math.ceil(max(2 * trials / (_CANARIES * plan.rounds), _FEWEST_TRAJECTORIES / _CANARIES))
+    directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CANARIES)))
     start = np.zeros(_CROWD, np.float32)
+    middle = 0.0 if subject.replaces else subject.plan.mu_round / 2
     single, whole = [], []
     for repetition in range(trainings):
-        signs = rng.choice((-1.0, 1.0), _CROWD)
+        devices = np.sort(rng.permutation(_CROWD)[:_CANARIES])
+        signs = rng.choice((-1.0, 1.0), _CANARIES)
         canaries = (2 * air.clip_norm * signs[:, None] * directions.T).astype(np.float32)
-        senders = np.full(_CROWD, True) if subject.replaces else signs > 0
-        engine = ScriptedEngine(plan.scheduled[senders], canaries[senders])
+        sent = signs > 0 if not subject.replaces else np.full(_CANARIES, True)
+        engine = ScriptedEngine(devices[sent], canaries[sent])
         training = federated_averaging(plan, air, engine, subject.noise(repetition), parameters=start)
         received = np.stack([done.reception.received for done in training])
-        middle = 0.0 if subject.replaces else subject.plan.mu_round / 2
         scores = (received @ directions / subject.noise_std - middle) * signs  # (I, m)
         single.append(scores.ravel())
         whole.append(scores.sum(axis=0) / math.sqrt(plan.rounds))
