@@ -9,7 +9,7 @@ pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
 from airfed.privacy import compose, gaussian_epsilon  # noqa: E402 - after the check that there is something to compare to
 from airfed.privacy.ledger import Ledger  # noqa: E402
 
-INTERVAL = 1e-4
+INTERVAL = 1e-3
 
 
 def oracle(mu, rounds, delta):

@@ -12,7 +12,7 @@ from airfed import noise, training
 from airfed.execution import execute
 from airfed.learning.task import QuadraticLearning
 from airfed.noise import SecureNoise, SeededNoise, noise_key
-from airfed.runs import RunError
+from airfed.runs import RunDirectory, RunError
 
 
 def drawn(scenario, *, digest="data", gain=None, round_index=0):
@@ -72,8 +72,10 @@ def test_a_resumed_run_repeats_its_noise(world, tmp_path):
     resumed = execute(world(), tmp_path / "run", resume=True)
     whole = execute(world(), tmp_path / "whole")
     assert [r["noise_error"] for r in resumed.records] == [r["noise_error"] for r in whole.records]
-    for name in ("ledger.jsonl", "metrics.jsonl", "model.safetensors"):
+    for name in ("ledger.jsonl", "metrics.jsonl", "metrics.csv"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    models = [RunDirectory(tmp_path / name).latest().parameters for name in ("run", "whole")]
+    assert np.array_equal(*models)
 
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"budget__epsilon": 3.1}, {"link__noise_source": "secure"}])
