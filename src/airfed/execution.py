@@ -14,7 +14,8 @@ import json
 import logging
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,10 +23,12 @@ from typing import Any, Final
 import numpy as np
 
 import airfed
+from airfed.air import Superposition
+from airfed.cluster import Group, LostProcess, SharedNoise, Solo
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError
 from airfed.runs import Checkpoint, RunDirectory, RunError
 from airfed.scenario import Scenario
-from airfed.training import Diverged, Round, Setup, Stopped, federated_averaging, prepare
+from airfed.training import Diverged, Parameters, Round, Setup, Stopped, federated_averaging, prepare
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,6 +73,7 @@ def execute(
     on_start: Callable[[Setup, int], None] = lambda setup, first_round: None,
     on_round: Callable[[dict[str, Any]], None] = lambda record: None,
     stop: Callable[[], bool] = lambda: False,
+    group: Group | None = None,
 ) -> Outcome:
     """Run a scenario into a directory and return how it ended.
 
@@ -80,29 +84,102 @@ def execute(
         on_start: told the set-up and the first round to train.
         on_round: told each round's record.
         stop: asked often; True ends the run with a checkpoint.
+        group: the processes that share this run (`airfed.cluster.join`); every one of them calls `execute`. Rank 0
+            keeps the directory, the others only train.
 
     Raises:
         RunError: the directory is in the way, is busy, or belongs to another scenario or other data.
         ScenarioError, DataError, InfeasibleError: as in `prepare`.
     """
+    group = Solo() if group is None else group
+    if group.rank > 0:
+        return _follow(prepare(scenario), group, stop)
     directory = RunDirectory(out)
-    if directory.exists and not resume:
-        raise RunError(f"Expected no run in {out}; give another --out, or --resume to go on with it.")
-    if resume and not directory.exists:
-        raise RunError(f"Expected a run to resume in {out}; there is none.")
-    with directory.locked():
-        setup = prepare(scenario)
+    with ExitStack() as stack:
         try:
-            return _Recorder(setup, directory).run(on_start, on_round, stop)
-        finally:
-            setup.task.engine.close()
+            if directory.exists and not resume:
+                raise RunError(f"Expected no run in {out}; give another --out, or --resume to go on with it.")
+            if resume and not directory.exists:
+                raise RunError(f"Expected a run to resume in {out}; there is none.")
+            stack.enter_context(directory.locked())
+            setup = prepare(scenario)
+            stack.callback(setup.task.engine.close)
+            recorder = _Recorder(setup, directory, group)
+        except (ValueError, OSError):
+            group.any(True)  # the other processes must not wait for a run that cannot begin
+            raise
+        group.any(False)
+        return recorder.run(on_start, on_round, stop)
+
+
+def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:
+    """Train this process's share of the devices; rank 0 decides, draws the noise and keeps the record."""
+    outcome = Outcome(status="stopped", message="", setup=setup, records=[])
+    try:
+        if group.any(False):
+            return outcome
+        first_round, parameters = _shared_start(group, 0, setup.task.initial_parameters)
+        for _ in _rounds(setup, group, parameters, first_round, before_round=lambda index: None, stop=stop):
+            pass
+    except (Stopped, Diverged, LostProcess):
+        return outcome
+    finally:
+        setup.task.engine.close()
+    return outcome
+
+
+def _shared_start(group: Group, first_round: int, parameters: Parameters) -> tuple[int, Parameters]:
+    """Rank 0's starting point, in every process."""
+    return int(group.broadcast(np.array([first_round]))[0]), group.broadcast(parameters)
+
+
+def _rounds(
+    setup: Setup,
+    group: Group,
+    parameters: Parameters,
+    first_round: int,
+    *,
+    before_round: Callable[[int], None],
+    stop: Callable[[], bool],
+) -> Iterator[Round]:
+    """The rounds of the run, in step with the other processes: all go on, or all stop."""
+
+    def together(index: int) -> None:
+        if group.any(stop()):
+            raise Stopped
+        try:
+            before_round(index)
+        except (ValueError, OSError):
+            group.any(True)
+            raise
+        if group.any(False):
+            raise Stopped
+
+    def merge(superposition: Superposition) -> None:
+        if group.any(stop()):
+            raise Stopped
+        group.merge(superposition)
+
+    return federated_averaging(
+        setup.plan,
+        setup.air,
+        setup.task.engine,
+        SharedNoise(setup.noise, group),
+        parameters=parameters,
+        first_round=first_round,
+        devices=group.share(setup.plan.scheduled),
+        before_round=together,
+        merge=merge,
+        # Alone, a stop is heeded between chunks; together, only where all processes meet.
+        stop=stop if group.size == 1 else lambda: False,
+    )
 
 
 class _Recorder:
     """Binds a training to its directory and ledger."""
 
-    def __init__(self, setup: Setup, directory: RunDirectory) -> None:
-        self.setup, self.directory = setup, directory
+    def __init__(self, setup: Setup, directory: RunDirectory, group: Group) -> None:
+        self.setup, self.directory, self.group = setup, directory, group
         manifest = _manifest(setup)
         if directory.exists:
             _check_same(directory.manifest(), manifest, directory.path)
@@ -120,7 +197,7 @@ class _Recorder:
             raise LedgerError(f"{path}: lines that the checkpoint of round {start.round_index} has seen are gone.")
         self.state = start
         directory.rewind_metrics(start.round_index)
-        self.transmitted = math.fsum(record["power_transmitted"] or 0.0 for record in directory.read_metrics())
+        self.transmitted = [record["power_transmitted"] or 0.0 for record in directory.read_metrics()]
 
     def run(
         self,
@@ -128,21 +205,12 @@ class _Recorder:
         on_round: Callable[[dict[str, Any]], None],
         stop: Callable[[], bool],
     ) -> Outcome:
-        plan, task = self.setup.plan, self.setup.task
         on_start(self.setup, self.state.round_index)
         every = self.setup.scenario.run.checkpoint_every
         status, message = "finished", ""
-        rounds = federated_averaging(
-            plan,
-            self.setup.air,
-            task.engine,
-            self.setup.noise,
-            parameters=self.state.parameters,
-            first_round=self.state.round_index,
-            before_round=self._charge,
-            stop=stop,
-        )
         saved = self.state.round_index
+        first_round, parameters = _shared_start(self.group, saved, self.state.parameters)
+        rounds = _rounds(self.setup, self.group, parameters, first_round, before_round=self._charge, stop=stop)
         try:
             for done in rounds:
                 record = self._record(done)
@@ -154,11 +222,11 @@ class _Recorder:
                     self._save()
                     saved = self.state.round_index
                 on_round(record)
-                _check_loss(record)
-                if stop():
-                    raise Stopped
-        except Stopped:
+                self._check_loss(record)
+        except (Stopped, LostProcess) as reason:
             status, message = "stopped", f"Stopped before round {self.state.round_index}; --resume goes on from there."
+            if isinstance(reason, LostProcess):
+                message = f"{reason} {message}"
         except BudgetExhausted as error:
             status, message = "exhausted", str(error)
         except Diverged as error:
@@ -167,8 +235,15 @@ class _Recorder:
             self._save()
         if status != "stopped":
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
-            self.directory.finish(task.named_tensors(self.state.parameters), metadata)
+            self.directory.finish(self.setup.task.named_tensors(self.state.parameters), metadata)
         return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
+
+    def _check_loss(self, record: dict[str, Any]) -> None:
+        for name in ("loss", "test_loss"):
+            if record[name] is not None and not math.isfinite(record[name]):
+                if self.state.round_index < self.setup.plan.rounds:
+                    self.group.any(True)  # the others wait at the next round's beginning
+                raise Diverged(f"Round {record['round']}: the {name} is {record[name]}; try a smaller learning_rate.")
 
     def _save(self) -> None:
         try:
@@ -190,9 +265,9 @@ class _Recorder:
 
     def _record(self, done: Round) -> dict[str, Any]:
         plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run
-        transmitted = math.fsum(reception.energy.tolist())
+        transmitted = reception.power
         self.ledger.settle(done.index, None if run.record == "private" else transmitted)
-        self.transmitted += transmitted
+        self.transmitted.append(transmitted)
         charge = self.ledger.find(done.index)
         assert charge is not None  # `settle` has looked
         if reception.refused.size:
@@ -200,37 +275,30 @@ class _Recorder:
         last = done.index + 1 == plan.rounds
         evaluate = last or done.index % run.evaluate_every == 0
         quality = self.setup.task.evaluate(done.parameters) if evaluate else {}
-        norms = reception.norms[np.isfinite(reception.norms)]
         record = {
             "round": done.index,
             "steps": done.steps,
             "loss": quality.get("loss"),
             "accuracy": quality.get("accuracy"),
             "test_loss": quality.get("test_loss"),
-            "update_norm_mean": float(norms.mean()) if norms.size else None,
-            "update_norm_max": float(norms.max()) if norms.size else None,
+            "update_norm_mean": reception.norm_mean,
+            "update_norm_max": reception.norm_max,
             "clipped_share": reception.clipped / plan.num_scheduled,
-            "refused": int(reception.refused.size),
-            "missing": int(reception.missing.size),
+            "refused": reception.heard - reception.usable,
+            "missing": plan.num_scheduled - reception.heard,
             "fading_error": reception.fading_error,
             "noise_error": reception.noise_error,
             "signal_to_noise_db": 10 * math.log10(reception.signal_to_noise) if reception.signal_to_noise else None,
             "power_planned": float(np.sum(plan.power)),
             "power_transmitted": transmitted,
             "power_planned_total": (done.index + 1) * float(np.sum(plan.power)),
-            "power_transmitted_total": self.transmitted,
+            "power_transmitted_total": math.fsum(self.transmitted),
             "epsilon_round": charge.epsilon_round,
             "epsilon_total": charge.epsilon_total,
         }
         if run.record == "private":
             record |= dict.fromkeys(UNNOISED)
         return record
-
-
-def _check_loss(record: dict[str, Any]) -> None:
-    for name in ("loss", "test_loss"):
-        if record[name] is not None and not math.isfinite(record[name]):
-            raise Diverged(f"Round {record['round']}: the {name} is {record[name]}; try a smaller learning_rate.")
 
 
 def _manifest(setup: Setup) -> dict[str, Any]:

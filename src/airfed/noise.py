@@ -22,8 +22,13 @@ Vector = NDArray[np.float64]
 class NoiseSource(Protocol):
     """Draws the noise of a round."""
 
-    privacy: ClassVar[str]
-    repeatable: ClassVar[bool]
+    @property
+    def privacy(self) -> str:
+        """What privacy it gives: "simulated" or "secure"."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a round's noise can be drawn again."""
 
     def draw(self, round_index: int, dimension: int, noise_std: float) -> Vector:
         """Return `dimension` independent N(0, noise_std²) values for this round."""

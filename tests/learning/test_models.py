@@ -52,10 +52,12 @@ def test_the_order_of_layers_is_convolution_pool_relu():
     w, b, w1, b1, w2, b2 = np.split(parameters, [t.offset for t in network.tensors][1:])
     image = np.random.default_rng(1).normal(size=(6, 6))
     kernels = w.reshape(2, 3, 3)
-    maps = np.array([
-        [[(image[i : i + 3, j : j + 3] * k).sum() + c for j in range(4)] for i in range(4)]
-        for k, c in zip(kernels, b, strict=True)
-    ])
+    maps = np.array(
+        [
+            [[(image[i : i + 3, j : j + 3] * k).sum() + c for j in range(4)] for i in range(4)]
+            for k, c in zip(kernels, b, strict=True)
+        ]
+    )
     pooled = np.maximum(maps.reshape(2, 2, 2, 2, 2).max(axis=(2, 4)), 0).ravel()
     hidden = np.maximum(w1.reshape(4, 8) @ pooled + b1, 0)
     expected = w2.reshape(3, 4) @ hidden + b2
@@ -107,7 +109,11 @@ def test_frozen_parameters_are_not_part_of_the_vector(user_code):
         ("make = 3\n", "make", "to have a callable 'make', got 3"),
         ("def make():\n    return 3\n", "make", "return a torch module, got int"),
         ("def make():\n    return nn.ReLU()\n", "make", "trainable parameters; it has none"),
-        ("def make():\n    return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))\n", "make", "running_mean"),
+        (
+            "def make():\n    return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))\n",
+            "make",
+            "running_mean",
+        ),
         ("def make():\n    return nn.Linear(2, 2).double()\n", "make", "got torch.float64"),
         ("import no_such_package\n", "make", "No module named 'no_such_package'"),
         ("def make(:\n", "make", "to be Python"),
@@ -120,7 +126,7 @@ def test_a_bad_user_model_is_refused_with_a_sentence(user_code, code, attribute,
 
 @pytest.mark.parametrize("spec", ["", "cnn", "a:", ":b", "no_such_module_here:make"])
 def test_a_bad_specification_is_refused(spec):
-    with pytest.raises(ValueError, match="module:callable|No module named"):
+    with pytest.raises(ValueError, match=r"module:callable|No module named"):
         models.load_user_model(spec)
 
 

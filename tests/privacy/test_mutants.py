@@ -1,7 +1,7 @@
 """Privacy bugs, planted one at a time in the real code: each is caught by the audit or by a named check.
 
-A mutant is a function (monkeypatch) -> changes of the scenario. `AUDITED` maps each to the checks of the audit that must
-fail; `CHECKED` are caught by a check of their own, which passes on sound code and fails on the mutant.
+A mutant is a function (monkeypatch) -> changes of the scenario. `AUDITED` maps each to the checks of the audit that
+must fail; `CHECKED` are caught by a check of their own, which passes on sound code and fails on the mutant.
 """
 
 import hashlib
@@ -543,7 +543,7 @@ def noise_is_checked_in_every_round(world, path, patch):
         return real_draw(self, round_index, dimension, noise_std) / math.sqrt(2)
 
     patch.setattr(SeededNoise, "draw", halved)
-    with pytest.raises(training.NoiseFault, match="0.5"):
+    with pytest.raises(training.NoiseFault, match=r"0\.5"):
         execute(world(learning__dimension=3000), path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import logging
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -41,16 +42,20 @@ def run(
     json: Json = False,
 ) -> int:
     """Plan, train over the air, meter and record."""
-    from airfed.execution import execute  # here: planning alone must not pay for importing an engine
+    from airfed import cluster  # here: planning alone must not pay for importing an engine
+    from airfed.execution import execute
 
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
-    console = Console(highlight=False, stderr=json)
+    if world.run.threads is None and (threads := cluster.threads_per_process()):
+        world = world.override({"run.threads": threads})
+    leads = os.environ.get("RANK", "0") == "0"
+    console = Console(highlight=False, stderr=json, quiet=not leads)
     logging.basicConfig(
         level="INFO", format="%(message)s", handlers=[RichHandler(console=console, show_path=False, show_time=False)]
     )
     display = _Display(console, world.name)
     started = time.monotonic()
-    with _signals() as caught, display.progress:
+    with _signals() as caught, cluster.join() as group, display.progress:
         outcome = execute(
             world,
             out,
@@ -58,14 +63,17 @@ def run(
             on_start=display.start,
             on_round=display.update,
             stop=lambda: bool(caught),
+            group=group,
         )
+    if not leads:
+        return 0
     seconds = time.monotonic() - started
     summary = _summary(outcome, out)
     if json:
         print(json_format.dumps(summary))
     else:
         _print_summary(console, summary, seconds)
-    if outcome.status == "stopped":
+    if outcome.status == "stopped" and caught:
         return 128 + caught[0]
     return 0 if outcome.status in ("finished", "exhausted") else 2
 
@@ -176,7 +184,7 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
         f"{seconds:.1f} s"
     )
     if summary["message"]:
-        console.print(summary["message"])
+        console.print(summary["message"], markup=False)
     if summary["rounds"]:
         if summary["accuracy"] is not None and summary["loss"] is None:
             console.print(f"accuracy {summary['accuracy']:.2%} (test)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from airfed.problem import Budget, InfeasibleError, Problem
 _ULP = float(np.finfo(np.float64).eps)
 
 
+@lru_cache(maxsize=1024)  # two inversions in 60-digit arithmetic; a plan, its limits and its picture all ask
 def allowed_mu(budget: Budget) -> float:
     """Return the largest Gaussian-DP parameter that the budget allows to what it covers (a round, or all of them).
 
@@ -61,7 +63,7 @@ def privacy_limits(
     if scheduled is not None and problem.link.estimation_error:
         cap /= float(np.max(amplifications(problem)[scheduled])) * (1 + 4 * _ULP)
     if problem.budget.scope == "total":
-        return cap / np.sqrt(rounds)
+        return np.asarray(cap / np.sqrt(rounds))
     return np.full(rounds.shape, cap)
 
 
@@ -73,8 +75,9 @@ def peak_limit(problem: Problem, scheduled: NDArray[np.intp]) -> float:
 
 def total_limits(problem: Problem, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return √(P_tot / (I Σ_K 1/|h_k|²)), the largest θ that the total power allows, for each number of rounds."""
-    cost = float(np.sum(np.square(1.0 / problem.fleet.gain[scheduled])))  # W per round at θ = 1
-    return np.sqrt(problem.budget.total_power / (rounds * cost))  # [Yan23, (17)]
+    with np.errstate(divide="ignore", over="ignore"):  # a device that cannot be heard leaves θ = 0
+        cost = float(np.sum(np.square(1.0 / problem.fleet.gain[scheduled])))  # W per round at θ = 1
+        return np.asarray(np.sqrt(problem.budget.total_power / (rounds * cost)))  # [Yan23, (17)]
 
 
 def alignment_limits(
@@ -101,7 +104,7 @@ def largest_alignment(problem: Problem, scheduled: NDArray[np.intp], rounds: NDA
             f"No plan fits: device {dead[0]} has gain 0 and would need infinite power to be heard (peak_power)."
         )
     power = np.minimum(peak_limit(problem, scheduled), total_limits(problem, scheduled, rounds))
-    theta = np.minimum(privacy_limits(problem, rounds, scheduled), power)
+    privacy = privacy_limits(problem, rounds, scheduled)
     # Squaring and summing may round up past a power limit: step down by what they can lose.
     slack = 4 * _ULP * (1 + math.log2(scheduled.size))
-    return np.where(theta < privacy_limits(problem, rounds, scheduled), theta * (1 - slack), theta)
+    return np.minimum(privacy, power * (1 - slack))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -53,7 +54,7 @@ def plan(
     ...     budget=Budget(epsilon=2.0, delta=1e-3, total_power=1000.0, formula="classic"),
     ... ))
     >>> decision.scheduled, decision.rounds, decision.binding
-    (array([0, 1, 2]), 118, 'privacy')
+    (array([0, 1, 2]), 2, 'privacy')
 
     Implements [Yan23, P1].
     """
@@ -76,7 +77,10 @@ def plan(
         decision = Plan(
             problem=problem, policy=policy, scheduled=scheduled, alignment=alignment, rounds=chosen, notes=notes
         )
-        return uncertain.backed_off(decision)
+        decision = uncertain.backed_off(decision)
+        if not math.isfinite(decision.bound.total):
+            raise InfeasibleError("No plan fits: the limits leave so little signal that the bound is not finite.")
+        return decision
     devices = _RULES[policy](problem, size, threshold, seed)
     return _best_for_devices(problem, policy, devices, candidates)
 
@@ -111,7 +115,7 @@ def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]
     if rounds is None:
         return np.arange(1, total_steps + 1)
     convergence.local_steps(total_steps, rounds)  # raises where rounds is out of range
-    return np.array([rounds])
+    return np.array([int(rounds)])
 
 
 def _optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
