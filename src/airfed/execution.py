@@ -17,6 +17,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,10 +98,7 @@ def execute(
     directory = RunDirectory(out)
     with ExitStack() as stack:
         try:
-            if directory.exists and not resume:
-                raise RunError(f"Expected no run in {out}; give another --out, or --resume to go on with it.")
-            if resume and not directory.exists:
-                raise RunError(f"Expected a run to resume in {out}; there is none.")
+            directory.check(resume=resume)
             stack.enter_context(directory.locked())
             setup = prepare(scenario)
             stack.callback(setup.task.engine.close)
@@ -109,7 +107,15 @@ def execute(
             group.any(True)  # the other processes must not wait for a run that cannot begin
             raise
         group.any(False)
-        return recorder.run(on_start, on_round, stop)
+        try:
+            return recorder.run(on_start, on_round, stop)
+        except BrokenPipeError:  # of the terminal, not of the disk
+            raise
+        except OSError as error:
+            raise RunError(
+                f"Cannot write to {out}: {error.strerror or error}. "
+                "What was saved before is intact, and --resume goes on from it."
+            ) from None
 
 
 def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:
@@ -213,16 +219,18 @@ class _Recorder:
         rounds = _rounds(self.setup, self.group, parameters, first_round, before_round=self._charge, stop=stop)
         try:
             for done in rounds:
-                record = self._record(done)
+                quality = self._evaluate(done)
+                record = self._record(done, quality)
                 self.directory.append_metrics(record)
+                on_round(record)
+                # Before the state moves on: the last good model is what is saved, and a resume stops here again.
+                self._check_quality(done.index, quality)
                 self.state = Checkpoint(
                     round_index=done.index + 1, parameters=done.parameters, ledger_head=self.ledger.head
                 )
                 if self.state.round_index % every == 0:
-                    self._save()
+                    self.directory.save(self.state)
                     saved = self.state.round_index
-                on_round(record)
-                self._check_loss(record)
         except (Stopped, LostProcess) as reason:
             status, message = "stopped", f"Stopped before round {self.state.round_index}; --resume goes on from there."
             if isinstance(reason, LostProcess):
@@ -232,27 +240,18 @@ class _Recorder:
         except Diverged as error:
             status, message = "diverged", str(error)
         if saved != self.state.round_index:
-            self._save()
+            self.directory.save(self.state)
         if status != "stopped":
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
             self.directory.finish(self.setup.task.named_tensors(self.state.parameters), metadata)
         return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
 
-    def _check_loss(self, record: dict[str, Any]) -> None:
-        for name in ("loss", "test_loss"):
-            if record[name] is not None and not math.isfinite(record[name]):
-                if self.state.round_index < self.setup.plan.rounds:
-                    self.group.any(True)  # the others wait at the next round's beginning
-                raise Diverged(f"Round {record['round']}: the {name} is {record[name]}; try a smaller learning_rate.")
-
-    def _save(self) -> None:
-        try:
-            self.directory.save(self.state)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write the checkpoint of round {self.state.round_index} to {self.directory.path}: "
-                f"{error.strerror}. The older checkpoints are intact; make room and use --resume."
-            ) from None
+    def _check_quality(self, index: int, quality: dict[str, float]) -> None:
+        for name, value in quality.items():
+            if not math.isfinite(value):
+                if index + 1 < self.setup.plan.rounds:
+                    self.group.any(True)  # the other processes wait at the next round's beginning
+                raise Diverged(f"Round {index}: the {name} is {value}; try a smaller learning_rate.")
 
     def _charge(self, index: int) -> None:
         """Charge a round before it is transmitted; a round that repeats the very same signal is charged once."""
@@ -263,7 +262,13 @@ class _Recorder:
         self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
         self.ledger.charge(index, devices=plan.num_scheduled, alignment=plan.alignment, mu=plan.mu_round, power=power)
 
-    def _record(self, done: Round) -> dict[str, Any]:
+    def _evaluate(self, done: Round) -> dict[str, float]:
+        last = done.index + 1 == self.setup.plan.rounds
+        if last or done.index % self.setup.scenario.run.evaluate_every == 0:
+            return self.setup.task.evaluate(done.parameters)
+        return {}
+
+    def _record(self, done: Round, quality: dict[str, float]) -> dict[str, Any]:
         plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run
         transmitted = reception.power
         self.ledger.settle(done.index, None if run.record == "private" else transmitted)
@@ -272,15 +277,12 @@ class _Recorder:
         assert charge is not None  # `settle` has looked
         if reception.refused.size:
             _LOG.warning("round %d: NaN or Inf from devices %s; counted as zero", done.index, reception.refused)
-        last = done.index + 1 == plan.rounds
-        evaluate = last or done.index % run.evaluate_every == 0
-        quality = self.setup.task.evaluate(done.parameters) if evaluate else {}
         record = {
             "round": done.index,
             "steps": done.steps,
-            "loss": quality.get("loss"),
-            "accuracy": quality.get("accuracy"),
-            "test_loss": quality.get("test_loss"),
+            "loss": _finite(quality.get("loss")),
+            "accuracy": _finite(quality.get("accuracy")),
+            "test_loss": _finite(quality.get("test_loss")),
             "update_norm_mean": reception.norm_mean,
             "update_norm_max": reception.norm_max,
             "clipped_share": reception.clipped / plan.num_scheduled,
@@ -301,6 +303,11 @@ class _Recorder:
         return record
 
 
+def _finite(value: float | None) -> float | None:
+    """The value, or None where it cannot be written as JSON."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def _manifest(setup: Setup) -> dict[str, Any]:
     scenario = setup.scenario
     content = scenario.model_dump(mode="json", exclude={"name", "run"})
@@ -317,6 +324,7 @@ def _manifest(setup: Setup) -> dict[str, Any]:
     }
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -7,6 +7,7 @@ run is kept on disk and resumed is `airfed.execution`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -24,10 +25,10 @@ from airfed.scenario import Scenario
 
 Parameters = NDArray[np.float32]
 
-# A round's noise must look like what the plan claims: 8 standard deviations of its empirical variance. At 10⁵ rounds a
-# healthy source raises a false alarm with probability below 1e-9.
-_NOISE_SIGMAS: Final = 8.0
-_NOISE_MIN_DIMENSION: Final = 1000
+# A round's noise must look like what the plan claims. A healthy source exceeds this with probability below 2e⁻³³ a
+# round (Chernoff, any d): no false alarm in 10⁵ rounds but with probability 1e-9. It is 8 standard deviations of the
+# empirical variance where d is large; half the σ is seen from d = 104 on.
+_NOISE_SURPRISE: Final = 33.0
 
 
 class Stopped(Exception):
@@ -145,7 +146,8 @@ def federated_averaging(
         reception = superposition.receive(received)  # [Yan23, (12)]
         if reception.usable == 0:
             raise Diverged(f"Round {index}: no device sent a usable update (all are NaN, Inf or missing).")
-        parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
+        with np.errstate(over="ignore"):  # what no longer fits float32 becomes Inf, and is reported
+            parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
         if not np.isfinite(parameters).all():
             raise Diverged(f"Round {index}: the model is no longer finite; try a smaller learning_rate.")
         yield Round(index=index, steps=plan.local_steps[index], parameters=parameters, reception=reception)
@@ -163,10 +165,10 @@ def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
     """Raise where the noise that privacy rests on is missing or of another size than planned."""
     dimension = noise.size
     variance = float(np.add.reduce(np.square(noise / noise_std))) / dimension
-    tolerance = _NOISE_SIGMAS * np.sqrt(2.0 / dimension)
     if not np.all(np.isfinite(noise)) or variance == 0.0:
         raise NoiseFault("The receiver's noise is missing: nothing would be private.")
-    if dimension >= _NOISE_MIN_DIMENSION and abs(variance - 1.0) > tolerance:
+    # d·variance is χ² with d degrees of freedom: P(as far off as v, on that side) ≤ exp(−(d/2)(v − 1 − ln v)).
+    if dimension / 2 * (variance - 1.0 - math.log(variance)) > _NOISE_SURPRISE:
         raise NoiseFault(
             f"The receiver's noise has {variance:.4f} times the variance that the plan claims: no ε would hold."
         )

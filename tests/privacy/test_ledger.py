@@ -187,7 +187,7 @@ def break_at(monkeypatch):
 
         monkeypatch.setattr(QuadraticEngine, "updates", updates)
 
-    yield breaking
+    return breaking
 
 
 def test_a_failed_round_is_charged_and_a_seeded_replay_is_charged_once(world, tmp_path, break_at):

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -55,7 +56,7 @@ def run(
     )
     display = _Display(console, world.name)
     started = time.monotonic()
-    with _signals() as caught, cluster.join() as group, display.progress:
+    with _signals() as caught, cluster.join() as group, display:
         outcome = execute(
             world,
             out,
@@ -119,12 +120,20 @@ class _Display:
             console=console,
         )
 
+    def __enter__(self) -> None:
+        """Show nothing yet: a mistake found before the first round is one sentence and no empty bar."""
+
+    def __exit__(self, *error: object) -> None:
+        if self.progress.tasks:
+            self.progress.stop()
+
     def start(self, setup: Any, first_round: int) -> None:
         tables.print_plan(self.console, self.name, setup.plan)
         self.console.print(f"\nengine: {setup.task.engine.name} · privacy: {setup.noise.privacy}")
         if first_round:
             self.console.print(f"resuming at round {first_round}")
         self.task = self.progress.add_task("", total=setup.plan.rounds, completed=first_round)
+        self.progress.start()
 
     def update(self, record: dict[str, Any]) -> None:
         shown = [
@@ -200,4 +209,4 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
             f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
             f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']})"
         )
-    console.print(f"record: {summary['out']}")
+    console.print(f"record: {escape(summary['out'])}")
