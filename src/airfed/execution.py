@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import logging
 import math
 import platform
 from collections.abc import Callable, Iterator
@@ -18,18 +19,35 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 import airfed
 from airfed.air import Superposition
 from airfed.cluster import Group, LostProcess, SharedNoise, Solo
-from airfed.privacy import gaussian_epsilon
-from airfed.privacy.ledger import BudgetExhausted, Charge, Ledger, LedgerError
+from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError
 from airfed.runs import Checkpoint, RunDirectory, RunError
 from airfed.scenario import Scenario
 from airfed.training import Diverged, Parameters, Round, Setup, Stopped, federated_averaging, prepare
+
+_LOG = logging.getLogger(__name__)
+
+# Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one:
+# with the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
+UNNOISED: Final = (
+    "loss",
+    "update_norm_mean",
+    "update_norm_max",
+    "clipped_share",
+    "refused",
+    "missing",
+    "fading_error",
+    "noise_error",
+    "signal_to_noise_db",
+    "power_transmitted",
+    "power_transmitted_total",
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -180,12 +198,10 @@ class _Recorder:
         else:
             directory.begin(scenario=setup.scenario.to_toml(), plan=setup.plan.to_dict(), manifest=manifest)
         path = directory.file("ledger.jsonl")
-        # A kill before the ledger's first line is whole leaves none: nothing was transmitted then.
-        if path.exists() and b"\n" in path.read_bytes():
-            self.ledger = Ledger.load(path, repair=True)
-        else:
-            path.unlink(missing_ok=True)
-            self.ledger = Ledger.create(path, _ledger_header(setup))
+        self.ledger = Ledger.resume(path, _ledger_header(setup))
+        for record in directory.read_metrics():
+            if self.ledger.find(record["round"]) is None:
+                raise LedgerError(f"{path}: round {record['round']} was trained, and its charge is gone.")
         start = directory.latest()
         if start is None:
             start = Checkpoint(round_index=0, parameters=setup.task.initial_parameters, ledger_head=self.ledger.head)
@@ -193,7 +209,7 @@ class _Recorder:
             raise LedgerError(f"{path}: lines that the checkpoint of round {start.round_index} has seen are gone.")
         self.state = start
         directory.rewind_metrics(start.round_index)
-        self.transmitted = [record["power_transmitted"] for record in directory.read_metrics()]
+        self.transmitted = [record["power_transmitted"] or 0.0 for record in directory.read_metrics()]
 
     def run(
         self,
@@ -248,20 +264,11 @@ class _Recorder:
     def _charge(self, index: int) -> None:
         """Charge a round before it is transmitted; a round that repeats the very same signal is charged once."""
         plan = self.setup.plan
-        earlier = self.ledger.find(index)
-        if earlier is not None and self.setup.noise.repeatable:
+        if self.setup.noise.repeatable and self.ledger.find(index) is not None:
             return
         power = float(np.sum(plan.power))
         self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
-        charge = Charge(
-            round_index=index,
-            attempt=0 if earlier is None else earlier.attempt + 1,
-            devices=plan.num_scheduled,
-            alignment=plan.alignment,
-            mu=plan.mu_round,
-            power_planned=power,
-        )
-        self.ledger.charge(charge, delta=plan.problem.budget.delta)
+        self.ledger.charge(index, devices=plan.num_scheduled, alignment=plan.alignment, mu=plan.mu_round, power=power)
 
     def _evaluate(self, done: Round) -> dict[str, float]:
         last = done.index + 1 == self.setup.plan.rounds
@@ -270,11 +277,15 @@ class _Recorder:
         return {}
 
     def _record(self, done: Round, quality: dict[str, float]) -> dict[str, Any]:
-        plan, reception = self.setup.plan, done.reception
+        plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run
         transmitted = reception.power
-        self.ledger.settle(done.index, transmitted)
+        self.ledger.settle(done.index, None if run.record == "private" else transmitted)
         self.transmitted.append(transmitted)
-        return {
+        charge = self.ledger.find(done.index)
+        assert charge is not None  # `settle` has looked
+        if reception.refused.size:
+            _LOG.warning("round %d: NaN or Inf from devices %s; counted as zero", done.index, reception.refused)
+        record = {
             "round": done.index,
             "steps": done.steps,
             "loss": _finite(quality.get("loss")),
@@ -292,15 +303,12 @@ class _Recorder:
             "power_transmitted": transmitted,
             "power_planned_total": (done.index + 1) * float(np.sum(plan.power)),
             "power_transmitted_total": math.fsum(self.transmitted),
-            "epsilon_round": plan.epsilon_round,
-            "epsilon_total": gaussian_epsilon(self._mu_so_far(done.index), plan.problem.budget.delta),
+            "epsilon_round": charge.epsilon_round,
+            "epsilon_total": charge.epsilon_total,
         }
-
-    def _mu_so_far(self, index: int) -> float:
-        """√Σμ² up to the latest charge of the round: one that is repeated must not count those charged after it."""
-        charges = self.ledger.charges
-        count = 1 + max(n for n, charge in enumerate(charges) if charge.round_index == index)
-        return Ledger(path=self.ledger.path, header={}, charges=charges[:count]).mu_total
+        if run.record == "private":
+            record |= dict.fromkeys(UNNOISED)
+        return record
 
 
 def _finite(value: float | None) -> float | None:
@@ -348,7 +356,7 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
 
 def _ledger_header(setup: Setup) -> dict[str, Any]:
     plan = setup.plan
-    budget = plan.problem.budget
+    budget, link = plan.problem.budget, plan.problem.link
     return {
         "scenario": setup.scenario.name,
         "unit": "device",
@@ -358,7 +366,11 @@ def _ledger_header(setup: Setup) -> dict[str, Any]:
         "scope": budget.scope,
         "formula": budget.formula,
         "total_power": budget.total_power,
-        "noise_std": plan.problem.link.noise_std,
+        "noise_std": link.noise_std,
+        "amplification": plan.amplification,
+        "estimation_error": link.estimation_error,
+        "estimation_failure": link.estimation_failure,
+        "trust_estimates": link.trust_estimates,
         "privacy": setup.noise.privacy,
         "devices": plan.scheduled.tolist(),
     }

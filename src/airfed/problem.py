@@ -88,16 +88,26 @@ class Link:
     Args:
         noise_std: σ, the standard deviation of the received noise *per real dimension*. A complex receiver
             with CN(0, s²) noise has σ = s/√2.
+        estimation_error: NMSE of the gains as the devices know them: E|h − ĥ|² over the mean of |ĥ|².
+        estimation_failure: β, the probability with which some device may arrive stronger than is accounted for.
+        trust_estimates: plan and account as if the estimates were exact (what the paper does). Where they are not, the
+            privacy claimed is not kept, and an audit says so.
 
     Raises:
-        ValueError: noise_std is not a positive finite number (without noise there is no privacy).
+        ValueError: noise_std is not a positive finite number (without noise there is no privacy), or another value is
+            out of range.
     """
 
     noise_std: float
+    estimation_error: float = 0.0
+    estimation_failure: float = 1e-6
+    trust_estimates: bool = False
 
     def __post_init__(self) -> None:
         _validate.squarable(noise_std=self.noise_std)
-        _as_float(self, "noise_std")
+        _validate.non_negative(estimation_error=self.estimation_error)
+        _validate.fraction(estimation_failure=self.estimation_failure)
+        _as_float(self, "noise_std", "estimation_error", "estimation_failure")
 
 
 @dataclass(frozen=True, kw_only=True)

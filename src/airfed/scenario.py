@@ -50,6 +50,8 @@ class _ChannelSection(_Section):
     minimum: NonNegative = 0.0
     pin_minimum: bool = False
     estimation_error: NonNegative = 0.0
+    estimation_failure: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    trust_estimates: bool = False
 
     @model_validator(mode="after")
     def _check_minimum(self) -> Self:
@@ -230,6 +232,7 @@ class RunSection(_Section):
     chunk: Count = 32
     evaluate_every: Count = 1
     checkpoint_every: Count = 1
+    record: Literal["full", "private"] = "full"
 
 
 class Scenario(_Section):
@@ -294,7 +297,12 @@ class Scenario(_Section):
                 gains = self.channel.draw(self.num_devices, rng, self.folder)
             return Problem(
                 fleet=Fleet(gain=gains, peak_power=self.fleet.peak_power),
-                link=Link(noise_std=self.link.noise_std),
+                link=Link(
+                    noise_std=self.link.noise_std,
+                    estimation_error=self.channel.estimation_error,
+                    estimation_failure=self.channel.estimation_failure,
+                    trust_estimates=self.channel.trust_estimates,
+                ),
                 learning=self.learning.build(self.dimension if dimension is None else dimension),
                 budget=self.budget.build(),
             )

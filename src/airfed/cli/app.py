@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from airfed import __version__
+from airfed.cli import account as account_commands
 from airfed.cli import plan as plan_commands
 from airfed.cli import report as report_commands
 from airfed.cli import run as run_commands
@@ -28,6 +29,8 @@ app.command(plan_commands.new)
 app.command(run_commands.run)
 app.command(run_commands.data)
 app.command(report_commands.report)
+app.command(account_commands.ledger)
+app.command(account_commands.audit)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

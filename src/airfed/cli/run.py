@@ -141,7 +141,8 @@ class _Display:
             for label, key, form in (("loss", "loss", ".3f"), ("acc", "accuracy", ".1%"))
             if record[key] is not None
         ]
-        shown += [f"ε {record['epsilon_total']:.3g}", f"{record['power_transmitted_total']:.3g} W"]
+        power = record["power_transmitted_total"]
+        shown += [f"ε {record['epsilon_total']:.3g}", *([] if power is None else [f"{power:.3g} W"])]
         self.progress.update(self.task, completed=record["round"] + 1, description=" · ".join(shown))
 
 
@@ -194,14 +195,15 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
     if summary["message"]:
         console.print(summary["message"], markup=False)
     if summary["rounds"]:
-        if summary["accuracy"] is not None:
+        if summary["accuracy"] is not None and summary["loss"] is None:
+            console.print(f"accuracy {summary['accuracy']:.2%} (test)")
+        elif summary["accuracy"] is not None:
             console.print(f"accuracy {summary['accuracy']:.2%} (test), loss {summary['loss']:.4f} (training)")
         elif summary["loss"] is not None:
             console.print(f"loss {summary['loss']:.6g}")
-        console.print(
-            f"power {summary['power_transmitted']:.4g} W transmitted, "
-            f"{summary['power_planned']:.4g} W planned (worst case)"
-        )
+        metered = summary["power_transmitted"]
+        sent = "" if metered is None else f"{metered:.4g} W transmitted, "  # a private record leaves it out
+        console.print(f"power {sent}{summary['power_planned']:.4g} W planned (worst case)")
         relation = "replace one" if summary["relation"] == "replace" else "add or remove one"
         console.print(
             f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "

@@ -82,6 +82,8 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     scope = "each round" if budget.scope == "round" else "the whole training"
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")
     console.print(f"[dim]budget: ε = {budget.epsilon:g} for {scope}, by the {budget.formula} formula[/dim]")
+    if plan.problem.link.estimation_error:
+        console.print(_channel_basis(plan))
     learning = plan.problem.learning
     if abs(learning.learning_rate * learning.smoothness - 1) > 1e-9:
         console.print(
@@ -124,6 +126,19 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
     console.print("[dim]above: how far the bound is above the optimum's; W: worst case, all devices and rounds;[/dim]")
     console.print(f"[dim]ε: exact, of each round and of all, {privacy_basis(plans['optimal'])}[/dim]")
+
+
+def _channel_basis(plan: Plan) -> str:
+    link = plan.problem.link
+    if link.trust_estimates:
+        return (
+            f"[bold red]! The channels are known to an NMSE of {link.estimation_error:g} only, and this is not "
+            "accounted for: devices may arrive stronger than θ, and ε does not hold.[/bold red]"
+        )
+    return (
+        f"[dim]channels known to an NMSE of {link.estimation_error:g}: a device may arrive {plan.amplification:.4g} "
+        f"times stronger; accounted for, except with probability {link.estimation_failure:g}[/dim]"
+    )
 
 
 def _grid(title: str, value: str, remark: str) -> Table:

@@ -12,6 +12,7 @@ from airfed import convergence, planning
 from airfed.experiments import style
 from airfed.planning import Plan, limits
 from airfed.planning.exact import candidate_space
+from airfed.planning.uncertain import effective_peak_power
 
 try:
     import matplotlib as mpl
@@ -77,7 +78,7 @@ def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     problem = plan.problem
     space = candidate_space(
         problem.fleet.gain,
-        problem.fleet.peak_power,
+        effective_peak_power(problem, plan.rounds),
         cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
         round_budget=problem.budget.total_power / plan.rounds,
         noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.privacy import classic_mu, gaussian_epsilon, gaussian_mu
+from airfed.privacy.imperfect import amplification
 from airfed.problem import Budget, InfeasibleError, Problem
 
 _ULP = float(np.finfo(np.float64).eps)
@@ -40,18 +41,29 @@ def allowed_mu(budget: Budget) -> float:
     return mu
 
 
-def privacy_limits(problem: Problem, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+def amplifications(problem: Problem) -> NDArray[np.float64]:
+    """Return f_k of every device: how much stronger than θ it may arrive; ones where the channels are known."""
+    link = problem.link
+    nmse = 0.0 if link.trust_estimates else link.estimation_error
+    return amplification(problem.fleet.gain, nmse=nmse, failure=link.estimation_failure)
+
+
+def privacy_limits(
+    problem: Problem, rounds: NDArray[np.int64], scheduled: NDArray[np.intp] | None = None
+) -> NDArray[np.float64]:
     """Return the largest θ that privacy allows, for each number of rounds.
 
     θ ≤ σμ/2 where the budget covers one round, σμ/(2√I) where it covers them all (replace-one; without the 2 to
-    add or remove one).
+    add or remove one). Where channels are known only roughly, `scheduled` lowers it by the largest f_k among them.
 
     Implements [Yan23, P1].
     Deviations: μ comes from the exact formula unless the budget asks for the classic one.
     """
     cap = problem.link.noise_std * allowed_mu(problem.budget) / problem.budget.sensitivity * (1 - 4 * _ULP)
+    if scheduled is not None and problem.link.estimation_error:
+        cap /= float(np.max(amplifications(problem)[scheduled])) * (1 + 4 * _ULP)
     if problem.budget.scope == "total":
-        return cap / np.sqrt(rounds)
+        return np.asarray(cap / np.sqrt(rounds))
     return np.full(rounds.shape, cap)
 
 
@@ -74,7 +86,7 @@ def alignment_limits(
     """Return the largest θ that each limit allows to the given devices in the given number of rounds."""
     each = np.array([rounds])
     return {
-        "privacy": float(privacy_limits(problem, each)[0]),
+        "privacy": float(privacy_limits(problem, each, scheduled)[0]),
         "peak_power": peak_limit(problem, scheduled),
         "total_power": float(total_limits(problem, scheduled, each)[0]),
     }
@@ -92,7 +104,7 @@ def largest_alignment(problem: Problem, scheduled: NDArray[np.intp], rounds: NDA
             f"No plan fits: device {dead[0]} has gain 0 and would need infinite power to be heard (peak_power)."
         )
     power = np.minimum(peak_limit(problem, scheduled), total_limits(problem, scheduled, rounds))
-    privacy = privacy_limits(problem, rounds)
+    privacy = privacy_limits(problem, rounds, scheduled)
     # Squaring and summing may round up past a power limit: step down by what they can lose.
     slack = 4 * _ULP * (1 + math.log2(scheduled.size))
     return np.minimum(privacy, power * (1 - slack))

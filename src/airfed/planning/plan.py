@@ -124,10 +124,16 @@ class Plan:
         allowed = 1.0 + FEASIBILITY_RTOL
         return tuple(name for name, limit in self.limits.items() if self.alignment > limit * allowed)
 
+    @cached_property
+    def amplification(self) -> float:
+        """max f_k over K: how much stronger than θ a device may arrive; 1 where the channels are known."""
+        return float(np.max(limits.amplifications(self.problem)[self.scheduled]))
+
     @property
     def mu_round(self) -> float:
-        """μ = 2θ/σ (θ/σ for add or remove): one round is exactly μ-Gaussian-DP."""
-        return self.problem.budget.sensitivity * self.alignment / self.problem.link.noise_std
+        """μ = 2θ/σ (θ/σ for add or remove), times `amplification`: one round is μ-Gaussian-DP."""
+        amplitude = self.alignment * self.amplification
+        return self.problem.budget.sensitivity * amplitude / self.problem.link.noise_std
 
     @property
     def mu_total(self) -> float:
@@ -156,7 +162,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, under the names of its attributes, ready for JSON."""
-        budget = self.problem.budget
+        budget, link = self.problem.budget, self.problem.link
         return {
             "policy": self.policy,
             "num_devices": self.problem.fleet.num_devices,
@@ -173,6 +179,10 @@ class Plan:
             "violations": list(self.violations),
             "power": self.power.tolist(),
             "power_total": self.power_total,
+            "amplification": self.amplification,
+            "estimation_error": link.estimation_error,
+            "estimation_failure": link.estimation_failure,
+            "trust_estimates": link.trust_estimates,
             "mu_round": self.mu_round,
             "mu_total": self.mu_total,
             "epsilon_round": self.epsilon_round,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence, seeds
-from airfed.planning import limits
+from airfed.planning import limits, uncertain
 from airfed.planning.exact import best_schedule
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
@@ -73,10 +73,11 @@ def plan(
     if policy == "optimal":
         return _optimal(problem, candidates)
     if policy == "paper":
-        scheduled, alignment, chosen, notes = alternate(problem, rounds=rounds)
+        scheduled, alignment, chosen, notes = alternate(uncertain.trusting(problem), rounds=rounds)
         decision = Plan(
             problem=problem, policy=policy, scheduled=scheduled, alignment=alignment, rounds=chosen, notes=notes
         )
+        decision = uncertain.backed_off(decision)
         if not math.isfinite(decision.bound.total):
             raise InfeasibleError("No plan fits: the limits leave so little signal that the bound is not finite.")
         return decision
@@ -118,6 +119,8 @@ def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]
 
 
 def _optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
+    if uncertain.matters(problem):
+        return uncertain.optimal(problem, rounds)
     learning, fleet = problem.learning, problem.fleet
     choice = best_schedule(
         fleet.gain,
