@@ -30,9 +30,7 @@ CONTRACTION, INITIAL_GAP, CLIP_OVER_CONVEXITY = 0.99, 2.3, 10.0
 POWER_PER_DEVICE = 0.5  # W over all rounds, so that total power limits many rounds and peak power few
 
 
-def instance(
-    num_devices: int, *, equal: bool, constants: str
-) -> tuple[np.ndarray, np.ndarray, dict[str, object]]:
+def instance(num_devices: int, *, equal: bool, constants: str) -> tuple[np.ndarray, np.ndarray, dict[str, object]]:
     rng = np.random.default_rng(0)
     gain = np.maximum(rng.rayleigh(size=num_devices), 0.1)
     power = np.broadcast_to(1.0, gain.shape) if equal else 10 ** rng.uniform(-1, 1, num_devices)
@@ -100,9 +98,7 @@ def main() -> None:
         best_schedule(gain, power, **arguments)
         print(peak_megabytes())
         return
-    print(
-        f"{'devices':>10} {'argsort':>10} {'equal':>10} {'ratio':>6} {'different':>10} {'ratio':>6}  decision"
-    )
+    print(f"{'devices':>10} {'argsort':>10} {'equal':>10} {'ratio':>6} {'different':>10} {'ratio':>6}  decision")
     for exponent in range(3, options.max_exponent + 1):
         sort, equal, different, decided = compare(10**exponent, options.repeat, options.constants)
         print(

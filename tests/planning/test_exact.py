@@ -129,9 +129,7 @@ def test_ties_take_the_lowest_round_index_and_the_lowest_devices():
     # two of four equal devices: the first two
     gain = np.array([0.01, 1.0, 1.0, 1.0])
     space = candidate_space(gain, 1.0, cap=1.0, round_budget=1e-3, noise_weight=1e-4)
-    choice = best_schedule(
-        gain, 1.0, cap=ONE, round_budget=1e-3 * ONE, offset=0 * ONE, scale=ONE, noise_weight=1e-4
-    )
+    choice = best_schedule(gain, 1.0, cap=ONE, round_budget=1e-3 * ONE, offset=0 * ONE, scale=ONE, noise_weight=1e-4)
     assert choice.size == space.objective.argmin() + 1
     np.testing.assert_array_equal(choice.scheduled, [1, 2, 3][: choice.size])
 

@@ -95,13 +95,9 @@ def test_equals_brute_force_over_all_subsets_and_rounds():
     rng = np.random.default_rng(1)
     binding = []
     for trial in range(2800):
-        gain, power, arguments = instance(
-            rng, rng.integers(1, 9), rng.integers(1, 9), SHAPES[trial % len(SHAPES)]
-        )
+        gain, power, arguments = instance(rng, rng.integers(1, 9), rng.integers(1, 9), SHAPES[trial % len(SHAPES)])
         choice = best_schedule(gain, power, **arguments)
-        assert choice.objective == pytest.approx(
-            brute_force_schedule(gain, power, **arguments).objective, rel=1e-9
-        )
+        assert choice.objective == pytest.approx(brute_force_schedule(gain, power, **arguments).objective, rel=1e-9)
         check_feasible(choice, gain, power, arguments)
         binding.append(choice.binding)
     assert min(binding.count(name) for name in ("privacy", "peak_power", "total_power")) > 300
@@ -150,9 +146,7 @@ def test_equals_the_sweep_of_each_number_of_rounds(shape):
 def test_feasible_and_binding_on_many_larger_instances():
     rng = np.random.default_rng(5)
     for trial in range(3500):
-        gain, power, arguments = instance(
-            rng, rng.integers(1, 201), rng.integers(1, 5), SHAPES[trial % len(SHAPES)]
-        )
+        gain, power, arguments = instance(rng, rng.integers(1, 201), rng.integers(1, 5), SHAPES[trial % len(SHAPES)])
         check_feasible(best_schedule(gain, power, **arguments), gain, power, arguments)
 
 
@@ -201,9 +195,7 @@ def test_candidate_space_is_the_best_of_every_size(shape):
         with np.errstate(divide="ignore"):
             peak = np.where(member, gain * np.sqrt(power), np.inf).min(axis=1)
             load = np.where(member, gain**-2.0, 0).sum(axis=1)
-        theta = np.minimum(
-            np.minimum(arguments["cap"][0], peak), np.sqrt(arguments["round_budget"][0] / load)
-        )
+        theta = np.minimum(np.minimum(arguments["cap"][0], peak), np.sqrt(arguments["round_budget"][0] / load))
         best = [theta[member.sum(axis=1) == m].max() for m in range(1, n + 1)]
         np.testing.assert_allclose(space.alignment, best, rtol=1e-12)
         slack = 1 + 1e-12

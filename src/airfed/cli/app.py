@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from airfed import __version__
+from airfed.cli import account as account_commands
 from airfed.cli import explore as explore_command
 from airfed.cli import plan as plan_commands
 from airfed.cli import report as report_commands
@@ -29,6 +30,8 @@ app.command(plan_commands.new)
 app.command(run_commands.run)
 app.command(run_commands.data)
 app.command(report_commands.report)
+app.command(account_commands.ledger)
+app.command(account_commands.audit)
 app.command(explore_command.explore)
 
 
@@ -52,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("AIRFED_DEBUG"):
             raise
         return _fail(2, str(error))
+    except MemoryError:
+        return _fail(2, "Expected a problem that fits into memory; this one does not.")
     except KeyboardInterrupt:
         return _fail(130, "stopped.")
     return code if isinstance(code, int) else 0

@@ -47,9 +47,7 @@ class Rounds:
     noise_weight: float
     num_devices: int
 
-    def objective(
-        self, index: Integers | int, size: NDArray[Any] | float, alignment: Floats | float
-    ) -> Floats:
+    def objective(self, index: Integers | int, size: NDArray[Any] | float, alignment: Floats | float) -> Floats:
         """W of scheduling `size` devices at θ = `alignment` in candidate `index`; the arrays broadcast."""
         participation = 4.0 * np.square(1.0 - size / self.num_devices)
         noise = self.noise_weight / np.square(size * alignment)

@@ -88,9 +88,7 @@ class Sweep:
         n, num = self.peak.size, cap.size
         limit = np.minimum(self.peak, cap[:, None])
         room = budget[:, None] / np.square(limit) - sure_load
-        members, _ = self._descend(
-            np.broadcast_to(np.arange(1, n + 1), (num, n)), lambda _, total: total <= room
-        )
+        members, _ = self._descend(np.broadcast_to(np.arange(1, n + 1), (num, n)), lambda _, total: total <= room)
         # first[r, i]: how many j have at most i members, that is the first j with i + 1 or more
         row = np.arange(num)[:, None]
         tally = np.bincount((row * (n + 1) + members).ravel(), minlength=num * (n + 1)).reshape(num, n + 1)

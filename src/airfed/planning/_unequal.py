@@ -166,9 +166,7 @@ def _alike(budget: Floats, kept: Integers, ratio: float) -> list[Integers]:
     return [kept[poor], kept[~poor]]
 
 
-def _child(
-    rounds: Rounds, node: Node, table: Table, first: int, last: int, index: Integers, bound: Floats
-) -> Node:
+def _child(rounds: Rounds, node: Node, table: Table, first: int, last: int, index: Integers, bound: Floats) -> Node:
     """The node of the cells first..last, for the candidates `index`."""
     low = float(table.cells.lower[first])
     high = min(float(table.cells.upper[last]), float(rounds.cap[index].max()))

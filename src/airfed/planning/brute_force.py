@@ -57,13 +57,9 @@ def brute_force_schedule(
     member = (np.arange(1, 1 << num)[:, None] >> np.arange(num)) & 1 == 1
     size = member.sum(axis=1)
     with np.errstate(divide="ignore", over="ignore"):
-        peak = np.where(member, strength * np.sqrt(np.asarray(peak_power, dtype=np.float64)), np.inf).min(
-            axis=1
-        )
+        peak = np.where(member, strength * np.sqrt(np.asarray(peak_power, dtype=np.float64)), np.inf).min(axis=1)
         load = np.where(member, 1.0 / np.square(strength), 0.0).sum(axis=1)
         theta = np.minimum(np.minimum(most, peak), np.sqrt(budget / load))
-        value = constant + factor * (
-            4.0 * np.square(1.0 - size / num) + noise_weight / np.square(size * theta)
-        )
+        value = constant + factor * (4.0 * np.square(1.0 - size / num) + noise_weight / np.square(size * theta))
     r, k = np.unravel_index(int(np.argmin(value)), value.shape)
     return Solution(float(value[r, k]), int(r), np.flatnonzero(member[k]), float(theta[r, k]))

@@ -220,9 +220,7 @@ def _usable_rounds(
     arrays = [np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (cap, round_budget, offset, scale)]
     if len({x.shape for x in arrays}) != 1 or arrays[0].ndim != 1 or not arrays[0].size:
         shapes = ", ".join(str(x.shape) for x in arrays)
-        raise ValueError(
-            f"Expected cap, round_budget, offset and scale to be vectors of one length; got {shapes}."
-        )
+        raise ValueError(f"Expected cap, round_budget, offset and scale to be vectors of one length; got {shapes}.")
     if not noise_weight > 0:
         raise ValueError(f"Expected noise_weight={noise_weight!r} > 0.")
     if not np.any(arrays[0] > 0):
@@ -262,9 +260,7 @@ def _strongest(gain: Floats, size: int, weakest: float, eligible: NDArray[np.boo
     return np.flatnonzero(chosen)
 
 
-def _settle(
-    gain: Floats, power: Floats, rounds: Rounds, index: int, scheduled: Integers, round_index: int
-) -> Choice:
+def _settle(gain: Floats, power: Floats, rounds: Rounds, index: int, scheduled: Integers, round_index: int) -> Choice:
     """The decision with θ computed afresh from the scheduled devices, on the safe side of each limit."""
     strength = gain[scheduled]
     peak = strength * np.sqrt(power[scheduled])  # [Yan23, (14)]
@@ -278,14 +274,10 @@ def _settle(
     binding = min(limits, key=lambda name: limits[name])
     alignment = limits[binding]
     near = peak <= alignment * (1 + 1e-12)
-    while alignment * alignment * load > budget or np.any(
-        (alignment / strength[near]) ** 2 > power[scheduled[near]]
-    ):
+    while alignment * alignment * load > budget or np.any((alignment / strength[near]) ** 2 > power[scheduled[near]]):
         alignment = math.nextafter(alignment, 0.0)  # rounding of the root or the product: an ulp or two
     value = float(rounds.objective(index, scheduled.size, alignment))
-    return Choice(
-        round_index=round_index, scheduled=scheduled, alignment=alignment, binding=binding, objective=value
-    )
+    return Choice(round_index=round_index, scheduled=scheduled, alignment=alignment, binding=binding, objective=value)
 
 
 def _hopeless(rounds: Rounds, gain: Floats, power: Floats) -> str:
