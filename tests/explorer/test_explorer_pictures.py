@@ -104,7 +104,7 @@ def test_names_on_disk_are_not_markup() -> None:
         assert "<i>" not in markup
     parse(pictures_runs.curves([evil, evil], 400.0, key="accuracy", label="accuracy"))
     assert "nothing was recorded" in pictures_runs.curves([evil], 400.0, key="none", label="x")
-    broken = Spending(verified=False, problem="<b>line 3 was changed</b>", rows=[], header={})
+    broken = Spending(verified=False, problem="<b>line 3 was changed</b>", charges=[], header={})
     assert "<b>" not in pictures_runs.ledger_table(broken)
 
 

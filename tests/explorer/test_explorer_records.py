@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from airfed.explorer.design import Design, ScenarioError
+from airfed.explorer.pictures_runs import ledger_table
 from airfed.explorer.records import Library
 from airfed.explorer.trainer import Trainer, trained_world
-from airfed.privacy.ledger import Charge, Ledger
+from airfed.privacy.ledger import Ledger
 from airfed.runs import RunDirectory, RunError
 
 
@@ -20,10 +21,10 @@ def make_run(folder: Path, rounds: int = 3) -> RunDirectory:
     header = {"delta": 1e-3, "relation": "replace", "privacy": "simulated"}
     ledger = Ledger.create(directory.file("ledger.jsonl"), header)
     for index in range(rounds):
-        charge = Charge(round_index=index, attempt=0, devices=2, alignment=0.1, mu=0.5, power_planned=1.0)
-        ledger.charge(charge, delta=1e-3)
+        ledger.charge(index, devices=2, alignment=0.1, mu=0.5, power=1.0)
         ledger.settle(index, 0.5)
-        directory.append_metrics({"round": index, "accuracy": 0.2 * index, "loss": None, "epsilon_total": 1.0})
+        record = {"round": index, "accuracy": 0.2 * index, "loss": None, "power_transmitted": 0.5}
+        directory.append_metrics(record)
     return directory
 
 
@@ -46,9 +47,8 @@ def test_the_ledger_is_verified(tmp_path: Path) -> None:
     library = Library(tmp_path)
     spending = library.spending("a")
     assert spending.verified
-    assert [row["round"] for row in spending.rows] == [1, 2, 3]
-    assert spending.rows[-1]["mu_total"] == pytest.approx(0.5 * 3**0.5)
-    assert spending.rows[-1]["epsilon_total"] > 0
+    assert [charge.round_index for charge in spending.charges] == [0, 1, 2]
+    assert "The chain of 3 charges holds" in ledger_table(spending)
     file = directory.file("ledger.jsonl")
     file.write_text(file.read_text().replace('"mu": 0.5', '"mu": 0.4', 1))
     spending = library.spending("a")

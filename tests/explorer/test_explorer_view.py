@@ -20,6 +20,7 @@ WORLDS = {
     "spread": {"peak_spread": 30.0, "link.noise_std": 1.0, "budget.epsilon": 20.0, "fleet.num_devices": 40},
     "one": {"fleet.num_devices": 1, "learning.total_steps": 1},
     "full": {"policy.name": "full"},
+    "rough": {"channel.estimation_error": 0.02, "link.noise_std": 1.0, "budget.epsilon": 5.0},
 }
 
 
@@ -90,15 +91,6 @@ def test_a_move_takes_less_than_a_tenth_of_a_second(spread: float) -> None:
         assert seen.plan.epsilon_total > 0
         times.append(time.process_time() - started)
     assert min(times) < 0.1, times  # of processor time: other work on the machine does not count
-
-
-@pytest.mark.parametrize("name", ["template", "power", "total", "spread"])
-def test_the_quick_bound_is_that_of_the_plan(name: str) -> None:
-    problem = design(name).world().problem()
-    bound, binding = tradeoffs.best(problem)
-    plan = planning.plan(problem)
-    assert bound == pytest.approx(plan.bound.total, rel=1e-9)
-    assert binding == plan.binding
 
 
 @pytest.mark.parametrize("name", ["power", "spread"])

@@ -40,7 +40,13 @@ CHANNELS: Final[dict[str, Tables]] = {
     "cell": {"radius": 300.0, "path_loss_exponent": 3.0, "shadowing_db": 4.0, "reference_distance": 50.0, "scale": 2.0},
     "fixed": {"gains": [0.2, 0.5, 0.8, 1.1, 1.6]},
 }
-_SHARED_CHANNEL: Final[tuple[str, ...]] = ("minimum", "pin_minimum", "estimation_error")
+_SHARED_CHANNEL: Final[tuple[str, ...]] = (
+    "minimum",
+    "pin_minimum",
+    "estimation_error",
+    "estimation_failure",
+    "trust_estimates",
+)
 
 
 @cache

@@ -114,7 +114,7 @@ def shown(value: Any) -> str:
 def applies(key: str, design: Design) -> bool:
     """Return whether a knob means anything in the present design."""
     section, _, name = key.partition(".")
-    if section == "channel" and name not in ("model", "minimum", "pin_minimum"):
+    if section == "channel" and name not in ("model", "minimum", "pin_minimum", "estimation_error"):
         return name in CHANNELS.get(str(design.get("channel.model")), {})
     if key == "fleet.num_devices":
         return bool(design.get("channel.model") != "fixed")
@@ -223,6 +223,14 @@ GROUPS: Final = (
                 key="channel.pin_minimum",
                 label="Weakest device",
                 options={True: "exactly at h_min", False: "as drawn"},
+            ),
+            Knob(
+                key="channel.estimation_error",
+                label="Error of the known gains",
+                low=0.0,
+                high=0.2,
+                kind="linear",
+                help="Mean square, relative; privacy counts on it.",
             ),
             Knob(
                 key="link.noise_std",

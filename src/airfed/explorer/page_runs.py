@@ -134,7 +134,7 @@ class RunsSection:
         try:
             return self._library.spending(name)
         except RunError as error:
-            return Spending(verified=False, problem=str(error), rows=[], header={})
+            return Spending(verified=False, problem=str(error), charges=[], header={})
 
     def _show_list(self, records: list[Record]) -> None:
         listed = [(record.name, self._describe(record)) for record in records]

@@ -61,21 +61,21 @@ def ledger_table(spending: Spending) -> str:
     """Return the latest rounds of a ledger as an HTML table, and whether its chain of hashes holds."""
     if not spending.verified:
         return f'<p class="note">{html.escape(spending.problem)}</p>'
-    rows = spending.rows[-_MOST_ROWS:]
-    header = spending.header
-    total = rows[-1]["epsilon_total"] if rows else 0.0
-    cut = f" The last {_MOST_ROWS} are shown." if len(spending.rows) > len(rows) else ""
+    rows, header = spending.charges[-_MOST_ROWS:], spending.header
+    total = rows[-1].epsilon_total if rows else 0.0
+    cut = f" The last {_MOST_ROWS} are shown." if len(spending.charges) > len(rows) else ""
     summary = (
-        f'<p class="sub">The chain of {len(spending.rows)} charges holds. ε = {number(total, 4)} in total at '
+        f'<p class="sub">The chain of {len(spending.charges)} charges holds. ε = {number(total, 4)} in total at '
         f"δ = {number(float(header['delta']))}, unit: device, neighbours: {html.escape(str(header['relation']))}; "
         f"{html.escape(str(header['privacy']))} noise.{cut}</p>"
     )
     body = "".join(
-        f"<tr><td>{row['round']}</td><td>{number(row['mu'], 4)}</td><td>{number(row['mu_total'], 4)}</td>"
-        f"<td>{number(row['power_planned'], 4)}</td><td>{_figure(row['power_metered'])}</td></tr>"
+        f"<tr><td>{row.round_index + 1}</td><td>{number(row.mu, 4)}</td><td>{number(row.epsilon_round, 4)}</td>"
+        f"<td>{number(row.epsilon_total, 4)}</td><td>{number(row.power_planned, 4)}</td>"
+        f"<td>{_figure(row.power_metered)}</td></tr>"
         for row in reversed(rows)
     )
-    return summary + _table(("round", "μ", "μ so far", "W charged", "W metered"), body)
+    return summary + _table(("round", "μ", "ε", "ε so far", "W charged", "W metered"), body)
 
 
 def _comparison_row(index: int, record: Record) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from airfed.privacy.gaussian import gaussian_epsilon
-from airfed.privacy.ledger import Ledger, LedgerError
+from airfed.auditing import verified_ledger
+from airfed.privacy.ledger import Charge, LedgerError
 from airfed.runs import RunDirectory, RunError
 
 _MOST_RUNS: Final = 500
@@ -55,15 +55,15 @@ class Spending:
     """What a ledger says.
 
     Args:
-        verified: whether its chain of hashes holds.
+        verified: whether its chain of hashes holds and it agrees with the rest of the run.
         problem: the sentence where it does not.
-        rows: one per charged round: round, attempt, μ, ε in total, planned and metered W.
+        charges: the rounds as charged.
         header: what is counted.
     """
 
     verified: bool
     problem: str
-    rows: list[dict[str, Any]]
+    charges: list[Charge]
     header: dict[str, Any]
 
 
@@ -127,33 +127,17 @@ class Library:
         )
 
     def spending(self, name: str) -> Spending:
-        """Return what the run's ledger says, and whether its chain holds.
+        """Return what the run's ledger says, verified as `airfed ledger` does.
 
         Raises:
             RunError: as in `path`.
         """
+        directory = RunDirectory(self.path(name))
         try:
-            ledger = Ledger.load(self.path(name) / "ledger.jsonl")
-        except (LedgerError, OSError) as error:
-            return Spending(verified=False, problem=str(error), rows=[], header={})
-        delta = float(ledger.header.get("delta", 1e-3))
-        rows: list[dict[str, Any]] = []
-        square = 0.0
-        for charge in ledger.charges:
-            square += charge.mu**2
-            rows.append(
-                {
-                    "round": charge.round_index + 1,
-                    "attempt": charge.attempt,
-                    "mu": charge.mu,
-                    "mu_total": square**0.5,
-                    "power_planned": charge.power_planned,
-                    "power_metered": charge.power_metered,
-                }
-            )
-        if rows:
-            rows[-1]["epsilon_total"] = gaussian_epsilon(ledger.mu_total, delta)
-        return Spending(verified=True, problem="", rows=rows, header=ledger.header)
+            ledger = verified_ledger(directory).ledger
+        except (LedgerError, RunError, OSError) as error:
+            return Spending(verified=False, problem=str(error), charges=[], header={})
+        return Spending(verified=True, problem="", charges=ledger.charges, header=ledger.header)
 
 
 def _modified(folder: Path) -> float:

@@ -10,10 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import convergence, planning
-from airfed.explorer.view import noise_weight, privacy_caps
+from airfed import planning
 from airfed.planning import Plan
-from airfed.planning.exact import best_schedule
+from airfed.planning.uncertain import matters
 from airfed.problem import InfeasibleError, Problem
 from airfed.scenario import Scenario
 
@@ -21,7 +20,7 @@ Floats = NDArray[np.float64]
 
 _SPAN: Final = 1.5  # decades to each side of the present budgets
 _POINTS: Final = 15  # of each budget; odd, so that the present one is among them
-_FEWER_POINTS: Final = 13  # where peak powers differ, and a plan takes longer to find
+_FEWER_POINTS: Final = 13  # where limits differ by device, and a plan takes longer to find
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,26 +91,6 @@ def policies(world: Scenario) -> tuple[dict[str, Plan], dict[str, str]]:
     return plans, reasons
 
 
-def best(problem: Problem, *, rounds: int | None = None) -> tuple[float, str]:
-    """Return the smallest bound and the limit that holds it: `plan(problem)` without its figures of privacy.
-
-    Raises:
-        InfeasibleError: no plan meets every limit.
-    """
-    learning = problem.learning
-    numbers = np.arange(1, learning.total_steps + 1) if rounds is None else np.array([rounds])
-    choice = best_schedule(
-        problem.fleet.gain,
-        problem.fleet.peak_power,
-        cap=privacy_caps(problem, numbers),
-        round_budget=problem.budget.total_power / numbers,
-        offset=convergence.round_offsets(learning, numbers),
-        scale=convergence.round_scales(learning, numbers),
-        noise_weight=noise_weight(problem),
-    )
-    return choice.objective, choice.binding
-
-
 def front(world: Scenario, *, stop: Callable[[], bool] = lambda: False) -> Front | None:
     """Return the best bound over a grid of ε and total power around the present budgets.
 
@@ -120,7 +99,7 @@ def front(world: Scenario, *, stop: Callable[[], bool] = lambda: False) -> Front
         stop: asked now and then; True gives the work up, and None is returned.
     """
     problem, rounds = world.problem(), world.policy.rounds
-    points = _POINTS if problem.fleet.equal_peak_power else _FEWER_POINTS
+    points = _POINTS if problem.fleet.equal_peak_power and not matters(problem) else _FEWER_POINTS
     middle = points // 2
     factors = np.logspace(-_SPAN, _SPAN, points)
     factors[middle] = 1.0
@@ -132,11 +111,10 @@ def front(world: Scenario, *, stop: Callable[[], bool] = lambda: False) -> Front
             return None
         for column, loss in enumerate(epsilon):
             try:
-                bound[row, column], binding[row, column] = best(
-                    _with(problem, float(loss), float(watts)), rounds=rounds
-                )
+                plan = planning.plan(_with(problem, float(loss), float(watts)), rounds=rounds)
             except InfeasibleError:
                 continue
+            bound[row, column], binding[row, column] = plan.bound.total, plan.binding
     return Front(
         epsilon=epsilon,
         total_power=power,
@@ -156,17 +134,17 @@ def price(world: Scenario) -> Price:
     problem, rounds = world.problem(), world.policy.rounds
     epsilon, power = problem.budget.epsilon, problem.budget.total_power
 
-    def at(loss: float, watts: float) -> tuple[float, str]:
-        return best(_with(problem, loss, watts), rounds=rounds)
+    def at(loss: float, watts: float) -> Plan:
+        return planning.plan(_with(problem, loss, watts), rounds=rounds)
 
-    now, binding = at(epsilon, power)
+    now = at(epsilon, power)
     return Price(
-        now=now,
-        watt=at(epsilon, power + 1.0)[0],
-        epsilon=at(epsilon + 1.0, power)[0],
-        double_power=at(epsilon, 2 * power)[0],
-        double_epsilon=at(2 * epsilon, power)[0],
-        binding=binding,
+        now=now.bound.total,
+        watt=at(epsilon, power + 1.0).bound.total,
+        epsilon=at(epsilon + 1.0, power).bound.total,
+        double_power=at(epsilon, 2 * power).bound.total,
+        double_epsilon=at(2 * epsilon, power).bound.total,
+        binding=now.binding,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -13,15 +12,16 @@ from numpy.typing import NDArray
 from airfed import convergence, planning
 from airfed.experiments.style import LIMIT_NAMES
 from airfed.planning import Plan, limits
-from airfed.planning.exact import CandidateSpace, best_schedule, candidate_space
-from airfed.problem import Budget, Problem
+from airfed.planning.exact import CandidateSpace, candidate_space
+from airfed.planning.uncertain import effective_peak_power, matters
+from airfed.problem import Problem
 from airfed.scenario import Scenario
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MOST_ROUNDS: Final = 40  # points on the curve over I
-FEWER_ROUNDS: Final = 24  # where peak powers differ, and a schedule takes longer to find
+FEWER_ROUNDS: Final = 24  # where limits differ by device, and a schedule takes longer to find
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,22 +81,19 @@ def look(world: Scenario) -> View:
     """
     problem = world.problem()
     plan = planning.from_policy(problem, world.policy, seed=world.seed)
-    # The root behind the privacy limit is what costs most here; the plan has it at its own number of rounds already.
-    cap, total = plan.limits["privacy"], problem.budget.scope == "total"
-    most = MOST_ROUNDS if problem.fleet.equal_peak_power else FEWER_ROUNDS
-    shown = shown_rounds(problem.learning.total_steps, plan.rounds, most)
+    most = MOST_ROUNDS if problem.fleet.equal_peak_power and not matters(problem) else FEWER_ROUNDS
     space = candidate_space(
         problem.fleet.gain,
-        problem.fleet.peak_power,
-        cap=cap,
+        effective_peak_power(problem, plan.rounds),
+        cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
         round_budget=problem.budget.total_power / plan.rounds,
-        noise_weight=noise_weight(problem),
+        noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
     )
     return View(
         world=world,
         plan=plan,
         space=space,
-        curve=bound_curve(problem, shown, cap * np.sqrt(plan.rounds / shown) if total else np.full(shown.shape, cap)),
+        curve=bound_curve(problem, shown_rounds(problem.learning.total_steps, plan.rounds, most)),
         next_device=_next_device(plan),
     )
 
@@ -139,70 +136,14 @@ def shown_rounds(total_steps: int, chosen: int, most: int = MOST_ROUNDS) -> Inte
     return np.unique(np.append(spread, chosen))
 
 
-def bound_curve(problem: Problem, rounds: Integers, cap: Floats) -> Curve:
+def bound_curve(problem: Problem, rounds: Integers) -> Curve:
     """Return the smallest bound at each number of rounds, term by term.
-
-    Args:
-        problem: what is decided about.
-        rounds: the numbers of rounds.
-        cap: the largest θ that privacy allows at each.
 
     Raises:
         InfeasibleError: there is no plan at one of them.
     """
-    learning = problem.learning
-    terms: dict[str, list[float]] = {name: [] for name in ("initial_gap", "participation", "local_drift", "noise")}
-    nothing = np.zeros(1)
-    for index, number in enumerate(rounds):
-        choice = best_schedule(
-            problem.fleet.gain,
-            problem.fleet.peak_power,
-            cap=cap[index : index + 1],
-            round_budget=np.array([problem.budget.total_power / number]),
-            offset=nothing,
-            scale=nothing + 1.0,
-            noise_weight=noise_weight(problem),
-        )
-        bound = convergence.convex_gap(
-            learning,
-            num_scheduled=choice.size,
-            num_devices=problem.fleet.num_devices,
-            alignment=choice.alignment,
-            noise_std=problem.link.noise_std,
-            rounds=int(number),
-        )
-        for name, value in bound.terms.items():
-            terms[name].append(value)
-    return Curve(rounds=rounds, terms={name: np.array(values) for name, values in terms.items()})
-
-
-def privacy_caps(problem: Problem, rounds: Integers) -> Floats:
-    """Return the largest θ that privacy allows at each number of rounds, as `limits.privacy_limits` does.
-
-    The root behind it is remembered: a page asks for the same budget again and again.
-    """
-    budget = problem.budget
-    # total_power plays no part; one value for all lets the memory serve every power.
-    key = Budget(
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        total_power=1.0,
-        scope=budget.scope,
-        formula=budget.formula,
-        relation=budget.relation,
-    )
-    cap = problem.link.noise_std * _allowed_mu(key) / budget.sensitivity
-    return cap / np.sqrt(rounds) if budget.scope == "total" else np.full(rounds.shape, cap)
-
-
-def noise_weight(problem: Problem) -> float:
-    """Return dσ²/2, the weight of the noise in the objective."""
-    return 0.5 * problem.learning.dimension * problem.link.noise_std**2
-
-
-@lru_cache(maxsize=4096)
-def _allowed_mu(budget: Budget) -> float:
-    return limits.allowed_mu(budget)
+    bounds = [planning.plan(problem, rounds=int(number)).bound.terms for number in rounds]
+    return Curve(rounds=rounds, terms={name: np.array([bound[name] for bound in bounds]) for name in bounds[0]})
 
 
 def _next_device(plan: Plan) -> NextDevice | None:
@@ -212,12 +153,8 @@ def _next_device(plan: Plan) -> NextDevice | None:
     device = int(np.argmax(gain))
     if gain[device] == 0.0:
         return None
-    joined = np.append(plan.scheduled, device)
-    values = {
-        "privacy": plan.limits["privacy"],
-        "peak_power": limits.peak_limit(problem, joined),
-        "total_power": float(limits.total_limits(problem, joined, np.array([plan.rounds]))[0]),
-    }
+    joined = np.sort(np.append(plan.scheduled, device))
+    values = limits.alignment_limits(problem, joined, plan.rounds)
     limit = min(values, key=values.__getitem__)
     alignment = values[limit]
     bound = convergence.convex_gap(
