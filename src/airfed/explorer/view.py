@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MOST_ROUNDS: Final = 40  # points on the curve over I
-FEWER_ROUNDS: Final = 24  # where limits differ by device, and a schedule takes longer to find
+FEWER_ROUNDS: Final = 16  # where limits differ by device, and a schedule takes longer to find
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
