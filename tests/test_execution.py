@@ -25,6 +25,7 @@ RESULTS = (
     "model.safetensors",
     "metrics.jsonl",
     "metrics.csv",
+    "devices.csv",
     "ledger.jsonl",
     "plan.json",
     "scenario.toml",
@@ -645,3 +646,14 @@ def test_the_engine_is_closed_whatever_happens(tmp_path, monkeypatch):
         execute(world(seed=9), tmp_path / "run", resume=True)
     assert len(closed) == 2
     assert execution.RunError is RunError
+
+
+def test_each_device_is_metered_over_the_run(tmp_path):
+    outcome = execute(world(), tmp_path / "run")
+    plan = outcome.setup.plan
+    with (tmp_path / "run" / "devices.csv").open(newline="") as stream:
+        rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
+    assert [row["device"] for row in rows] == plan.scheduled.tolist()
+    total = sum(row["power_transmitted"] for row in rows)
+    assert total == pytest.approx(outcome.records[-1]["power_transmitted_total"], rel=1e-12)
+    assert all(row["power_transmitted"] <= row["power_planned"] for row in rows)
