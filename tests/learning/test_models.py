@@ -52,10 +52,12 @@ def test_the_order_of_layers_is_convolution_pool_relu():
     w, b, w1, b1, w2, b2 = np.split(parameters, [t.offset for t in network.tensors][1:])
     image = np.random.default_rng(1).normal(size=(6, 6))
     kernels = w.reshape(2, 3, 3)
-    maps = np.array([
-        [[(image[i : i + 3, j : j + 3] * k).sum() + c for j in range(4)] for i in range(4)]
-        for k, c in zip(kernels, b, strict=True)
-    ])
+    maps = np.array(
+        [
+            [[(image[i : i + 3, j : j + 3] * k).sum() + c for j in range(4)] for i in range(4)]
+            for k, c in zip(kernels, b, strict=True)
+        ]
+    )
     pooled = np.maximum(maps.reshape(2, 2, 2, 2, 2).max(axis=(2, 4)), 0).ravel()
     hidden = np.maximum(w1.reshape(4, 8) @ pooled + b1, 0)
     expected = w2.reshape(3, 4) @ hidden + b2
