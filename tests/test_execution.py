@@ -216,6 +216,16 @@ def test_a_run_may_be_stopped_many_times(whole, tmp_path):
     assert contents(out) == whole()
 
 
+def test_running_totals_add_up_in_the_same_order_after_a_stop(tmp_path):
+    built = world(**{"policy.rounds": 60, "learning.total_steps": 60})
+    execute(built, tmp_path / "whole")
+    for questions in (21, 61, 101):
+        out = tmp_path / f"run-{questions}"
+        execute(built, out, stop=StopAfter(questions))
+        execute(built, out, resume=True)
+        assert contents(out) == contents(tmp_path / "whole")
+
+
 def test_a_stop_after_the_last_round_comes_too_late(whole, tmp_path):
     assert execute(world(), tmp_path / "run", stop=StopAfter(11)).status == "finished"
     assert contents(tmp_path / "run") == whole()
