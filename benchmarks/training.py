@@ -277,9 +277,8 @@ def main() -> None:
                 print(f"{name:30} {speed[name]:9,.0f}   {speed[many] / speed[name]:18.2f}   {share:18.2f}")
     if arguments.figures:
         whole_runs(images, labels, weights, arguments.threads)
-    print(
-        f"\nLargest memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"
-    )
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\nLargest memory of this process, PyTorch included: {memory:.0f} MB")
     if arguments.json:
         arguments.json.write_text(json.dumps(record))
 

@@ -373,9 +373,9 @@ def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p:
 def compress(typing: Any, t: Any, where: Any, i: Any, base: Any, g: Any, index: Any, n: Any) -> Build:
     """compress(t, where, i, base, g, index, n): append the floats of t that are not zero to a list.
 
-    The floats of the vector t that are not zero (NaN is not zero) go to g[n:], and where[i + lane] + base to
-    index[n:]. Returns the new length of the list. Branch-free: full vectors are written, so the lists need room
-    for one vector more.
+    The floats of the vector t that are not zero (NaN is not zero) go to g[n:], and where[i + lane] + base
+    to index[n:]. Returns the new length of the list. Branch-free: full vectors are written, so the lists
+    need room for one vector more.
     """
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
