@@ -410,11 +410,9 @@ def test_the_sum_is_exact_to_half_a_quantum_a_device():
     quantum = Fraction(superposition._quantum)
     assert quantum <= Fraction(2) ** -61 * count * Fraction(plan.alignment) * (1 + Fraction(1, 10**9))
     for j in range(dimension):
-        products = [
-            Fraction(float(c)) * Fraction(float(g)) for c, g in zip(air.coefficient.real, clipped[:, j], strict=True)
-        ]
-        allowed = count * quantum / 2 + sum(abs(p) for p in products) * Fraction(2) ** -53
-        assert abs(int(superposition.signal[j]) * quantum - sum(products)) <= allowed
+        products = [Fraction(float(c) * float(g)) for c, g in zip(air.coefficient.real, clipped[:, j], strict=True)]
+        error = int(superposition.signal[j]) * quantum - sum(products)
+        assert abs(error) <= count * quantum / 8  # each is rounded to the nearest, so they nearly cancel
 
 
 def test_the_sum_cannot_overflow_when_all_arrive_at_full_strength():

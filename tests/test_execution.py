@@ -25,6 +25,7 @@ RESULTS = (
     "model.safetensors",
     "metrics.jsonl",
     "metrics.csv",
+    "devices.csv",
     "ledger.jsonl",
     "plan.json",
     "scenario.toml",
@@ -213,6 +214,16 @@ def test_a_run_may_be_stopped_many_times(whole, tmp_path):
         status = execute(world(), out, resume=True, stop=StopAfter(2 + count % 2)).status
     assert count >= 3
     assert contents(out) == whole()
+
+
+def test_running_totals_add_up_in_the_same_order_after_a_stop(tmp_path):
+    built = world(**{"policy.rounds": 60, "learning.total_steps": 60})
+    execute(built, tmp_path / "whole")
+    for questions in (21, 61, 101):
+        out = tmp_path / f"run-{questions}"
+        execute(built, out, stop=StopAfter(questions))
+        execute(built, out, resume=True)
+        assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_a_stop_after_the_last_round_comes_too_late(whole, tmp_path):
@@ -645,3 +656,14 @@ def test_the_engine_is_closed_whatever_happens(tmp_path, monkeypatch):
         execute(world(seed=9), tmp_path / "run", resume=True)
     assert len(closed) == 2
     assert execution.RunError is RunError
+
+
+def test_each_device_is_metered_over_the_run(tmp_path):
+    outcome = execute(world(), tmp_path / "run")
+    plan = outcome.setup.plan
+    with (tmp_path / "run" / "devices.csv").open(newline="") as stream:
+        rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
+    assert [row["device"] for row in rows] == plan.scheduled.tolist()
+    total = sum(row["power_transmitted"] for row in rows)
+    assert total == pytest.approx(outcome.records[-1]["power_transmitted_total"], rel=1e-12)
+    assert all(row["power_transmitted"] <= row["power_planned"] for row in rows)

@@ -382,6 +382,7 @@ def another(key, value):
         "learning.model": "mlp",
         "link.noise_source": "secure",
         "channel.pin_minimum": True,
+        "channel.trust_estimates": True,
         "learning.batch_size": 5,
         "learning.dimension": 99,
     }

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 import airfed
 from airfed.air import Superposition
@@ -204,7 +205,12 @@ class _Recorder:
                 raise LedgerError(f"{path}: round {record['round']} was trained, and its charge is gone.")
         start = directory.latest()
         if start is None:
-            start = Checkpoint(round_index=0, parameters=setup.task.initial_parameters, ledger_head=self.ledger.head)
+            start = Checkpoint(
+                round_index=0,
+                parameters=setup.task.initial_parameters,
+                ledger_head=self.ledger.head,
+                energy=np.zeros(setup.plan.num_scheduled),
+            )
         elif not self.ledger.contains(start.ledger_head):
             raise LedgerError(f"{path}: lines that the checkpoint of round {start.round_index} has seen are gone.")
         self.state = start
@@ -232,7 +238,10 @@ class _Recorder:
                 # Before the state moves on: the last good model is what is saved, and a resume stops here again.
                 self._check_quality(done.index, quality)
                 self.state = Checkpoint(
-                    round_index=done.index + 1, parameters=done.parameters, ledger_head=self.ledger.head
+                    round_index=done.index + 1,
+                    parameters=done.parameters,
+                    ledger_head=self.ledger.head,
+                    energy=self._metered(done),
                 )
                 if self.state.round_index % every == 0:
                     self.directory.save(self.state)
@@ -251,7 +260,8 @@ class _Recorder:
             self.directory.save(self.state)
         if status != "stopped":
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
-            self.directory.finish(self.setup.task.named_tensors(self.state.parameters), metadata)
+            tensors = self.setup.task.named_tensors(self.state.parameters)
+            self.directory.finish(tensors, metadata, self._devices())
         return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
 
     def _check_quality(self, index: int, quality: dict[str, float]) -> None:
@@ -269,6 +279,23 @@ class _Recorder:
         power = float(np.sum(plan.power))
         self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
         self.ledger.charge(index, devices=plan.num_scheduled, alignment=plan.alignment, mu=plan.mu_round, power=power)
+
+    def _metered(self, done: Round) -> NDArray[np.float64]:
+        """What each device has transmitted so far; with several processes none of them knows of all devices."""
+        if self.group.size > 1 or not self.state.energy.size:
+            return np.empty(0)
+        return self.state.energy + done.reception.energy
+
+    def _devices(self) -> list[dict[str, Any]]:
+        plan, energy = self.setup.plan, self.state.energy
+        if not energy.size or self.setup.scenario.run.record == "private":
+            return []
+        gain, planned = plan.problem.fleet.gain, plan.power * self.state.round_index
+        columns = ("device", "gain", "power_planned", "power_transmitted")
+        rows = zip(
+            plan.scheduled.tolist(), gain[plan.scheduled].tolist(), planned.tolist(), energy.tolist(), strict=True
+        )
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _evaluate(self, done: Round) -> dict[str, float]:
         last = done.index + 1 == self.setup.plan.rounds

@@ -1,8 +1,9 @@
 """A run on disk: what was decided, what happened, and enough to go on after any interruption.
 
 A run directory holds `scenario.toml` (as resolved), `plan.json`, `run.json` (versions and digests), `metrics.jsonl`,
-`metrics.csv`, `ledger.jsonl`, `model.safetensors` and `checkpoints/`. Every file is either appended to line by line and
-flushed, or replaced whole: written beside its place, flushed to the disk and renamed. No pickle is ever read.
+`metrics.csv`, `devices.csv`, `ledger.jsonl`, `model.safetensors` and `checkpoints/`. Every file is either appended to
+line by line and flushed, or replaced whole: written beside its place, flushed to the disk and renamed. No pickle is
+ever read.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -42,11 +43,13 @@ class Checkpoint:
         round_index: the next round, 0 before the first.
         parameters: the global model, float32.
         ledger_head: hash of the ledger's last line when this was saved.
+        energy: [W] that each scheduled device has transmitted so far; empty where it is not metered device by device.
     """
 
     round_index: int
     parameters: NDArray[np.float32]
     ledger_head: str
+    energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class RunDirectory:
             OSError: it cannot be written.
         """
         self.file("checkpoints").mkdir(parents=True, exist_ok=True)
-        for name in ("metrics.jsonl", "metrics.csv", "ledger.jsonl", "model.safetensors"):
+        for name in ("metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl", "model.safetensors"):
             self.file(name).unlink(missing_ok=True)  # left by a beginning that never got as far as run.json
         write_whole(self.file("scenario.toml"), scenario.encode())
         write_whole(self.file("plan.json"), json.dumps(plan).encode())
@@ -199,14 +202,19 @@ class RunDirectory:
             raise RunError(f"Expected {self.file('metrics.jsonl')} to hold rounds 0 to {rounds - 1}; some are gone.")
         write_whole(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in kept).encode())
 
-    def finish(self, parameters: dict[str, NDArray[np.float32]], metadata: dict[str, str]) -> None:
-        """Write `metrics.csv` and the trained model."""
+    def finish(
+        self,
+        parameters: dict[str, NDArray[np.float32]],
+        metadata: dict[str, str],
+        devices: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Write `metrics.csv`, the trained model, and what each device transmitted (`devices.csv`, if it is known)."""
         records = self.read_metrics()
         if records:
             write_whole(self.file("metrics.csv"), _csv(records))
-        # One key only: the library writes several in an order of its own, and equal models must have equal bytes.
-        single = {"airfed": json.dumps(metadata, sort_keys=True)}
-        write_whole(self.file("model.safetensors"), save_tensors(parameters, single))
+        if devices:
+            write_whole(self.file("devices.csv"), _csv(devices))
+        write_whole(self.file("model.safetensors"), _tensors(parameters, metadata))
 
 
 _OWN_FILES: Final = {
@@ -215,6 +223,7 @@ _OWN_FILES: Final = {
     "run.json",
     "metrics.jsonl",
     "metrics.csv",
+    "devices.csv",
     "ledger.jsonl",
     "model.safetensors",
     "checkpoints",
@@ -251,13 +260,14 @@ def _sync_folder(folder: Path) -> None:
 
 def _encode(checkpoint: Checkpoint) -> bytes:
     metadata = {"round": str(checkpoint.round_index), "ledger_head": checkpoint.ledger_head}
-    metadata["sha256"] = _checksum(metadata, checkpoint.parameters)
-    return _tensors({"parameters": checkpoint.parameters}, metadata)
+    tensors: dict[str, NDArray[Any]] = {"parameters": checkpoint.parameters, "energy": checkpoint.energy}
+    metadata["sha256"] = _checksum(metadata, tensors)
+    return _tensors(tensors, metadata)
 
 
-def _tensors(tensors: dict[str, NDArray[np.float32]], metadata: dict[str, str]) -> bytes:
+def _tensors(tensors: Mapping[str, NDArray[np.floating]], metadata: dict[str, str]) -> bytes:
     """The safetensors file, always with the same bytes: the library shuffles the metadata at every call."""
-    content = save_tensors(tensors, metadata)
+    content = save_tensors(dict(tensors), metadata)
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # tensors are aligned
@@ -268,20 +278,21 @@ def _decode(content: bytes) -> Checkpoint:
     tensors = load_tensors(content)  # checks the header: what follows is a file that safetensors could have written
     header_size = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + header_size]).get("__metadata__") or {}
-    parameters, claimed = tensors.get("parameters"), metadata.pop("sha256", None)
-    if parameters is None or _checksum(metadata, parameters) != claimed:
+    claimed = metadata.pop("sha256", None)
+    if set(tensors) != {"parameters", "energy"} or _checksum(metadata, tensors) != claimed:
         raise ValueError("its checksum does not match")
-    return Checkpoint(round_index=int(metadata["round"]), parameters=parameters, ledger_head=metadata["ledger_head"])
+    return Checkpoint(round_index=int(metadata["round"]), ledger_head=metadata["ledger_head"], **tensors)
 
 
-def _checksum(metadata: dict[str, str], parameters: NDArray[np.float32]) -> str:
+def _checksum(metadata: dict[str, str], tensors: Mapping[str, NDArray[np.floating]]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
-    digest.update(f"{parameters.dtype} {parameters.shape}".encode())
-    digest.update(parameters.tobytes())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
+        digest.update(tensor.tobytes())
     return digest.hexdigest()
 
 
-def _csv(records: list[dict[str, Any]]) -> bytes:
+def _csv(records: Sequence[dict[str, Any]]) -> bytes:
     from io import StringIO
 
     text = StringIO()

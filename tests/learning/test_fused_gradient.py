@@ -152,6 +152,18 @@ def test_what_is_not_finite_never_becomes_finite(bad, name, where):
     assert np.isfinite(one_update(network, parameters, images, labels)).all()
 
 
+@pytest.mark.parametrize("where", ["images", "parameters"])
+def test_a_relu_does_not_hide_an_infinity(where):
+    network = Network(input_shape=(1, 6, 6), convolutions=((1, 3),), classes=3)
+    images, parameters = np.ones((2, 1, 6, 6), np.float32), np.full(network.dimension, -0.1, np.float32)
+    parameters[9] = 2.0  # the bias: outputs are alive, and -inf at one would lose against its neighbours
+    if where == "images":
+        images[1, 0, 0, 0] = np.inf
+    else:
+        parameters[0] = -np.inf  # no output is alive
+    assert np.isnan(one_update(network, parameters, images, np.array([0, 1]))).all()
+
+
 def test_overflow_inside_the_network_reaches_the_update():
     network, rng = builtin("cnn", input_shape=(1, 28, 28), classes=10), np.random.default_rng(1)
     images, labels = rng.random((3, 1, 28, 28), np.float32), np.array([0, 1, 2])

@@ -93,3 +93,9 @@ def test_a_private_run_prints(world, tmp_path, capsys):
     assert main(["run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "run")]) == 0
     assert main(["ledger", str(tmp_path / "run")]) == 0
     assert "metered" in capsys.readouterr().out
+
+
+def test_a_private_run_is_reported(world, tmp_path, capsys):
+    execute(world(run__record="private", channel__estimation_error=0.01), tmp_path / "run")
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.html")]) == 0
+    assert "transmitted" not in (tmp_path / "report.html").read_text().split("<script")[0]

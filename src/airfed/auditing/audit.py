@@ -14,7 +14,7 @@ from airfed import scenario as scenarios
 from airfed.auditing import canaries
 from airfed.auditing.canaries import Evidence, evidence
 from airfed.auditing.noise_checks import noise_checks
-from airfed.auditing.records import record_checks
+from airfed.auditing.records import record_checks, recorded_plan
 from airfed.auditing.round_loop import round_loop_checks
 from airfed.auditing.sensitivity import sensitivity_checks
 from airfed.auditing.statistics import Check, Vector, epsilon_of
@@ -105,10 +105,9 @@ def subject_of(path: Path, *, seed: int | None = None) -> Subject:
         return Subject.of(loaded if seed is None else loaded.override({"seed": seed}))
     directory = RunDirectory(path)
     manifest = directory.manifest()
-    newest = directory.latest()
     return Subject.of(
         scenarios.load(directory.file("scenario.toml")),
-        dimension=None if newest is None else newest.parameters.size,
+        dimension=recorded_plan(directory).get("dimension"),
         data_digest=str(manifest.get("data_sha256")),
         directory=directory,
     )

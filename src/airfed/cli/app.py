@@ -13,10 +13,13 @@ from cyclopts import App, CycloptsError
 
 from airfed import __version__
 from airfed.cli import account as account_commands
+from airfed.cli import calibrate as calibrate_commands
 from airfed.cli import explore as explore_command
+from airfed.cli import figures as figures_commands
 from airfed.cli import plan as plan_commands
 from airfed.cli import report as report_commands
 from airfed.cli import run as run_commands
+from airfed.cli import sweep as sweep_commands
 from airfed.problem import InfeasibleError
 
 app = App(
@@ -32,6 +35,9 @@ app.command(run_commands.data)
 app.command(report_commands.report)
 app.command(account_commands.ledger)
 app.command(account_commands.audit)
+app.command(sweep_commands.sweep)
+app.command(figures_commands.figures)
+app.command(calibrate_commands.calibrate)
 app.command(explore_command.explore)
 
 

@@ -60,14 +60,19 @@ def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
     return figure
 
 
+def check_name(path: Path) -> None:
+    """Raise a ValueError unless the name ends in a picture format."""
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"Expected a picture name ending in .png, .pdf or .svg, got {path.name}.")
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write the figure; the ending of the name decides the format.
 
     Raises:
         ValueError: the ending is no picture format, or the file cannot be written.
     """
-    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"Expected a picture name ending in .png, .pdf or .svg, got {path.name}.")
+    check_name(path)
     try:
         figure.savefig(path)
     except OSError as error:

@@ -20,6 +20,7 @@ POLICY_COLOURS: Final = {
     "top_k": "#56B4E9",
     "threshold": "#CC79A7",
 }
+CURVE_COLOURS: Final = ("#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#D55E00", "#0072B2", "#999999", "#000000")
 TERM_NAMES: Final = {
     "initial_gap": "initial gap",
     "participation": "devices left out",

@@ -12,6 +12,7 @@ from scipy.stats import t as student
 from airfed.experiments import style
 from airfed.planning import limits
 from airfed.planning.exact import candidate_space
+from airfed.planning.uncertain import effective_peak_power
 from airfed.report.records import RunRecord
 
 Chart = dict[str, Any]
@@ -128,7 +129,7 @@ def candidates(run: RunRecord) -> Chart:
     problem = plan.problem
     space = candidate_space(
         problem.fleet.gain,
-        problem.fleet.peak_power,
+        effective_peak_power(problem, plan.rounds),
         cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
         round_budget=problem.budget.total_power / plan.rounds,
         noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
@@ -199,7 +200,7 @@ def _line(x: Any, y: Any, name: str, colour: str, dash: str) -> Chart:
         "type": "scatter",
         "mode": "lines",
         "x": np.asarray(x).tolist(),
-        "y": [float(value) if np.isfinite(value) else None for value in y],
+        "y": [float(value) if value is not None and np.isfinite(value) else None for value in y],
         "name": name,
         "line": {"color": colour, "dash": dash, "width": 2.2},
     }

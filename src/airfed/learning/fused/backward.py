@@ -25,13 +25,12 @@ from airfed.learning.fused.tile import (
     Real,
     add,
     compress,
+    keep_first,
     keep_where,
     kernel,
     load,
     shift,
     store,
-    total,
-    zeros,
 )
 
 
@@ -109,23 +108,17 @@ def _list_live(
     counts, bias = shift(integers, table[Head.LIST_COUNTS]), shift(floats, layer[Conv.BIAS_GRADIENT])
     cells, capacity = layer[Conv.CELLS], layer[Conv.LIST_CAPACITY]
     for c in range(layer[Conv.OUTPUTS]):
-        start = c * capacity
-        n = start
+        n = c * capacity
+        sums = load(1, 1, LANES, bias, c * LANES, ZERO)
         for s in range(first, first + samples):
             offset = s * layer[Conv.FLAT_SAMPLE] + c * layer[Conv.FLAT_CHANNEL]
             pixel = np.int32((s - first) * layer[Conv.SAMPLE_PIXELS])
             for i in range(0, cells, LANES):
-                t = load(1, 1, LANES, gradient, offset + i, ZERO)
-                n = compress(t, cells - i, source, offset + i, pixel, values, places, n)
-        counts[c] = np.int32(n - start)
-        t = zeros(1, 1, LANES)
-        whole = n - (n - start) % LANES
-        for k in range(start, whole, LANES):
-            t = add(t, load(1, 1, LANES, values, k, ZERO))
-        bias_sum = total(t)
-        for k in range(whole, n):
-            bias_sum += values[k]
-        bias[c] += bias_sum
+                t = keep_first(load(1, 1, LANES, gradient, offset + i, ZERO), cells - i)
+                sums = add(sums, t)
+                n = compress(t, source, offset + i, pixel, values, places, n)
+        counts[c] = np.int32(n - c * capacity)
+        store(sums, bias, c * LANES, ZERO)
 
 
 @kernel

@@ -51,7 +51,8 @@ class Conv(IntEnum):
     GROUP = 20  # samples whose live gradients are listed together
     PLANES, NEXT_PLANES, CHANNELS_LAST, INPUT_GRADIENT = range(21, 25)  # workspace
     FLAT_GRADIENT, FLAT_PLACES = 25, 26  # workspace
-    PACKED_WEIGHT, WEIGHT_GRADIENT, BIAS_GRADIENT = 27, 28, 29  # workspace, [output][kernel row][RUN]
+    PACKED_WEIGHT, WEIGHT_GRADIENT = 27, 28  # workspace, [output][kernel row][RUN]
+    BIAS_GRADIENT = 29  # workspace, [output][lane]: sums by lane, added up at the end
     LIST_CAPACITY = 30
 
 
@@ -185,7 +186,7 @@ def _convolutions(
         row[Conv.FLAT_PLACES] = integers.take(SAMPLES * int(row[Conv.FLAT_SAMPLE]))
         row[Conv.PACKED_WEIGHT] = floats.take(outputs * kernel * run)
         row[Conv.WEIGHT_GRADIENT] = floats.take(outputs * kernel * run)
-        row[Conv.BIAS_GRADIENT] = floats.take(outputs)
+        row[Conv.BIAS_GRADIENT] = floats.take(outputs * ALIGN)
 
         channel, y, x = np.meshgrid(*map(np.arange, (channels, kernel, kernel)), indexing="ij")
         taps.append(((channel * height + y) * width + x).ravel().astype(np.int64) * SAMPLES)

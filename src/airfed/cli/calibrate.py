@@ -1,0 +1,57 @@
+"""airfed calibrate: estimate the constants of the bounds from the data."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from airfed._scenario_errors import ScenarioError
+from airfed.cli.plan import Json, ScenarioFile, Seed, read
+
+
+def calibrate(
+    file: ScenarioFile,
+    /,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="Write the scenario with the constants and how they were found.")
+    ] = None,
+    seed: Seed = None,
+    json: Json = False,
+) -> int:
+    """Estimate ζ, ϱ, G and the norms of updates over E from the scenario's data and model."""
+    world = read(file, seed=seed)
+    if out is not None and out.exists():
+        raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
+    from airfed.experiments.calibrate import calibrate as estimate
+
+    found = estimate(world)
+    text = found.to_toml(world)
+    if out is not None:
+        try:
+            with out.open("x", encoding="utf-8") as stream:
+                stream.write(text)
+        except OSError as error:
+            raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from None
+    if json:
+        print(json_format.dumps({"scenario": world.name, **found.to_dict(), "out": None if out is None else str(out)}))
+        return 0
+    console = Console(highlight=False)
+    for symbol, name in (("ζ", "smoothness"), ("ϱ", "strong_convexity"), ("G", "initial_gap")):
+        console.print(f"{symbol} = {getattr(found, name):.5g}  {name}")
+        console.print(f"[dim]  {found.how[name].removeprefix(symbol + ': ')}[/dim]", soft_wrap=True)
+    for line in found.norm_lines() if found.norms else ():
+        console.print(line, soft_wrap=True)
+    learning = world.learning
+    if learning.learning_rate * found.smoothness > 1 + 1e-9:
+        console.print(
+            f"The bounds are proved for τ ≤ 1/ζ = {1 / found.smoothness:.4g}; here τ = {learning.learning_rate:g}.",
+            soft_wrap=True,
+        )
+    if out is not None:
+        console.print(f"written: {out}")
+    return 0

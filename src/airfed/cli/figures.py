@@ -1,0 +1,116 @@
+"""airfed figures: redraw the paper's figures, and test its claims on them."""
+
+from __future__ import annotations
+
+import json as json_format
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from airfed.cli.plan import Json
+from airfed.cli.run import _signals as signals
+from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, progress_display
+
+if TYPE_CHECKING:
+    from airfed.experiments.results import Results
+    from airfed.experiments.verdicts import Verdict
+
+
+def figures(
+    *names: Annotated[str, Parameter(help="fig2 to fig6 (default: all five), limits, thousand, range, bounds.")],
+    out: Annotated[Path, Parameter(help="Where pictures, tables and records go.")] = Path("figures"),
+    quick: Annotated[bool, Parameter(help="mnist-5k and three seeds: minutes instead of hours.", negative="")] = False,
+    check: Annotated[bool, Parameter(help="Test every claim of Section V on the records.", negative="")] = False,
+    docs: Annotated[Path | None, Parameter(help="With --check: write the verdicts as this Markdown file.")] = None,
+    jobs: Jobs = None,
+    backend: BackendName = "loky",
+    address: Address = None,
+    json: Json = False,
+) -> int:
+    """Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it."""
+    from airfed.experiments import figures as catalogue
+    from airfed.experiments import reproduction, sweep, verdicts
+    from airfed.experiments.results import Results
+
+    console = Console(highlight=False, stderr=json)
+    chosen = list(dict.fromkeys(names)) or list(catalogue.PAPER)
+    found = catalogue.studies(chosen, quick=quick)
+    started = time.monotonic()
+    trained = {title: study for title, study in found.items() if catalogue.trains(title)}
+    with signals() as caught, progress_display(console, "figures") as show:
+        records = sweep.run(
+            [point for study in trained.values() for point in study.points],
+            out,
+            jobs=job_count(jobs),
+            backend=backend,
+            address=address,
+            on_progress=show,
+            stop=lambda: bool(caught),
+        )
+    if caught:
+        print_outcome(console, records)
+        return 128 + caught[0]
+    found |= catalogue.with_records(trained, records)
+    summary: dict[str, Any] = {"out": str(out), "quick": quick, "figures": {}, "problems": []}
+    for name in chosen:
+        try:
+            rows, figure = catalogue.FIGURES[name].build(found)
+        except ValueError as error:  # one figure's records must not keep the others from being drawn
+            summary["problems"].append(f"{name}: {error}")
+            continue
+        summary["figures"][name] = [str(file) for file in catalogue.save(name, rows, figure, out)]
+    results = Results.of(found)
+    summary["seconds"] = round(time.monotonic() - started, 1)
+    if check:
+        tested = verdicts.check(results)
+        summary["verdicts"] = [verdict.to_dict() for verdict in tested]
+        if docs is not None:
+            summary["docs"] = [str(file) for file in reproduction.write(docs, results, quick=quick, pictures=out)]
+    summary["failed_points"] = sum(record.status == "failed" for record in records)
+    if json:
+        print(json_format.dumps(summary))
+    else:
+        _print(console, summary, results)
+        if check:
+            print_verdicts(console, tested)
+        if summary["failed_points"]:
+            print_outcome(console, records)
+    return 2 if summary["failed_points"] or summary["problems"] else 0
+
+
+def _print(console: Console, summary: dict[str, Any], results: Results) -> None:
+    from airfed.experiments import reproduction
+
+    for name in results.values("experiment"):
+        table = Table(title=name, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        header, *body = reproduction.final_table(results.of_experiment(name))
+        for place, column in enumerate(header):
+            table.add_column(column, justify="left" if place == 0 else "right", no_wrap=place == 0)
+        for row in body:
+            table.add_row(*row)
+        console.print(table, "")
+    for problem in summary["problems"]:
+        console.print(f"not drawn: {problem}", markup=False, soft_wrap=True)
+    for files in summary["figures"].values():
+        console.print("drawn: " + ", ".join(files), soft_wrap=True)
+    console.print(f"{summary['seconds']:.0f} s")
+
+
+def print_verdicts(console: Console, tested: list[Verdict]) -> None:
+    """Print each claim with its comparisons: effect, interval, pass or fail, and why."""
+    claim = ""
+    for verdict in tested:
+        if verdict.claim != claim:
+            claim = verdict.claim
+            console.print(f"\n[bold]{claim}[/bold] ({verdict.figure})")
+        mark = "[green]pass[/green]" if verdict.passed else "[bold red]FAIL[/bold red]"
+        effect = verdict.effect
+        interval = f"{effect.mean:+.2f} [{effect.low:+.2f}, {effect.high:+.2f}] {verdict.unit}"
+        tail = "; ".join(part for part in (verdict.reason, verdict.remark) if part)
+        console.print(f"  {mark}  {verdict.comparison}: {interval}" + (f" ({tail})" if tail else ""), soft_wrap=True)
+    passed = sum(verdict.passed for verdict in tested)
+    console.print(f"\n{passed} of {len(tested)} comparisons pass; 95% intervals, Student t, paired by seed")

@@ -1,0 +1,122 @@
+"""airfed sweep: many runs, resumable."""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from airfed.cli.plan import Json
+from airfed.cli.run import _signals as signals
+
+if TYPE_CHECKING:
+    from airfed.experiments import sweep as runner
+    from airfed.experiments.records import Record
+
+Jobs = Annotated[int | None, Parameter(help="Points at a time (default: one per processor).")]
+BackendName = Annotated[
+    Literal["loky", "ray", "dask"], Parameter(help="Who runs the points: this machine's processes, Ray or Dask.")
+]
+Address = Annotated[str | None, Parameter(help="Of the Ray or Dask cluster (default: one on this machine).")]
+
+
+def sweep(
+    experiment: Annotated[Path, Parameter(help="The experiment, a TOML file: base scenario, axes, variants.")],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The folder of the sweep; what is there already is not run again.")],
+    jobs: Jobs = None,
+    backend: BackendName = "loky",
+    address: Address = None,
+    quick: Annotated[bool, Parameter(help="Apply the experiment's [quick] table.", negative="")] = False,
+    json: Json = False,
+) -> int:
+    """Run every point of an experiment, in parallel; skip what is done, go on with what was interrupted."""
+    from airfed.experiments import points, records
+    from airfed.experiments import sweep as runner
+
+    console = Console(highlight=False, stderr=json)
+    loaded = points.load(experiment, quick=quick)
+    expanded = points.expand(loaded)
+    with signals() as caught, progress_display(console, loaded.name) as show:
+        results = runner.run(
+            expanded,
+            out,
+            jobs=job_count(jobs),
+            backend=backend,
+            address=address,
+            on_progress=show,
+            stop=lambda: bool(caught),
+        )
+    written = records.write_tables(out, results)
+    counts = Counter(record.status for record in results)
+    if json:
+        rows = [record.row() for record in results]
+        print(json_format.dumps({"experiment": loaded.name, "out": str(out), "counts": counts, "points": rows}))
+    else:
+        print_outcome(console, results)
+        console.print("tables: " + ", ".join(str(file) for file in written))
+    if caught:
+        return 128 + caught[0]
+    return 2 if counts["failed"] else 0
+
+
+def job_count(jobs: int | None) -> int:
+    """Return how many points to run at a time.
+
+    Raises:
+        ValueError: fewer than one.
+    """
+    if jobs is None:
+        return len(os.sched_getaffinity(0))
+    if jobs < 1:
+        raise ValueError(f"Expected --jobs={jobs} >= 1.")
+    return jobs
+
+
+@contextmanager
+def progress_display(console: Console, name: str) -> Iterator[Callable[[runner.Progress], None]]:
+    """Yield the function that shows a sweep's state: one line for all points."""
+    display = Progress(
+        TextColumn("{task.fields[name]}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        console=console,
+    )
+    with display:
+        task = display.add_task("", name=name, total=None)
+
+        def show(state: runner.Progress) -> None:
+            text = f"{state.ended} of {state.points} points"
+            if state.running:
+                text += f", {state.running} under way"
+            if state.failed:
+                text += f", [red]{state.failed} failed[/red]"
+            display.update(task, total=state.points, completed=state.work, description=text)
+
+        yield show
+
+
+def print_outcome(console: Console, results: list[Record]) -> None:
+    """Print how many points ended in which way, and why the failed ones failed."""
+    counts = Counter(record.status for record in results)
+    console.print(", ".join(f"{number} {status}" for status, number in counts.items()))
+    told: set[str] = set()
+    for record in results:
+        if record.status in ("failed", "diverged", "exhausted") and record.message not in told:
+            told.add(record.message)
+            place = ", ".join(f"{key}={value}" for key, value in record.point.values.items())
+            where = " · ".join(part for part in (record.point.label, place) if part)
+            console.print(f"{record.status}: {where}: {record.message}", markup=False, soft_wrap=True)
+    if counts["stopped"]:
+        console.print("Stopped; the same command goes on from there.")

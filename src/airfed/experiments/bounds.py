@@ -1,0 +1,136 @@
+"""Bound and reality: what training did, laid under what Theorems 1 and 2 allow it.
+
+For each model the constants are calibrated, the step size is set to τ = 1/ζ (for which the theorems are proved), and
+the optimal devices train over the air in a given number of rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from airfed import convergence
+from airfed.experiments.calibrate import Calibration, calibrate, mean_gradient, training_loss
+from airfed.experiments.records import require
+from airfed.learning.task import ImageTask
+from airfed.planning import Plan
+from airfed.scenario import Scenario
+from airfed.training import federated_averaging, prepare
+
+MODELS: Final = ("logistic", "cnn")
+_EVERY: Final = 5  # local steps between two measurements, at least
+_COLUMNS: Final = ("model", "quantity", "rounds", "round", "step", "measured", "bound")
+
+
+def measure(world: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return, for both models and each I, the measured quantity and its bound over the rounds.
+
+    Args:
+        world: the scenario; its model, step size and constants are replaced.
+        rounds: values of I.
+    """
+    rows = []
+    for model in MODELS:
+        start = world.override({"learning.model": model, "learning.dimension": None})
+        constants = calibrate(start)
+        fitted = constants.apply(start).override({"learning.learning_rate": 1.0 / constants.smoothness})
+        for number in rounds:
+            rows += _run(fitted.override({"policy.rounds": number}), constants)
+    return rows
+
+
+def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how loose each bound is, one sentence per model and I, from the rows of `measure` (or of their CSV)."""
+    require(
+        rows, (*_COLUMNS, "smoothness", "strong_convexity", "initial_gap", "num_scheduled"), "the rows of the bounds"
+    )
+    last: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for row in rows:
+        last[str(row["model"]), int(row["rounds"])] = row
+    told = []
+    for (model, rounds), row in last.items():
+        measured, bound = float(row["measured"]), float(row["bound"])
+        theorem = "Theorem 1" if model == "logistic" else "Theorem 2"
+        constants = (
+            f"ζ = {float(row['smoothness']):.3g}, ϱ = {float(row['strong_convexity']):.2g}, "
+            f"G = {float(row['initial_gap']):.3g}, τ = 1/ζ"
+        )
+        told.append(
+            f"**{model}, I = {rounds}** ({row['num_scheduled']} devices; {constants}): after all rounds the "
+            f"{row['quantity']} is {measured:.3g}; {theorem} allows {bound:.3g}, {bound / measured:,.0f} times as much."
+        )
+    return told
+
+
+def gap_bounds(plan: Plan) -> list[float]:
+    """Return the bound of Theorem 1 after each round of a plan (the last is `plan.bound.total`).
+
+    Implements [Yan23, Thm 1], as the recursion behind it.
+    """
+    learning = plan.problem.learning
+    fixed = convergence.participation_error(
+        plan.num_scheduled, plan.problem.fleet.num_devices
+    ) + convergence.noise_error(learning.dimension, plan.problem.link.noise_std, plan.num_scheduled, plan.alignment)
+    gap, found = learning.initial_gap, []
+    for steps in plan.local_steps:
+        error = fixed + (steps - 1) ** 2
+        gap = learning.contraction * gap + learning.clip_norm**2 / learning.smoothness * error  # [Yan23, Thm 1]
+        found.append(gap)
+    return found
+
+
+def gradient_bounds(plan: Plan) -> list[float]:
+    """Return the bound of Theorem 2 on the mean squared gradient over the first i rounds, for each i.
+
+    Implements [Yan23, Thm 2].
+    """
+    learning = plan.problem.learning
+    fixed = convergence.participation_error(
+        plan.num_scheduled, plan.problem.fleet.num_devices
+    ) + convergence.noise_error(learning.dimension, plan.problem.link.noise_std, plan.num_scheduled, plan.alignment)
+    drift = np.cumsum([(steps - 1.0) ** 2 for steps in plan.local_steps])
+    counts = np.arange(1, plan.rounds + 1)
+    start = 2 * learning.initial_gap / (learning.learning_rate * counts)
+    return list(start + 2 * learning.clip_norm**2 * (fixed + drift / counts))  # [Yan23, Thm 2]
+
+
+def _run(world: Scenario, constants: Calibration) -> list[dict[str, Any]]:
+    setup = prepare(world)
+    task, plan = setup.task, setup.plan
+    assert isinstance(task, ImageTask)
+    convex = world.learning.model == "logistic"
+    limits = gap_bounds(plan) if convex else gradient_bounds(plan)
+    every = max(1, _EVERY * plan.rounds // world.learning.total_steps)
+    rows, squares, steps = [], [], 0
+    before = task.initial_parameters
+    try:
+        rounds = federated_averaging(plan, setup.air, task.engine, setup.noise, parameters=before)
+        for done in rounds:
+            steps += done.steps
+            seen = done.index % every == every - 1 or done.index + 1 == plan.rounds
+            if not convex and (done.index % every == 0):
+                squares.append(float(np.sum(np.square(mean_gradient(task, before)))))  # at m^i, as the theorem has it
+            before = done.parameters
+            if not seen:
+                continue
+            measured = training_loss(task, done.parameters) - constants.optimum if convex else float(np.mean(squares))
+            rows.append(
+                {
+                    "model": world.learning.model,
+                    "quantity": "gap L(m) − L*" if convex else "mean squared gradient",
+                    "rounds": plan.rounds,
+                    "round": done.index + 1,
+                    "step": steps,
+                    "measured": measured,
+                    "bound": float(limits[done.index]),
+                    "num_scheduled": plan.num_scheduled,
+                    "smoothness": constants.smoothness,
+                    "strong_convexity": constants.strong_convexity,
+                    "initial_gap": constants.initial_gap,
+                }
+            )
+    finally:
+        task.engine.close()
+    return rows

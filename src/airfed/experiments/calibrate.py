@@ -1,0 +1,256 @@
+"""The constants of the bounds, estimated from the data: ζ, ϱ, G, and the norms that ϖ has to do with.
+
+They are measured along a noise-free training of all devices (the path that the bound speaks of, without the air): at
+its start and after each of a few rounds that together make T local steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from airfed import seeds
+from airfed.learning import curvature
+from airfed.learning.task import ImageTask, QuadraticLearning, build_task
+from airfed.network import Network, builtin
+from airfed.scenario import Scenario
+
+_PLACES: Final = 3  # rounds of the noise-free training
+_LOCAL_STEPS: Final = (1, 2, 5, 10, 20)
+_MOST_DEVICES: Final = 50  # whose norms are measured
+_MOST_IMAGES: Final = 500  # that the Hessian is taken over
+Parameters = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """‖g_k‖ of updates of `steps` local steps, over devices: mean, 95% quantile and largest."""
+
+    steps: int
+    mean: float
+    upper: float
+    largest: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What was estimated, and how.
+
+    Args:
+        smoothness: ζ.
+        strong_convexity: ϱ.
+        initial_gap: G.
+        optimum: L*, or the lower bound that stands for it.
+        how: for each of the three, how it was obtained, as a sentence.
+        norms: of the updates over E, the larger of start and middle of the training.
+    """
+
+    smoothness: float
+    strong_convexity: float
+    initial_gap: float
+    optimum: float
+    how: dict[str, str]
+    norms: tuple[Norms, ...]
+
+    def apply(self, world: Scenario) -> Scenario:
+        """Return the scenario with the three constants set."""
+        return world.override({f"learning.{name}": getattr(self, name) for name in _CONSTANTS})
+
+    def to_toml(self, world: Scenario) -> str:
+        """Return the scenario with the constants set and a comment that says how each was obtained."""
+        lines = []
+        for line in self.apply(world).to_toml().splitlines():
+            key = line.split(" = ", 1)[0]
+            if key in self.how:
+                lines.append(f"# {self.how[key]}")
+            if key == "clip_norm":
+                lines += [f"# {text}" for text in self.norm_lines()]
+            lines.append(line)
+        return "\n".join(lines) + "\n"
+
+    def norm_lines(self) -> list[str]:
+        """Return the norms over E as lines of text."""
+        head = "Norms of the updates over devices, at the start or the middle of noise-free training (the larger):"
+        return [head] + [
+            f"E = {norm.steps}: mean {norm.mean:.3g}, 95% below {norm.upper:.3g}, largest {norm.largest:.3g}"
+            for norm in self.norms
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {
+            **{name: getattr(self, name) for name in _CONSTANTS},
+            "optimum": self.optimum,
+            "how": self.how,
+            "update_norms": [
+                {"local_steps": n.steps, "mean": n.mean, "quantile_95": n.upper, "largest": n.largest}
+                for n in self.norms
+            ],
+        }
+
+
+_CONSTANTS: Final = ("smoothness", "strong_convexity", "initial_gap")
+
+
+def calibrate(world: Scenario) -> Calibration:
+    """Return ζ, ϱ, G and the norms of updates over E for a scenario's model on its data.
+
+    - ζ: the largest ‖∇²L‖₂ met on the path, by power iteration on Hessian-vector products.
+    - ϱ: λ for a linear model with the regulariser (λ/2)‖w‖² (cross-entropy is convex, so λ is a lower bound that holds
+      everywhere). For any other model there is no such constant; what the proof of Theorem 1 uses of it is
+      ‖∇L‖² ≥ 2ϱ(L − L*), and ϱ is the largest for which that held on the path.
+    - G = L(m⁰) − L*. For a linear model L* is found by L-BFGS; otherwise 0, which no cross-entropy is below.
+
+    Raises:
+        ScenarioError, DataError: the scenario or its data is wrong.
+    """
+    task = build_task(world)
+    try:
+        if isinstance(task, QuadraticLearning):
+            return _quadratic(world, task)
+        assert isinstance(task, ImageTask)
+        return _images(world, task)
+    finally:
+        task.engine.close()
+
+
+def mean_gradient(task: ImageTask, parameters: Parameters) -> NDArray[np.float64]:
+    """Return ∇L(w), the mean over all devices, which hold equally many images each."""
+    total = np.zeros(task.dimension)
+    everybody = np.arange(len(task.shards))
+    for _, updates in task.engine.updates(parameters, everybody, steps=1, round_index=0):
+        total += updates.sum(axis=0, dtype=np.float64)
+    return total / everybody.size
+
+
+def training_loss(task: ImageTask, parameters: Parameters) -> float:
+    """Return L(w) over every image that a device holds."""
+    held = np.sort(task.shards, axis=None)
+    return task.engine.evaluate(parameters, task.dataset.train_images[held], task.dataset.train_labels[held])[0]
+
+
+def linear_optimum(task: ImageTask, loss: curvature.Loss) -> float:
+    """Return L* of a convex loss by L-BFGS."""
+    found = optimize.minimize(
+        loss.value_and_gradient,
+        task.initial_parameters.astype(np.float64),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 2000, "maxfun": 4000, "ftol": 1e-13, "gtol": 1e-7},
+    )
+    return float(found.fun)
+
+
+def _images(world: Scenario, task: ImageTask) -> Calibration:
+    held = np.sort(task.shards, axis=None)
+    images, labels = task.dataset.train_images[held], task.dataset.train_labels[held]
+    model = _model(world, task)
+    linear = isinstance(model, Network) and not model.hidden and not model.convolutions and model.l2 > 0
+    some = curvature.Loss(model, images[:_MOST_IMAGES], labels[:_MOST_IMAGES], seed=world.seed, dtype=curvature.SINGLE)
+    path = _noise_free_path(world, task)
+    smoothness, products = _smoothness(some, path, seeds.stream(world.seed, "init", 1))
+    losses = [training_loss(task, parameters) for parameters in path]
+    if linear:
+        assert isinstance(model, Network)
+        optimum = linear_optimum(task, curvature.Loss(model, images, labels))
+        convexity = model.l2
+        how_convexity = f"ϱ: the regulariser's λ = {convexity:g}; the cross-entropy of a linear model is convex"
+        how_gap = f"G: loss {losses[0]:.4f} at the start less the optimum {optimum:.4f} found by L-BFGS"
+    else:
+        optimum = 0.0
+        squares = [float(np.sum(np.square(mean_gradient(task, parameters)))) for parameters in path]
+        convexity = min(square / (2 * (loss - optimum)) for square, loss in zip(squares, losses, strict=True))
+        convexity = min(convexity, smoothness)
+        how_convexity = (
+            "ϱ: not strongly convex; the smallest ‖∇L‖²/(2L) along a noise-free training, which is what the proof uses"
+        )
+        how_gap = f"G: loss {losses[0]:.4f} at the start; no cross-entropy is below 0"
+    return Calibration(
+        smoothness=smoothness,
+        strong_convexity=convexity,
+        initial_gap=losses[0] - optimum,
+        optimum=optimum,
+        how={
+            "smoothness": (
+                f"ζ: largest Hessian norm at {len(path)} points of a noise-free training, power iteration "
+                f"({products} Hessian-vector products over {min(_MOST_IMAGES, len(labels))} images)"
+            ),
+            "strong_convexity": how_convexity,
+            "initial_gap": how_gap,
+        },
+        norms=_norms(task, (path[0], path[len(path) // 2])),
+    )
+
+
+def _model(world: Scenario, task: ImageTask) -> Network | str:
+    name = world.learning.model
+    if ":" in name:
+        return name
+    return builtin(name, input_shape=task.dataset.image_shape, classes=task.dataset.classes)
+
+
+def _smoothness(loss: curvature.Loss, path: list[Parameters], rng: np.random.Generator) -> tuple[float, int]:
+    """The largest Hessian norm on a path and the number of Hessian-vector products that it took."""
+    largest, products = 0.0, 0
+    direction: NDArray[np.float64] | None = None
+    for parameters in path:
+        point = parameters.astype(np.float64)
+        product = functools.partial(loss.hessian_product, point)
+        value, direction, count = curvature.spectral_norm(product, point.size, rng, start=direction)
+        largest, products = max(largest, value), products + count
+    return largest, products
+
+
+def _noise_free_path(world: Scenario, task: ImageTask) -> list[Parameters]:
+    """The models at the start and after each of a few rounds of plain federated averaging over all devices."""
+    path = [task.initial_parameters]
+    everybody = np.arange(len(task.shards))
+    rounds = min(_PLACES, world.learning.total_steps)
+    for index in range(rounds):
+        total = np.zeros(task.dimension)
+        steps = max(1, world.learning.total_steps // rounds)
+        for _, updates in task.engine.updates(path[-1], everybody, steps=steps, round_index=index):
+            total += updates.sum(axis=0, dtype=np.float64)
+        moved = path[-1] - world.learning.learning_rate * total / everybody.size
+        path.append(moved.astype(np.float32))
+    return path
+
+
+def _norms(task: ImageTask, models: tuple[Parameters, ...]) -> tuple[Norms, ...]:
+    devices = np.arange(min(len(task.shards), _MOST_DEVICES))
+    found = []
+    for steps in _LOCAL_STEPS:
+        samples = [
+            np.concatenate(
+                [
+                    np.linalg.norm(updates.astype(np.float64), axis=1)
+                    for _, updates in task.engine.updates(model, devices, steps=steps, round_index=0)
+                ]
+            )
+            for model in models
+        ]
+        largest = max(samples, key=lambda sample: float(sample.mean()))
+        upper = float(np.quantile(largest, 0.95))
+        found.append(Norms(steps=steps, mean=float(largest.mean()), upper=upper, largest=float(largest.max())))
+    return tuple(found)
+
+
+def _quadratic(world: Scenario, task: QuadraticLearning) -> Calibration:
+    gap = float(task.evaluate(task.initial_parameters)["loss"])
+    return Calibration(
+        smoothness=world.learning.smoothness,
+        strong_convexity=world.learning.strong_convexity,
+        initial_gap=gap,
+        optimum=task.task.minimum,
+        how={
+            "smoothness": "ζ: the quadratic task is made with it",
+            "strong_convexity": "ϱ: the quadratic task is made with it",
+            "initial_gap": "G: computed, the quadratic task knows its optimum",
+        },
+        norms=(),
+    )

@@ -1,0 +1,311 @@
+"""The paper's figures: each is a TOML of `paper/`, the records of its points, and a drawing function.
+
+`studies` reads the experiments, `airfed.experiments.sweep` runs what is missing, `build` turns records into the rows
+of the CSV and the figure drawn from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from airfed import planning
+from airfed.experiments import bounds, curves, drawing, notes, points
+from airfed.experiments.points import Experiment, Point
+from airfed.experiments.records import Record, csv_text
+from airfed.planning import limits
+from airfed.planning.exact import candidate_space
+from airfed.runs import RunError, write_whole
+from airfed.scenario import Scenario
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """An experiment, its points and, once they are run, their records."""
+
+    experiment: Experiment
+    points: Sequence[Point]
+    records: Sequence[Record] = ()
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds at which every point ended: only those are compared.
+
+        Raises:
+            RunError: there is none; the sentence is that of a point that failed.
+        """
+        ended: dict[int, bool] = {}
+        for record in self.records:
+            assert record.point.scenario is not None or not record.ended
+            seed = int(record.point.values.get("seed", self.experiment.base.seed))
+            ended[seed] = ended.get(seed, True) and record.ended
+        whole = tuple(sorted(seed for seed, good in ended.items() if good))
+        if not whole:
+            bad = next(record for record in self.records if not record.ended)
+            raise RunError(f"No seed of {self.experiment.name} is complete: {bad.message}")
+        return whole
+
+
+Studies = Mapping[str, Study]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """A figure: the experiments it needs, whether they are trained, and how it is made from them."""
+
+    name: str
+    experiments: tuple[str, ...]
+    build: Callable[[Studies], tuple[Rows, Figure]]
+    trains: bool = True
+
+
+def definition_file(experiment: str) -> Path:
+    """Return the TOML of an experiment in `paper/`."""
+    return Path(str(resources.files("airfed.experiments"))) / "paper" / f"{experiment}.toml"
+
+
+def studies(names: Sequence[str], *, quick: bool, changes: Mapping[str, Any] | None = None) -> dict[str, Study]:
+    """Return the studies that the named figures need, by experiment, not yet run.
+
+    Args:
+        names: figures.
+        quick: use the small data set and few seeds.
+        changes: further changes to every point, by dotted key (tests make the world smaller).
+
+    Raises:
+        ValueError: there is no such figure.
+    """
+    wanted: dict[str, Study] = {}
+    for name in names:
+        if name not in FIGURES:
+            raise ValueError(f"Expected a figure out of {', '.join(FIGURES)}; got {name!r}.")
+        for title in FIGURES[name].experiments:
+            loaded = points.load(definition_file(title), quick=quick)
+            if changes:
+                loaded = _changed(loaded, changes)
+            digest = None if FIGURES[name].trains else lambda dataset: dataset
+            wanted[title] = Study(experiment=loaded, points=points.expand(loaded, digest))
+    return wanted
+
+
+def trains(experiment: str) -> bool:
+    """Return whether the points of an experiment are trained (and not only planned)."""
+    return any(figure.trains and experiment in figure.experiments for figure in FIGURES.values())
+
+
+def with_records(found: Studies, records: Sequence[Record]) -> dict[str, Study]:
+    """Return the studies with their records, which come in the order of the studies' points."""
+    complete, rest = {}, list(records)
+    for title, study in found.items():
+        own, rest = rest[: len(study.points)], rest[len(study.points) :]
+        complete[title] = Study(experiment=study.experiment, points=study.points, records=own)
+    return complete
+
+
+def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
+    """Write NAME.png, NAME.pdf and NAME.csv and return the files."""
+    out.mkdir(parents=True, exist_ok=True)
+    for ending in ("png", "pdf"):
+        drawing.save(figure, out / f"{name}.{ending}")
+    write_whole(out / f"{name}.csv", csv_text(rows).encode())
+    return [out / f"{name}.{ending}" for ending in ("png", "pdf", "csv")]
+
+
+def _changed(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    axes = {key: values for key, values in experiment.axes.items() if key not in changes}
+    axes |= {key: tuple(value) for key, value in changes.items() if key in experiment.axes}
+    base = points.change(experiment.base, {key: value for key, value in changes.items() if key not in experiment.axes})
+    return Experiment(name=experiment.name, title=experiment.title, base=base, axes=axes, variants=experiment.variants)
+
+
+def _training_rows(study: Study, **extra: Any) -> Rows:
+    """The evaluated rounds of every complete seed, as rows of the CSV."""
+    seeds, rows = study.seeds, []
+    for record in study.records:
+        seed = int(record.point.values.get("seed", study.experiment.base.seed))
+        if seed not in seeds or not record.ended:
+            continue
+        for metrics in record.round_rows():
+            if metrics["accuracy"] is not None:
+                rows.append(
+                    {
+                        **extra,
+                        "label": record.point.label,
+                        "seed": seed,
+                        "num_scheduled": record.plan["num_scheduled"],
+                        "rounds": record.plan["rounds"],
+                        "binding": record.plan["binding"],
+                        **{key: metrics[key] for key in ("round", "step", "accuracy", "loss", "test_loss")},
+                    }
+                )
+    return rows
+
+
+def _world(study: Study) -> Scenario:
+    return study.experiment.base
+
+
+def _fig2(found: Studies) -> tuple[Rows, Figure]:
+    world = _world(found["fig2"])
+    plan = planning.from_policy(world.problem(), world.policy, seed=world.seed)
+    problem = plan.problem
+    space = candidate_space(
+        problem.fleet.gain,
+        problem.fleet.peak_power,
+        cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
+        round_budget=problem.budget.total_power / plan.rounds,
+        noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
+    )
+    columns = {
+        "num_scheduled": space.size,
+        "alignment": space.alignment,
+        "privacy_limit": space.privacy_limit,
+        "peak_limit": space.peak_limit,
+        "total_limit": space.total_limit,
+        "objective": space.objective,
+    }
+    arrays = np.broadcast_arrays(*columns.values())
+    rows = [dict(zip(columns, (value.item() for value in values), strict=True)) for values in zip(*arrays, strict=True)]
+    figure = drawing.plan_figure(plan)
+    curves.write_note(figure, notes.settings(world))
+    return rows, figure
+
+
+def _fig3(found: Studies) -> tuple[Rows, Figure]:
+    study, gain = found["fig3"], found["fig3-gain"]
+    rows = _training_rows(study, panel="training", h_min=study.experiment.base.channel.minimum)
+    for row in rows:
+        if row["label"] == "full, no weak device":
+            row["h_min"] = 0.5
+    for record in gain.records:
+        seed = int(record.point.values["seed"])
+        if seed in gain.seeds:
+            final = {key: record.final[key] for key in ("accuracy", "loss", "test_loss")}
+            rows.append(
+                {
+                    "panel": "gain",
+                    "h_min": record.point.values["channel.minimum"],
+                    "label": record.point.label,
+                    "seed": seed,
+                    "num_scheduled": record.plan["num_scheduled"],
+                    "rounds": record.plan["rounds"],
+                    "binding": record.plan["binding"],
+                    "round": record.final["round"],
+                    "step": _world(gain).learning.total_steps,
+                    **final,
+                }
+            )
+    extra = "Everybody: I = 40, E = 5. “No weak device”: the same draws with h_min = 0.5. Right: proposed minus full."
+    return rows, curves.scheduling_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+
+
+def _fig4(found: Studies) -> tuple[Rows, Figure]:
+    study = found["fig4"]
+    rows = _training_rows(study)
+    extra = "Devices and alignment: the optimum for the given I."
+    return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+
+
+def _fig5(found: Studies) -> tuple[Rows, Figure]:
+    study = found["fig5"]
+    last: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in _training_rows(study):
+        last[row["label"], row["seed"]] = row
+    steps = _world(study).learning.total_steps
+    rows = [{"local_steps": steps / row["rounds"], **row} for row in last.values()]
+    extra = "Devices and alignment: the optimum for the given I = T/E."
+    return rows, curves.local_steps_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+
+
+def _fig6(found: Studies) -> tuple[Rows, Figure]:
+    study = found["fig6"]
+    rows = _training_rows(study)
+    chosen = sorted({row["rounds"] for row in rows if row["label"] == "proposed"})
+    devices = sorted({row["num_scheduled"] for row in rows if row["label"] == "proposed"})
+    extra = f"Proposed: I = {notes.span(chosen)}, |K| = {notes.span(devices)}, decided for each seed's channels."
+    return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+
+
+def _thousand(found: Studies) -> tuple[Rows, Figure]:
+    study = found["thousand"]
+    rows = _training_rows(study)
+    kinds = sorted({f"{row['label']}: {row['binding'].replace('_', ' ')}" for row in rows})
+    extra = f"Binding limit: {', '.join(kinds)}. P_tot is 10 W per device. N and the images per device differ by curve."
+    return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+
+
+def _bounds(found: Studies) -> tuple[Rows, Figure]:
+    study = found["bounds"]
+    world = _world(study)
+    rows = bounds.measure(world, rounds=[int(value) for value in study.experiment.axes["policy.rounds"]])
+    extra = "Constants calibrated on the data, τ = 1/ζ. " + " ".join(bounds.sentences(rows)).replace("**", "")
+    return rows, curves.bounds_figure(rows, notes.settings(world, extra=extra, varied=("τ", "bound")))
+
+
+def _limits(found: Studies) -> tuple[Rows, Figure]:
+    study = found["limits"]
+    rows: Rows = []
+    for point in study.points:
+        assert point.scenario is not None
+        for power in np.geomspace(0.3, 100, 26):
+            for epsilon in np.geomspace(0.1, 20, 26):
+                devices = point.scenario.num_devices
+                changes = {"budget.epsilon": float(epsilon), "budget.total_power": float(power) * devices}
+                plan = planning.plan(point.scenario.override(changes).problem())
+                rows.append(
+                    {
+                        "num_devices": devices,
+                        "epsilon": float(epsilon),
+                        "power_per_device": float(power),
+                        "binding": plan.binding,
+                        "num_scheduled": plan.num_scheduled,
+                        "rounds": plan.rounds,
+                        "noise_on_mean": notes.noise_on_mean(plan),
+                    }
+                )
+    extra = "Optimal plan of one draw per fleet; ε by Lemma 1, which under-states above 7.46 at ξ = 0.001."
+    return rows, curves.limits_figure(rows, notes.settings(_world(study), extra=extra, varied=("N", "ε", "P_tot")))
+
+
+def _range(found: Studies) -> tuple[Rows, Figure]:
+    study = found["range"]
+    rows: Rows = []
+    for record in study.records:
+        seed = int(record.point.values["seed"])
+        if seed in study.seeds:
+            rows.append(
+                {
+                    "label": record.point.label,
+                    "noise_std": record.point.values["link.noise_std"],
+                    "seed": seed,
+                    "num_scheduled": record.plan["num_scheduled"],
+                    "rounds": record.plan["rounds"],
+                    "binding": record.plan["binding"],
+                    "accuracy": record.final["accuracy"],
+                    "loss": record.final["loss"],
+                }
+            )
+    return rows, curves.range_figure(rows, notes.settings(_world(study), seeds=study.seeds, varied=("σ",)))
+
+
+_ALL: Final = (
+    Definition(name="fig2", experiments=("fig2",), build=_fig2, trains=False),
+    Definition(name="fig3", experiments=("fig3", "fig3-gain"), build=_fig3),
+    Definition(name="fig4", experiments=("fig4",), build=_fig4),
+    Definition(name="fig5", experiments=("fig5",), build=_fig5),
+    Definition(name="fig6", experiments=("fig6",), build=_fig6),
+    Definition(name="limits", experiments=("limits",), build=_limits, trains=False),
+    Definition(name="thousand", experiments=("thousand",), build=_thousand),
+    Definition(name="range", experiments=("range",), build=_range),
+    Definition(name="bounds", experiments=("bounds",), build=_bounds, trains=False),
+)
+FIGURES: Final = {definition.name: definition for definition in _ALL}
+PAPER: Final = ("fig2", "fig3", "fig4", "fig5", "fig6")

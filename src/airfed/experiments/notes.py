@@ -1,0 +1,73 @@
+"""What is printed beside a figure: every setting, and which of them the paper does not give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airfed.planning import Plan
+from airfed.scenario import RayleighChannel, Scenario
+
+_TRAINING_IMAGES = {"mnist-5k": 4000, "mnist": 60000, "fashion-mnist": 60000}
+
+
+def settings(world: Scenario, *, seeds: Sequence[int] = (), extra: str = "", varied: Sequence[str] = ()) -> str:
+    """Return the settings of a figure in three or four sentences.
+
+    Args:
+        world: what its points share.
+        seeds: that were averaged over.
+        extra: what is particular to the figure.
+        varied: symbols that the figure itself varies; they are left out.
+    """
+    learning, budget = world.learning, world.budget
+    scope = "in each round" if budget.scope == "round" else "in total"
+    formula = "Lemma 1" if budget.formula == "classic" else "exact"
+    shown = {
+        "N": f"N = {world.num_devices}",
+        "P": f"P = {world.fleet.peak_power:g} W" if isinstance(world.fleet.peak_power, float) else "P given per device",
+        "P_tot": f"P_tot = {budget.total_power:g} W",
+        "h": f"gains {_law(world)}",
+        "σ": f"σ = {world.link.noise_std:g} per real dimension",
+        "ε": f"ε = {budget.epsilon:g} and ξ = {budget.delta:g} {scope} ({formula})",
+        "ϖ": f"ϖ = {learning.clip_norm:g}",
+        "τ": f"τ = {learning.learning_rate:g}",
+        "T": f"T = {learning.total_steps}",
+        "bound": f"ζ = {learning.smoothness:g}, ϱ = {learning.strong_convexity:g}, G = {learning.initial_gap:g}",
+    }
+    parts = [text for symbol, text in shown.items() if symbol not in varied]
+    task = f"{learning.model.upper()}, d = {world.dimension}, {learning.dataset}, {learning.partition.upper()}"
+    if learning.dataset in _TRAINING_IMAGES and "N" not in varied:
+        task += f", {_TRAINING_IMAGES[learning.dataset] // world.num_devices} images per device"
+    text = "; ".join([*parts, task]) + "."
+    if len(seeds) > 1:
+        text += f" Mean of {len(seeds)} seeds; bands: 95%, Student t, paired by seed."
+    elif seeds:
+        text += " One seed."
+    text += " Not given by the paper, so ours: the law of h, σ, ε, ξ, ϖ, ϱ, ζ, G."
+    return f"{text} {extra}".strip()
+
+
+def span(values: Sequence[int]) -> str:
+    """Return "53" or "47 to 61".
+
+    >>> span([53, 47, 61])
+    '47 to 61'
+    """
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def noise_on_mean(plan: Plan) -> float:
+    """Return s = σϖ/(|K|θ), the standard deviation per coordinate of the noise on the mean update."""
+    problem = plan.problem
+    return problem.link.noise_std * problem.learning.clip_norm / (plan.num_scheduled * plan.alignment)
+
+
+def _law(world: Scenario) -> str:
+    channel = world.channel
+    law = f"Rayleigh (scale {channel.scale:g})" if isinstance(channel, RayleighChannel) else channel.model
+    if channel.minimum:
+        law += f", not below h_min = {channel.minimum:g}" + (
+            ", the weakest exactly there" if channel.pin_minimum else ""
+        )
+    return law

@@ -1,0 +1,313 @@
+"""An experiment: a base scenario and what is varied, as a TOML file; and the points it expands to.
+
+```toml
+name = "noise"
+base = "scenario.toml"              # relative to this file
+
+[set]                               # changes to the base, for every point
+"learning.clip_norm" = 5.0
+
+[axes]                              # every combination is a point
+seed = [0, 1, 2]
+"link.noise_std" = [0.3, 1.0]
+
+[[variants]]                        # named sets of keys that change together; each meets every combination
+label = "proposed"
+"policy.name" = "optimal"
+[[variants]]
+label = "uniform, 50"
+"policy.name" = "uniform"
+"policy.size" = 50
+
+[quick]                             # what --quick replaces: set, axes, and which variants remain
+axes.seed = [0]
+```
+
+A dotted key may be written in quotes or as nested tables. A key of the base's [policy] that a point's other policy does
+not understand (`size`, `threshold`) is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from airfed import scenario
+from airfed._scenario_errors import ScenarioError
+from airfed.runs import FORMAT
+from airfed.scenario import Scenario
+
+_KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
+_QUICK_KEYS: Final = ("set", "axes", "variants")
+_OF_POLICY: Final = {"policy.size": ("uniform", "top_k"), "policy.threshold": ("threshold",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A named set of changes that belong together."""
+
+    label: str
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A base scenario and what is varied.
+
+    Args:
+        name: names the points' scenarios and the table.
+        title: what the experiment asks, for the reader.
+        base: the scenario that every point starts from, `set` applied.
+        axes: dotted key → the values it takes.
+        variants: named sets of changes; never empty (one variant "" changes nothing).
+    """
+
+    name: str
+    title: str
+    base: Scenario
+    axes: Mapping[str, tuple[Any, ...]]
+    variants: tuple[Variant, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One run of an experiment.
+
+    Args:
+        label: of its variant.
+        values: its place on the axes, by dotted key.
+        scenario: what to run; None where `problem` says why there is none.
+        key: content hash of everything that shapes the record; names the run directory.
+        problem: why the point cannot be run; empty where it can.
+    """
+
+    label: str
+    values: Mapping[str, Any]
+    scenario: Scenario | None
+    key: str
+    problem: str = ""
+
+
+def load(path: str | Path, *, quick: bool = False) -> Experiment:
+    """Return the experiment in a TOML file.
+
+    Args:
+        path: the file.
+        quick: apply its [quick] table.
+
+    Raises:
+        ScenarioError: the file is missing or not TOML, a key in it is unknown, an axis is empty, or the base is wrong.
+    """
+    file = Path(path)
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ScenarioError(f"Expected an experiment at {file}; there is no such file.") from None
+    except IsADirectoryError:
+        raise ScenarioError(f"Expected an experiment file at {file}, got a folder.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"Cannot read {file}: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{file}: not valid TOML: {error}.") from None
+    try:
+        return parse(tables, folder=file.parent, name=file.stem, quick=quick)
+    except ScenarioError as error:
+        text = str(error)
+        raise ScenarioError(text if text.startswith(str(file.parent)) else f"{file}: {text}") from None
+
+
+def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", quick: bool = False) -> Experiment:
+    """Return the experiment in a dictionary of tables, as TOML gives them.
+
+    Raises:
+        ScenarioError: see `load`.
+    """
+    _check_keys(tables, _KEYS, "")
+    if not isinstance(tables.get("base"), str):
+        raise ScenarioError('Missing key base: expected the scenario to start from, as in base = "scenario.toml".')
+    changes = flatten(_table(tables, "set"))
+    axes = _axes(_table(tables, "axes"))
+    variants = _variants(tables.get("variants", []))
+    if quick:
+        less = _table(tables, "quick")
+        _check_keys(less, _QUICK_KEYS, "quick.")
+        changes |= flatten(_table(less, "set"))
+        axes |= _axes(_table(less, "axes"))
+        variants = _chosen(variants, less.get("variants"))
+    for variant in variants:
+        if shared := sorted(set(variant.changes) & set(axes)):
+            raise ScenarioError(f"Expected {shared[0]} either as an axis or in variant {variant.label!r}, not in both.")
+    base = scenario.load(folder / tables["base"])
+    return Experiment(
+        name=str(tables.get("name", name)),
+        title=str(tables.get("title", "")),
+        base=base.override(changes) if changes else base,
+        axes=axes,
+        variants=variants,
+    )
+
+
+def expand(experiment: Experiment, data_digest: Callable[[str], str] | None = None) -> list[Point]:
+    """Return the points: each variant at each combination of the axes' values, in that order.
+
+    A point that makes no valid scenario carries the sentence that says why; the others are not affected.
+
+    Args:
+        experiment: what to expand.
+        data_digest: see `content_key`; points that will only be planned need no data.
+
+    Raises:
+        ScenarioError: no point at all makes a valid scenario (an unknown key, say).
+    """
+    points = [
+        _point(experiment, variant, dict(zip(experiment.axes, values, strict=True)), data_digest)
+        for variant in experiment.variants
+        for values in itertools.product(*experiment.axes.values())
+    ]
+    if all(point.problem for point in points):
+        raise ScenarioError(points[0].problem)
+    return points
+
+
+def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one level of dotted keys.
+
+    >>> flatten({"policy": {"name": "full"}, "seed": 1})
+    {'policy.name': 'full', 'seed': 1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def change(world: Scenario, changes: Mapping[str, Any]) -> Scenario:
+    """Return the scenario with dotted keys changed; settings that only the old policy understands are dropped."""
+    policy = changes.get("policy.name", world.policy.name)
+    dropped = {key: None for key, policies in _OF_POLICY.items() if key not in changes and policy not in policies}
+    return world.override({**dropped, **changes})
+
+
+def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None) -> str:
+    """Return the content hash of everything that shapes a run's record.
+
+    That is the scenario as resolved (less its name and how it is computed), which rounds are evaluated, the gains drawn
+    (they may come from a file), the data, a user's own model, and the format of run directories.
+
+    Args:
+        world: the scenario.
+        data_digest: data set name → SHA-256; by default the data is loaded once per process.
+
+    Raises:
+        ScenarioError, DataError: the gains or the data cannot be had.
+    """
+    digest = data_digest or dataset_digest
+    problem = world.problem(dimension=1)  # the gains do not depend on d, which only the loaded model may know
+    content = {
+        "format": FORMAT,
+        "scenario": world.model_dump(mode="json", exclude={"name", "run"}),
+        "evaluate_every": world.run.evaluate_every,
+        "gain": hashlib.sha256(problem.fleet.gain.tobytes()).hexdigest(),
+        "data": "" if world.learning.model == "quadratic" else digest(world.learning.dataset),
+        "model": _model_digest(world.learning.model),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
+
+
+@cache
+def dataset_digest(name: str) -> str:
+    """Return the SHA-256 of a data set's content."""
+    from airfed.learning import data  # here: expanding a sweep of plans needs no data
+
+    return data.load(name).sha256
+
+
+def _model_digest(name: str) -> str:
+    """SHA-256 of the file that makes a user's own model; built-in models are named by their name."""
+    module, colon, _ = name.partition(":")
+    if not colon:
+        return ""
+    beside = Path(*module.split(".")).with_suffix(".py")
+    if not beside.is_file():
+        found = importlib.util.find_spec(module.split(".")[0])
+        if found is None or found.origin is None:
+            return ""  # training will say that it is missing
+        beside = Path(found.origin)
+    return hashlib.sha256(beside.read_bytes()).hexdigest()
+
+
+def _point(
+    experiment: Experiment, variant: Variant, values: dict[str, Any], data_digest: Callable[[str], str] | None
+) -> Point:
+    changes = {**values, **variant.changes}
+    try:
+        world = change(experiment.base, changes)
+        parts = (experiment.name, variant.label, *(f"{key}={value}" for key, value in values.items()))
+        world = world.override({"name": " · ".join(part for part in parts if part)})
+        return Point(label=variant.label, values=values, scenario=world, key=content_key(world, data_digest))
+    except ValueError as error:
+        return Point(label=variant.label, values=values, scenario=None, key="", problem=str(error))
+
+
+def _axes(table: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    axes = flatten(table)
+    for key, values in axes.items():
+        if not isinstance(values, list):
+            raise ScenarioError(f"Expected axis {key} to be a list of values, got {values!r}.")
+        if not values:
+            raise ScenarioError(f"Expected axis {key} to have at least one value; it is empty.")
+        if len({json.dumps(value, default=str) for value in values}) < len(values):
+            raise ScenarioError(f"Expected the values of axis {key} to differ; one of {values!r} is repeated.")
+    return {key: tuple(values) for key, values in axes.items()}
+
+
+def _variants(tables: Any) -> tuple[Variant, ...]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ScenarioError("Expected variants to be written as [[variants]] tables.")
+    variants = []
+    for number, table in enumerate(tables, start=1):
+        label = table.get("label")
+        if not isinstance(label, str) or not label:
+            raise ScenarioError(f"Missing key label in [[variants]] number {number}: expected a text in quotes.")
+        variants.append(Variant(label=label, changes=flatten({k: v for k, v in table.items() if k != "label"})))
+    labels = [variant.label for variant in variants]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ScenarioError(f"Expected the labels of the variants to differ; {label!r} is repeated.")
+    return tuple(variants) or (Variant(label="", changes={}),)
+
+
+def _chosen(variants: tuple[Variant, ...], labels: Any) -> tuple[Variant, ...]:
+    if labels is None:
+        return variants
+    if not isinstance(labels, list) or not labels:
+        raise ScenarioError("Expected quick.variants to be a list of at least one label.")
+    known = {variant.label: variant for variant in variants}
+    for label in labels:
+        if label not in known:
+            raise ScenarioError(f"Expected quick.variants to name variants ({', '.join(known)}); got {label!r}.")
+    return tuple(known[label] for label in labels)
+
+
+def _table(tables: Mapping[str, Any], key: str) -> dict[str, Any]:
+    table = tables.get(key, {})
+    if not isinstance(table, dict):
+        raise ScenarioError(f"Expected {key} to be a table, got {table!r}.")
+    return table
+
+
+def _check_keys(tables: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> None:
+    for key in tables:
+        if key not in known:
+            raise ScenarioError(f"Unknown key {prefix}{key}; expected one of {', '.join(known)}.")

@@ -1,0 +1,228 @@
+"""What a sweep leaves on disk, and how it is read back.
+
+`DIR/runs/KEY/` is the run directory of a point, `DIR/records/KEY.json` says how it ended (written last, whole), and
+`DIR/points` and `DIR/rounds` (.csv and .parquet) are the tidy tables: one row per point, one row per point and round.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from airfed.experiments.points import Point
+from airfed.runs import RunDirectory, RunError, write_whole
+
+RECORD_FORMAT: Final = 1
+ENDED: Final = ("finished", "exhausted", "diverged")  # nothing is left to do; anything else is run again
+METRICS: Final = ("round", "steps", "loss", "accuracy", "test_loss", "power_transmitted_total", "epsilon_total")
+_PLAN: Final = (
+    "num_devices",
+    "num_scheduled",
+    "rounds",
+    "alignment",
+    "binding",
+    "epsilon_round",
+    "epsilon_total",
+    "power_total",
+)
+_FINAL: Final = ("loss", "accuracy", "test_loss", "power_transmitted_total", "clipped_share")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """How a point ended.
+
+    Args:
+        point: which.
+        status: "finished", "exhausted", "diverged", "stopped" or "failed".
+        message: why, where it did not finish.
+        seconds: of computing, all sittings together.
+        plan: `plan.json` of the run; empty where there is none.
+        rounds: the rounds, as in `metrics.jsonl`.
+    """
+
+    point: Point
+    status: str
+    message: str = ""
+    seconds: float = 0.0
+    plan: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.status in ENDED
+
+    @property
+    def final(self) -> Mapping[str, Any]:
+        """The metrics of the last round that was evaluated (of the last round, where none was)."""
+        evaluated = [metrics for metrics in self.rounds if metrics["loss"] is not None]
+        return (evaluated or self.rounds or [{}])[-1]
+
+    def row(self) -> dict[str, Any]:
+        """Return the point as one row of the tidy table."""
+        bound = self.plan.get("bound", {})
+        return {
+            "point": self.point.key,
+            "label": self.point.label,
+            **self.point.values,
+            "status": self.status,
+            **{name: self.plan.get(name) for name in _PLAN},
+            "bound": bound.get("total"),
+            **{name: self.final.get(name) for name in _FINAL},
+            "seconds": round(self.seconds, 3),
+            "message": self.message,
+        }
+
+    def round_rows(self) -> list[dict[str, Any]]:
+        """Return the rounds as rows of the long table; `step` counts local steps from the start."""
+        rows, step = [], 0
+        for metrics in self.rounds:
+            step += metrics["steps"]
+            head = {"point": self.point.key, "label": self.point.label, **self.point.values, "step": step}
+            rows.append({**head, **metrics})
+        return rows
+
+
+def run_path(out: Path, key: str) -> Path:
+    """Return the run directory of a point."""
+    return out / "runs" / key
+
+
+def record_path(out: Path, key: str) -> Path:
+    """Return the file that says how a point ended."""
+    return out / "records" / f"{key}.json"
+
+
+def write(out: Path, key: str, *, status: str, message: str, seconds: float) -> None:
+    """Write how a point ended, whole or not at all."""
+    file = record_path(out, key)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"format": RECORD_FORMAT, "key": key, "status": status, "message": message, "seconds": seconds}
+    write_whole(file, json.dumps(content).encode())
+
+
+def peek(out: Path, key: str) -> dict[str, Any]:
+    """Return what the record of a point says, unchecked, and when it was written; empty where it cannot be read."""
+    file = record_path(out, key)
+    try:
+        return {**json.loads(file.read_bytes()), "written": file.stat().st_mtime}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def read(out: Path, point: Point) -> Record | None:
+    """Return the record of a point, or None where there is none yet.
+
+    Raises:
+        RunError: the record or its run is damaged, of another version, or lacks a column.
+    """
+    if point.problem:
+        return Record(point=point, status="failed", message=point.problem, plan={}, rounds=())
+    file = record_path(out, point.key)
+    try:
+        content = json.loads(file.read_bytes())
+        if content["format"] != RECORD_FORMAT:
+            raise RunError(f"Expected a record of format {RECORD_FORMAT} in {file}; this one is of another version.")
+        status, message, seconds = str(content["status"]), str(content["message"]), float(content["seconds"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, RunError):
+            raise
+        raise RunError(f"Cannot read {file}: it is damaged; remove it to have the point taken up again.") from None
+    if status not in ENDED:
+        return Record(point=point, status=status, message=message, seconds=seconds, plan={}, rounds=())
+    plan, rounds = read_run(run_path(out, point.key))
+    return Record(point=point, status=status, message=message, seconds=seconds, plan=plan, rounds=rounds)
+
+
+def read_run(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the plan and the rounds of a run directory.
+
+    Raises:
+        RunError: it is missing, half-written, of another version, or a round lacks a column.
+    """
+    directory = RunDirectory(path)
+    directory.manifest()
+    try:
+        plan = json.loads(directory.file("plan.json").read_bytes())
+    except (OSError, ValueError):
+        raise RunError(f"Expected a plan in {directory.file('plan.json')}; it is missing or damaged.") from None
+    rounds = directory.read_metrics()
+    if not isinstance(plan, dict):
+        raise RunError(f"Expected a plan in {directory.file('plan.json')}; it is damaged.")
+    require(rounds, METRICS, directory.file("metrics.jsonl"))
+    return plan, rounds
+
+
+def require(rows: Iterable[Mapping[str, Any]], columns: Iterable[str], source: Path | str) -> None:
+    """Raise RunError where a row lacks a column; the sentence names both."""
+    wanted = tuple(columns)
+    for number, row in enumerate(rows, start=1):
+        missing = [name for name in wanted if name not in row]
+        if missing:
+            raise RunError(f"Expected column {missing[0]!r} in line {number} of {source}; it has {', '.join(row)}.")
+
+
+def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
+    """Write the tidy tables as CSV and Parquet and return the files."""
+    tables = {
+        "points": [record.row() for record in records],
+        "rounds": [row for record in records for row in record.round_rows()],
+    }
+    written = []
+    for name, rows in tables.items():
+        for ending, content in (("csv", csv_text(rows).encode()), ("parquet", parquet(rows))):
+            file = out / f"{name}.{ending}"
+            write_whole(file, content)
+            written.append(file)
+    return written
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV, the columns in the order in which they first appear."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=_columns(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows as a Parquet file; a column of mixed kinds is kept as text.
+
+    Raises:
+        ValueError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ValueError('Parquet tables need pyarrow: pip install "airfed[sweep]".') from None
+    columns: dict[str, Any] = {}
+    for name in _columns(rows):
+        values = [row.get(name) for row in rows]
+        kinds = {type(value) for value in values if value is not None}
+        if kinds <= {int, float}:
+            kinds = {float} if len(kinds) > 1 else kinds
+            values = [value if value is None else next(iter(kinds))(value) for value in values]
+        elif len(kinds) > 1 or kinds & {list, dict, tuple}:
+            values = [value if value is None else str(_cell(value)) for value in values]
+        columns[name] = pyarrow.array(values)
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(columns), sink)
+    return bytes(sink.getvalue())
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict | tuple) else value

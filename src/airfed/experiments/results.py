@@ -1,0 +1,105 @@
+"""The final figures of every point in one small table: verdicts are taken from it, and it is kept beside the docs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from airfed.experiments.figures import Studies
+from airfed.experiments.records import csv_text, require
+from airfed.runs import RunError
+
+_NUMBERS: Final = ("accuracy", "loss", "test_loss", "alignment", "channel.minimum", "link.noise_std")
+_WHOLE: Final = ("seed", "num_devices", "num_scheduled", "rounds")
+_TEXTS: Final = ("experiment", "dataset", "label", "status", "binding")
+COLUMNS: Final = (*_TEXTS[:3], "seed", "channel.minimum", "link.noise_std", *_WHOLE[1:], *_TEXTS[3:], *_NUMBERS[:4])
+
+
+@dataclass(frozen=True)
+class Results:
+    """One row per point that ended, at the seeds at which its whole experiment ended."""
+
+    rows: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, found: Studies) -> Results:
+        """Return the results of studies that were run (those that are only planned have none)."""
+        rows = []
+        for name, study in found.items():
+            if not study.records:
+                continue
+            for record in study.records:
+                world = record.point.scenario
+                if world is None or not record.ended or world.seed not in study.seeds:
+                    continue
+                rows.append(
+                    {
+                        "experiment": name,
+                        "dataset": world.learning.dataset,
+                        "label": record.point.label,
+                        "seed": world.seed,
+                        "channel.minimum": float(world.channel.minimum),
+                        "link.noise_std": float(world.link.noise_std),
+                        **{key: record.plan[key] for key in ("num_devices", "num_scheduled", "rounds")},
+                        "status": record.status,
+                        "binding": record.plan["binding"],
+                        **{key: record.final[key] for key in _NUMBERS[:3]},
+                        "alignment": record.plan["alignment"],
+                    }
+                )
+        return cls(tuple(rows))
+
+    @classmethod
+    def from_csv(cls, text: str, source: str = "the table") -> Results:
+        """Return the results that `to_csv` wrote.
+
+        Raises:
+            RunError: a column is missing or a cell is no number.
+        """
+        rows: list[dict[str, Any]] = [dict(row) for row in csv.DictReader(io.StringIO(text))]
+        require(rows, COLUMNS, source)
+        try:
+            for row in rows:
+                row.update({key: float(row[key]) for key in _NUMBERS})
+                row.update({key: int(row[key]) for key in _WHOLE})
+        except ValueError as error:
+            raise RunError(f"Expected numbers in {source}; {error}.") from None
+        return cls(tuple(rows))
+
+    def to_csv(self) -> str:
+        """Return the results as CSV, exact to the last bit."""
+        return csv_text([{key: row[key] for key in COLUMNS} for row in self.rows])
+
+    def of_experiment(self, name: str) -> Results:
+        """Return the rows of one experiment."""
+        return Results(tuple(row for row in self.rows if row["experiment"] == name))
+
+    def values(self, column: str) -> list[Any]:
+        """Return the different values of a column, in the order in which they appear."""
+        return list(dict.fromkeys(row[column] for row in self.rows))
+
+    def by_seed(self, column: str, **where: Any) -> dict[int, float]:
+        """Return a column by seed, of the rows with these values ("__" stands for the dot in a key).
+
+        Raises:
+            RunError: there is no such row.
+        """
+        wanted = {key.replace("__", "."): value for key, value in where.items()}
+        found = {
+            row["seed"]: row[column] for row in self.rows if all(row[key] == value for key, value in wanted.items())
+        }
+        if not found:
+            raise RunError(f"Expected records at {wanted}; there are none.")
+        return dict(sorted(found.items()))
+
+    def __add__(self, other: Results) -> Results:
+        return Results((*self.rows, *other.rows))
+
+
+def only(results: Results, experiments: Iterable[str]) -> Results:
+    """Return the rows of these experiments."""
+    wanted = set(experiments)
+    return Results(tuple(row for row in results.rows if row["experiment"] in wanted))

@@ -1,0 +1,78 @@
+"""Means over seeds and how sure they are: Student's t, paired by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean with its 95% interval over `count` seeds; without a second seed the interval is the whole line."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval."""
+        return (self.high - self.low) / 2
+
+
+def estimate(values: ArrayLike) -> Estimate:
+    """Return the mean of independent values and its 95% interval by Student's t.
+
+    >>> estimate([1.0, 2.0, 3.0])
+    Estimate(mean=2.0, low=-0.484..., high=4.484..., count=3)
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size == 0:
+        raise ValueError("Expected at least one value to estimate a mean from, got none.")
+    mean = float(sample.mean())
+    half = quantile(sample.size) * float(sample.std(ddof=1)) / math.sqrt(sample.size) if sample.size > 1 else math.inf
+    return Estimate(mean=mean, low=mean - half, high=mean + half, count=sample.size)
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """Return the mean of first − second, the interval taken over the differences seed by seed."""
+    if len(first) != len(second):
+        raise ValueError(f"Expected as many values on both sides, got {len(first)} and {len(second)}.")
+    return estimate(np.subtract(first, second))
+
+
+def quantile(count: int) -> float:
+    """Return the two-sided 95% quantile of Student's t with count − 1 degrees of freedom."""
+    return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) if count > 1 else math.inf
+
+
+def paired_bands(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return means and half-widths of 95% bands of several curves, what all curves of a seed share taken out.
+
+    Bands of curves that are to be compared must show the spread of the comparison, not that of the seeds, which move
+    all curves together. So each seed's mean over the curves is replaced by the mean over all seeds, and the variance is
+    scaled up for the degree of freedom that this costs (Cousineau 2005, Morey 2008).
+
+    Args:
+        values: (curves, seeds, places); NaN where a curve has no value.
+
+    Returns:
+        Two arrays (curves, places); half-widths are 0 where there is one seed.
+    """
+    curves, seeds, _ = values.shape
+    means = values.mean(axis=1)
+    if seeds < 2:
+        return means, np.zeros_like(means)
+    if curves > 1:
+        shared = values.mean(axis=0, keepdims=True)
+        values = values - shared + shared.mean(axis=1, keepdims=True)
+    spread = values.std(axis=1, ddof=1) * (math.sqrt(curves / (curves - 1)) if curves > 1 else 1.0)
+    return means, quantile(seeds) * spread / math.sqrt(seeds)

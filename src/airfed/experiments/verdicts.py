@@ -1,0 +1,217 @@
+"""Every claim of Section V, tested on the records.
+
+A claim is a difference that should be positive. It passes where the 95% interval of that difference, paired by seed
+(Student's t over the seeds' differences), lies above zero; otherwise it has failed, and says whether the opposite
+was found or the seeds do not tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from airfed.experiments.results import Results
+from airfed.experiments.statistics import Estimate, estimate, paired
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One comparison behind a claim.
+
+    Args:
+        claim: what the paper says, as a sentence.
+        figure: on whose records it is tested.
+        comparison: what is compared with what.
+        effect: the difference, positive where the claim is right.
+        unit: of the effect.
+        remark: what a reader must know; the reason of a failure where it is known.
+    """
+
+    claim: str
+    figure: str
+    comparison: str
+    effect: Estimate
+    unit: str
+    remark: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the whole interval lies above zero."""
+        return self.effect.low > 0
+
+    @property
+    def reason(self) -> str:
+        """Why it failed; empty where it passed."""
+        if self.passed:
+            return ""
+        if self.effect.high < 0:
+            return "the opposite was found"
+        return f"{self.effect.count} seeds do not separate it from zero"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict as plain values."""
+        finite = np.isfinite(self.effect.low)
+        return {
+            "claim": self.claim,
+            "figure": self.figure,
+            "comparison": self.comparison,
+            "effect": self.effect.mean,
+            "low": self.effect.low if finite else None,
+            "high": self.effect.high if finite else None,
+            "unit": self.unit,
+            "seeds": self.effect.count,
+            "passed": self.passed,
+            "reason": self.reason,
+            "remark": self.remark,
+        }
+
+
+def check(results: Results) -> list[Verdict]:
+    """Return the verdicts on every claim whose experiments are among the results."""
+    present = set(results.values("experiment"))
+    return [
+        verdict
+        for experiment, test in _TESTS.items()
+        if experiment in present
+        for verdict in test(results.of_experiment(experiment))
+    ]
+
+
+def _scheduling(results: Results) -> list[Verdict]:
+    claim = "The proposed scheduling is better than uniform and full scheduling"
+    others = [label for label in results.values("label") if label not in ("proposed", "full, no weak device")]
+    return [
+        Verdict(
+            claim=claim,
+            figure="fig3",
+            comparison=f"proposed − {other}",
+            effect=_difference(results, "proposed", other),
+            unit="points",
+        )
+        for other in others
+    ]
+
+
+def _gain(results: Results) -> list[Verdict]:
+    minima = sorted(results.values("channel.minimum"))
+    gains = {minimum: _by_difference(results, "proposed", "full", channel__minimum=minimum) for minimum in minima}
+    return [
+        Verdict(
+            claim="The gain over full scheduling grows as h_min falls",
+            figure="fig3",
+            comparison=f"gain at h_min = {weak:g} − gain at {strong:g}",
+            effect=_paired(gains[weak], gains[strong]),
+            unit="points",
+            remark=f"gains {_mean(gains[weak]):.1f} and {_mean(gains[strong]):.1f}",
+        )
+        for weak, strong in itertools.pairwise(minima)
+    ]
+
+
+def _rounds(results: Results) -> list[Verdict]:
+    curves = {
+        rounds: {seed: 100 * value for seed, value in results.by_seed("accuracy", rounds=rounds).items()}
+        for rounds in sorted(results.values("rounds"))
+    }
+    return _interior(curves, claim="Accuracy over I first rises, then falls", figure="fig4", symbol="I", unit="points")
+
+
+def _local_steps(results: Results) -> list[Verdict]:
+    steps = max(results.values("rounds"))  # I = T is among them: E = 1
+    verdicts = []
+    for column, unit, sign in (("accuracy", "points", 100.0), ("loss", "nats", -1.0)):
+        curves = {
+            steps // rounds: {seed: sign * value for seed, value in results.by_seed(column, rounds=rounds).items()}
+            for rounds in sorted(results.values("rounds"), reverse=True)
+        }
+        claim = f"There is an interior best E (by {column})"
+        verdicts += _interior(curves, claim=claim, figure="fig5", symbol="E", unit=unit)
+    return verdicts
+
+
+def _overall(results: Results) -> list[Verdict]:
+    return [
+        Verdict(
+            claim="The overall design beats each fixed design",
+            figure="fig6",
+            comparison=f"proposed − {other}",
+            effect=_difference(results, "proposed", other),
+            unit="points",
+        )
+        for other in results.values("label")
+        if other != "proposed"
+    ]
+
+
+def _thousand(results: Results) -> list[Verdict]:
+    kinds = {row["binding"] for row in results.rows if row["label"] == "N = 1000"}
+    return [
+        Verdict(
+            claim="At ε = 1 per round a thousand devices leave a signal, a hundred do not",
+            figure="thousand",
+            comparison="N = 1000 − N = 100",
+            effect=_difference(results, "N = 1000", "N = 100"),
+            unit="points",
+            remark=f"binding at N = 1000: {', '.join(sorted(kinds)).replace('_', ' ')} (not a claim of the paper)",
+        )
+    ]
+
+
+def _interior(
+    curves: Mapping[int, Mapping[int, float]], *, claim: str, figure: str, symbol: str, unit: str
+) -> list[Verdict]:
+    """The best place against both ends. It is chosen by the other seeds, so that choosing it flatters nobody."""
+    places = sorted(curves)
+    seeds = sorted(curves[places[0]])
+    best = {seed: _best(curves, [other for other in seeds if other != seed] or [seed]) for seed in seeds}
+    chosen = sorted(set(best.values()))
+    remark = f"best {symbol} = {' or '.join(f'{place}' for place in chosen)}, chosen by the other seeds"
+    return [
+        Verdict(
+            claim=claim,
+            figure=figure,
+            comparison=f"best {symbol} − {symbol} = {end}",
+            effect=estimate([curves[best[seed]][seed] - curves[end][seed] for seed in seeds]),
+            unit=unit,
+            remark=remark,
+        )
+        for end in (places[0], places[-1])
+    ]
+
+
+def _best(curves: Mapping[int, Mapping[int, float]], seeds: list[int]) -> int:
+    return max(curves, key=lambda place: float(np.mean([curves[place][seed] for seed in seeds])))
+
+
+def _difference(results: Results, first: str, second: str, **where: Any) -> Estimate:
+    return estimate(list(_by_difference(results, first, second, **where).values()))
+
+
+def _by_difference(results: Results, first: str, second: str, **where: Any) -> dict[int, float]:
+    """Accuracy of one label minus that of another, in percentage points, by seed."""
+    left = results.by_seed("accuracy", label=first, **where)
+    right = results.by_seed("accuracy", label=second, **where)
+    return {seed: 100 * (left[seed] - right[seed]) for seed in left if seed in right}
+
+
+def _paired(left: Mapping[int, float], right: Mapping[int, float]) -> Estimate:
+    seeds = [seed for seed in left if seed in right]
+    return paired([left[seed] for seed in seeds], [right[seed] for seed in seeds])
+
+
+def _mean(values: Mapping[int, float]) -> float:
+    return float(np.mean(list(values.values())))
+
+
+_TESTS: Final[dict[str, Callable[[Results], list[Verdict]]]] = {
+    "fig3": _scheduling,
+    "fig3-gain": _gain,
+    "fig4": _rounds,
+    "fig5": _local_steps,
+    "fig6": _overall,
+    "thousand": _thousand,
+}

@@ -1,0 +1,129 @@
+"""The loss of a whole training set, its gradient and its Hessian times a vector.
+
+For estimating the constants of the bounds; training never comes here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from airfed.learning.models import Model, as_module, parameters_of
+
+Vector = NDArray[np.float64]
+SINGLE: Final = torch.float32
+
+_PIECE = 500  # images at a time: bounds the memory of the second differentiation
+
+
+class Loss:
+    """L(w), ∇L(w) and ∇²L(w)·v of a model on labelled images.
+
+    Args:
+        model: a `Network`, a torch module or "module:callable".
+        images: (n, c, h, w).
+        labels: (n,).
+        seed: of a user model's initial values (which are not used).
+        dtype: float64 to find an optimum with, float32 where three digits will do.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        images: NDArray[np.float32],
+        labels: NDArray[np.int64],
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        module, self.l2 = as_module(model, seed=seed)
+        self.dtype = dtype
+        self.module = module.to(dtype)
+        self.images = torch.tensor(images, dtype=dtype)
+        self.labels = torch.tensor(labels)
+        self.shapes = [tuple(p.shape) for p in parameters_of(self.module)]
+        self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
+        self.sizes = [math.prod(shape) for shape in self.shapes]
+
+    def value_and_gradient(self, parameters: Vector) -> tuple[float, Vector]:
+        """Return L(w) and ∇L(w), the regulariser (λ/2)‖w‖² included."""
+        point = torch.tensor(parameters, dtype=self.dtype, requires_grad=True)
+        total, gradient = 0.0, torch.zeros_like(point)
+        for images, labels in self._pieces():
+            loss = self._loss(point, images, labels)
+            gradient += torch.autograd.grad(loss, point)[0]
+            total += loss.item()
+        value = total + 0.5 * self.l2 * float(np.dot(parameters, parameters))
+        return value, gradient.double().numpy() + self.l2 * parameters
+
+    def hessian_product(self, parameters: Vector, direction: Vector) -> Vector:
+        """Return ∇²L(w)·v by differentiating ⟨∇L(w), v⟩."""
+        point = torch.tensor(parameters, dtype=self.dtype, requires_grad=True)
+        along = torch.tensor(direction, dtype=self.dtype)
+        product = torch.zeros_like(point)
+        for images, labels in self._pieces():
+            gradient = torch.autograd.grad(self._loss(point, images, labels), point, create_graph=True)[0]
+            product += torch.autograd.grad(torch.dot(gradient, along), point)[0]
+        return np.asarray(product.double().numpy() + self.l2 * direction)
+
+    def _loss(self, point: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """This piece's share of the mean cross-entropy."""
+        parts = torch.split(point, self.sizes)
+        named = {n: part.view(shape) for n, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+        logits = torch.func.functional_call(self.module, named, (images,))
+        loss: torch.Tensor = functional.cross_entropy(logits, labels, reduction="sum") / len(self.labels)
+        return loss
+
+    def _pieces(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return list(zip(torch.split(self.images, _PIECE), torch.split(self.labels, _PIECE), strict=True))
+
+
+def spectral_norm(
+    product: Callable[[Vector], Vector],
+    dimension: int,
+    rng: np.random.Generator,
+    *,
+    start: Vector | None = None,
+    rtol: float = 2e-3,
+    most: int = 60,
+) -> tuple[float, Vector, int]:
+    """Return ‖A‖₂ of a symmetric matrix by power iteration on A·v, the last v, and the number of products taken.
+
+    The estimate is the norm of A·v at a unit vector v, which is never above ‖A‖₂; it is taken to have converged when it
+    changes by less than `rtol` in three products running.
+
+    Args:
+        product: v → A·v.
+        dimension: of v.
+        rng: draws the first v.
+        start: to start from instead, say the last v of a matrix close by; some of `rng`'s is mixed in.
+        rtol: relative change at which to stop.
+        most: products to take at most.
+
+    >>> matrix = np.diag([3.0, -5.0, 1.0])
+    >>> value, _, _ = spectral_norm(lambda v: matrix @ v, 3, np.random.default_rng(0), rtol=1e-9)
+    >>> round(value, 6)
+    5.0
+    """
+    direction = rng.standard_normal(dimension)
+    direction /= np.linalg.norm(direction)
+    if start is not None:
+        direction = start + 0.1 * direction
+        direction /= np.linalg.norm(direction)
+    value, calm = 0.0, 0
+    for count in range(1, most + 1):
+        image = product(direction)
+        before, value = value, float(np.linalg.norm(image))
+        if value == 0.0:
+            return 0.0, direction, count
+        direction = image / value
+        calm = calm + 1 if abs(value - before) <= rtol * value else 0
+        if calm == 3:
+            return value, direction, count
+    return value, direction, most

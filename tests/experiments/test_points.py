@@ -1,0 +1,163 @@
+"""Experiments: what a TOML expands to, and what a bad one says."""
+
+import pytest
+
+from airfed._scenario_errors import ScenarioError
+from airfed.experiments import points
+
+SCENARIO = """
+seed = 0
+[fleet]
+num_devices = 8
+peak_power = 1.0
+[channel]
+model = "rayleigh"
+minimum = 0.2
+[link]
+noise_std = 0.1
+[budget]
+epsilon = 2.0
+delta = 1e-3
+total_power = 1000.0
+[learning]
+model = "quadratic"
+dimension = 20
+total_steps = 12
+learning_rate = 0.1
+clip_norm = 1.0
+smoothness = 10.0
+strong_convexity = 0.1
+initial_gap = 2.3
+[policy]
+name = "uniform"
+size = 4
+[run]
+checkpoint_every = 100
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "scenario.toml").write_text(SCENARIO)
+    return tmp_path
+
+
+def load(folder, text, **options):
+    (folder / "experiment.toml").write_text('base = "scenario.toml"\n' + text)
+    return points.load(folder / "experiment.toml", **options)
+
+
+def test_every_variant_meets_every_combination(folder):
+    text = """
+    [axes]
+    seed = [0, 1]
+    "link.noise_std" = [0.1, 0.2, 0.3]
+    [[variants]]
+    label = "a"
+    policy.name = "full"
+    [[variants]]
+    label = "b"
+    """
+    expanded = points.expand(load(folder, text))
+    assert len(expanded) == 12
+    assert len({point.key for point in expanded}) == 12
+    assert [(p.label, p.values["seed"], p.values["link.noise_std"]) for p in expanded[:4]] == [
+        ("a", 0, 0.1),
+        ("a", 0, 0.2),
+        ("a", 0, 0.3),
+        ("a", 1, 0.1),
+    ]
+    assert expanded[0].scenario.policy.name == "full"
+    assert expanded[0].scenario.policy.size is None  # "full" would refuse the base's size
+    assert expanded[-1].scenario.policy.size == 4
+
+
+def test_quick_replaces_axes_and_keeps_the_rest(folder):
+    text = """
+    [set]
+    "learning.clip_norm" = 3.0
+    [axes]
+    seed = [0, 1, 2]
+    "link.noise_std" = [0.1, 0.2]
+    [[variants]]
+    label = "a"
+    [[variants]]
+    label = "b"
+    [quick]
+    axes.seed = [7]
+    variants = ["b"]
+    set.learning.total_steps = 6
+    """
+    quick = load(folder, text, quick=True)
+    assert quick.axes == {"seed": (7,), "link.noise_std": (0.1, 0.2)}
+    assert [variant.label for variant in quick.variants] == ["b"]
+    assert (quick.base.learning.clip_norm, quick.base.learning.total_steps) == (3.0, 6)
+    assert len(load(folder, text).variants) == 2
+
+
+def test_the_key_names_what_shapes_a_record_and_nothing_else(folder):
+    base = load(folder, "").base
+    key = points.content_key(base)
+    same = [{"name": "other"}, {"run.threads": 2}, {"run.chunk": 5}, {"run.checkpoint_every": 3}]
+    other = [
+        {"seed": 1},
+        {"policy.size": 5},
+        {"policy.rounds": 3},
+        {"budget.epsilon": 2.5},
+        {"channel.minimum": 0.3},
+        {"run.evaluate_every": 2},
+        {"learning.total_steps": 13},
+    ]
+    assert all(points.content_key(base.override(change)) == key for change in same)
+    keys = [points.content_key(base.override(change)) for change in other]
+    assert len({key, *keys}) == len(other) + 1
+
+
+def test_the_key_follows_the_file_of_gains(folder):
+    (folder / "gains.csv").write_text("gain\n1.0\n0.5\n")
+    world = load(folder, "").base.override(
+        {"channel": {"model": "file", "path": "gains.csv"}, "fleet.num_devices": None, "policy.size": 1}
+    )
+    before = points.content_key(world)
+    (folder / "gains.csv").write_text("gain\n1.0\n0.6\n")
+    assert points.content_key(world) != before
+
+
+def test_one_bad_value_leaves_the_other_points_alone(folder):
+    expanded = points.expand(load(folder, "[axes]\nbudget.epsilon = [1.0, -1.0]\n"))
+    assert [bool(point.problem) for point in expanded] == [False, True]
+    assert "budget.epsilon=-1.0" in expanded[1].problem
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[axes]\nbudget.epsilonn = [1.0]\n", r"Unknown key 'budget.epsilonn'; did you mean 'epsilon'\?"),
+        ("[axes]\nseed = []\n", "Expected axis seed to have at least one value; it is empty"),
+        ("[axes]\nseed = 3\n", "Expected axis seed to be a list of values, got 3"),
+        ("[axes]\nseed = [1, 1]\n", "values of axis seed to differ"),
+        ("[axis]\nseed = [1]\n", "Unknown key axis; expected one of"),
+        ("axes = 3\n", "Expected axes to be a table, got 3"),
+        ("[[variants]]\nseed = 1\n", "Missing key label in .* number 1"),
+        ('[[variants]]\nlabel = "a"\n[[variants]]\nlabel = "a"\n', "'a' is repeated"),
+        ('[axes]\nseed = [1]\n[[variants]]\nlabel = "a"\nseed = 1\n', "either as an axis or in variant 'a'"),
+        ('[[variants]]\nlabel = "a"\n[quick]\nvariants = ["b"]\n', "got 'b'"),
+        ("[quick]\nseed = 1\n", "Unknown key quick.seed"),
+        ("[set]\nlink.noise_std = -1\n", "link.noise_std"),
+    ],
+)
+def test_a_bad_experiment_is_one_sentence(folder, text, sentence):
+    with pytest.raises(ScenarioError, match=sentence) as caught:
+        points.expand(load(folder, text, quick=True))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_are_named(folder):
+    with pytest.raises(ScenarioError, match=r"Expected an experiment at .*none\.toml"):
+        points.load(folder / "none.toml")
+    (folder / "lost.toml").write_text('base = "none.toml"')
+    with pytest.raises(ScenarioError, match=r"Expected a scenario at .*none\.toml"):
+        points.load(folder / "lost.toml")
+    (folder / "bare.toml").write_text("[axes]\nseed = [1]")
+    with pytest.raises(ScenarioError, match="Missing key base"):
+        points.load(folder / "bare.toml")

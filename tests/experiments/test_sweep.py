@@ -1,0 +1,258 @@
+"""Sweeps: skip, resume, fail one by one, stop, and say what is wrong."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet
+import pytest
+
+from airfed.cli import main
+from airfed.experiments import points, records, sweep
+from airfed.runs import RunError
+
+SCENARIO = """
+seed = 0
+[fleet]
+num_devices = 8
+peak_power = 1.0
+[channel]
+model = "rayleigh"
+minimum = 0.2
+[link]
+noise_std = 0.1
+[budget]
+epsilon = 2.0
+delta = 1e-3
+total_power = 1000.0
+[learning]
+model = "quadratic"
+dimension = 20
+total_steps = 12
+learning_rate = 0.1
+clip_norm = 1.0
+smoothness = 10.0
+strong_convexity = 0.1
+initial_gap = 2.3
+[policy]
+rounds = 4
+[run]
+checkpoint_every = 100
+"""
+EXPERIMENT = """
+base = "scenario.toml"
+[axes]
+seed = [0, 1]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "scenario.toml").write_text(SCENARIO)
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+@pytest.fixture
+def expanded(folder):
+    return points.expand(points.load(folder / "experiment.toml"))
+
+
+def test_what_ended_is_not_run_again(folder, expanded, monkeypatch):
+    out = folder / "out"
+    first = sweep.run(expanded, out)
+    assert [record.status for record in first] == ["finished", "finished"]
+
+    def refuse(*arguments):
+        raise AssertionError("nothing was left to run")
+
+    monkeypatch.setattr(sweep, "run_point", refuse)
+    again = sweep.run(expanded, out)
+    assert [record.row() for record in again] == [record.row() for record in first]
+
+
+def test_an_interrupted_point_goes_on_and_ends_as_if_it_had_not_been(folder, expanded):
+    whole = sweep.run(expanded, folder / "whole")
+    calls = iter([False] * 3)
+    out, point = folder / "parts", expanded[0]
+    stop_file = out / "stop"
+    from airfed.execution import execute
+
+    execute(point.scenario, records.run_path(out.resolve(), point.key), stop=lambda: next(calls, True))
+    assert records.read(out, point) is None
+    assert not stop_file.exists()
+    done = sweep.run(expanded, out)
+    assert [record.status for record in done] == ["finished", "finished"]
+    assert done[0].rounds == whole[0].rounds
+
+
+def test_a_stop_leaves_everything_resumable(folder, expanded):
+    stopped = sweep.run(expanded, folder / "out", stop=lambda: True)
+    assert {record.status for record in stopped} <= {"stopped", "finished"}
+    assert [record.status for record in sweep.run(expanded, folder / "out")] == ["finished", "finished"]
+    assert not list((folder / "out").glob(".stop*"))
+
+
+def test_one_failing_point_is_recorded_and_the_others_go_on(folder):
+    threshold = '"policy.name" = ["threshold"]\n"policy.threshold" = [0.0, 1e9]\n'
+    (folder / "experiment.toml").write_text(EXPERIMENT + threshold)
+    expanded = points.expand(points.load(folder / "experiment.toml"))
+    done = sweep.run(expanded, folder / "out")
+    assert [record.status for record in done] == ["finished", "failed"] * 2
+    assert done[1].message.startswith("No plan fits")
+    files = records.write_tables(folder / "out", done)
+    rows = list(csv.DictReader((folder / "out" / "points.csv").read_text().splitlines()))
+    assert [row["status"] for row in rows] == ["finished", "failed"] * 2
+    table = pyarrow.parquet.read_table(folder / "out" / "points.parquet").to_pylist()
+    assert [row["loss"] for row in table] == [float(row["loss"]) if row["loss"] else None for row in rows]
+    long = pyarrow.parquet.read_table(folder / "out" / "rounds.parquet")
+    assert long.num_rows == 2 * 4
+    assert long.column("step").to_pylist() == [3, 6, 9, 12] * 2
+    assert len(files) == 4
+
+
+def test_two_workers_find_what_one_finds(folder, expanded):
+    alone = sweep.run(expanded, folder / "one", jobs=1)
+    together = sweep.run(expanded, folder / "two", jobs=2)
+    assert [record.rounds for record in together] == [record.rounds for record in alone]
+
+
+def test_progress_ends_at_all_points(folder, expanded):
+    seen = []
+    sweep.run(expanded, folder / "out", on_progress=seen.append)
+    assert (seen[-1].ended, seen[-1].work, seen[-1].points) == (2, 2.0, 2)
+
+
+def test_a_half_written_run_is_taken_up(folder, expanded):
+    path = records.run_path(folder / "out", expanded[0].key)
+    path.mkdir(parents=True)
+    (path / "scenario.toml").write_text("half")
+    (path / ".plan.json.part").write_text("{")
+    done = sweep.run(expanded, folder / "out")
+    assert [record.status for record in done] == ["finished", "finished"]
+
+
+def test_a_run_of_another_version_is_left_alone(folder, expanded):
+    path = records.run_path(folder / "out", expanded[0].key)
+    path.mkdir(parents=True)
+    (path / "run.json").write_text('{"format": 99}')
+    done = sweep.run(expanded, folder / "out")
+    assert [record.status for record in done] == ["failed", "finished"]
+    assert "another version" in done[0].message
+    assert (path / "run.json").read_text() == '{"format": 99}'
+
+
+def damage_record(out, point):
+    records.record_path(out, point.key).write_text("{")
+
+
+def age_record(out, point):
+    file = records.record_path(out, point.key)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 0}))
+
+
+def drop_column(out, point):
+    file = records.run_path(out, point.key) / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    del lines[1]["loss"]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def drop_run(out, point):
+    (records.run_path(out, point.key) / "run.json").unlink()
+
+
+def drop_plan(out, point):
+    (records.run_path(out, point.key) / "plan.json").write_text("[")
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (damage_record, "it is damaged; remove it"),
+        (age_record, "of another version"),
+        (drop_column, "Expected column 'loss' in line 2 of"),
+        (drop_run, "there is none"),
+        (drop_plan, r"Expected a plan in .*plan\.json"),
+    ],
+)
+def test_a_bad_record_is_one_sentence_and_costs_one_point(folder, expanded, harm, sentence):
+    out = folder / "out"
+    sweep.run(expanded, out)
+    harm(out, expanded[0])
+    with pytest.raises(RunError, match=sentence):
+        records.read(out, expanded[0])
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file() and file.name != ".lock"}
+    again = sweep.run(expanded, out)
+    assert [record.status for record in again] == ["failed", "finished"]
+    assert "\n" not in again[0].message
+    assert all(file.read_bytes() == content for file, content in before.items())
+
+
+def test_two_sweeps_do_not_share_a_folder(folder, expanded):
+    with sweep._locked(folder / "out"), pytest.raises(RunError, match="Another sweep is running"):
+        sweep.run(expanded, folder / "out")
+
+
+def test_the_command_prints_one_json_object(folder, capsys):
+    code = main(["sweep", str(folder / "experiment.toml"), "--out", str(folder / "out"), "--jobs", "1", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["counts"] == {"finished": 2}
+    assert [row["seed"] for row in found["points"]] == [0, 1]
+    assert all(row["rounds"] == 4 for row in found["points"])
+
+
+def test_the_command_says_what_is_wrong(folder, capsys):
+    (folder / "experiment.toml").write_text('base = "scenario.toml"\n[axes]\nbudgett.epsilon = [1.0]\n')
+    assert main(["sweep", str(folder / "experiment.toml"), "--out", str(folder / "out")]) == 2
+    assert "Unknown key 'budgett'" in capsys.readouterr().err
+    assert main(["sweep", str(folder / "experiment.toml"), "--out", str(folder / "out"), "--jobs", "0"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("everybody", [True, False])
+def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(folder, everybody):
+    text = SCENARIO.replace("total_steps = 12", "total_steps = 4000").replace("rounds = 4", "rounds = 4000")
+    (folder / "scenario.toml").write_text(text.replace("dimension = 20", "dimension = 20000"))
+    command = [sys.executable, "-m", "airfed", "sweep", "experiment.toml", "--out", "out", "--jobs", "2"]
+    process = subprocess.Popen(
+        command, cwd=folder, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not any(file.stat().st_size for file in (folder / "out").glob("runs/*/metrics.jsonl")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.2)
+    (os.killpg if everybody else os.kill)(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "the same command goes on" in output
+    begun = {file: file.read_bytes().count(b"\n") for file in (folder / "out").glob("runs/*/metrics.jsonl")}
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not any(file.read_bytes().count(b"\n") > count for file, count in begun.items()):
+        assert time.monotonic() < deadline + 120
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_a_cluster_finds_what_one_process_finds(folder, expanded, backend):
+    pytest.importorskip("ray" if backend == "ray" else "distributed")
+    alone = sweep.run(expanded, folder / "one")
+    # In a process of its own: a cluster's start-up leaves warnings and threads behind.
+    command = [sys.executable, "-m", "airfed", "sweep", "experiment.toml", "--out", "out", "--jobs", "2"]
+    done = subprocess.run(
+        [*command, "--backend", backend, "--json"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["counts"] == {"finished": 2}
+    there = [records.read(folder / "out", point) for point in expanded]
+    assert [record.rounds for record in there] == [record.rounds for record in alone]
