@@ -13,7 +13,8 @@ import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,22 @@ def execute(
         RunError: the directory is in the way, is busy, or belongs to another scenario or other data.
         ScenarioError, DataError, InfeasibleError: as in `prepare`.
     """
+    with open_run(scenario, out, resume=resume) as recorder:
+        return recorder.run(on_start, on_round, stop)
+
+
+@contextmanager
+def open_run(scenario: Scenario, out: Path, *, resume: bool = False, remote: str = "") -> Iterator[Recorder]:
+    """Prepare a scenario, and keep its run directory to this process while it trains.
+
+    Args:
+        scenario, out, resume: as in `execute`.
+        remote: what trains the devices, where it is not this process; every round then ends with a checkpoint, because
+            a round that others have seen cannot be repeated.
+
+    Raises:
+        RunError, ScenarioError, DataError, InfeasibleError: as in `execute`.
+    """
     directory = RunDirectory(out)
     if directory.exists and not resume:
         raise RunError(f"Expected no run in {out}; give another --out, or --resume to go on with it.")
@@ -75,17 +92,21 @@ def execute(
     with directory.locked():
         setup = prepare(scenario)
         try:
-            return _Recorder(setup, directory).run(on_start, on_round, stop)
+            yield Recorder(setup, directory, remote=remote)
         finally:
             setup.task.engine.close()
 
 
-class _Recorder:
-    """Binds a training to its directory and ledger."""
+class Recorder:
+    """Binds a training to its directory and ledger: `charge` before a round, `settle` after it, `conclude` at last."""
 
-    def __init__(self, setup: Setup, directory: RunDirectory) -> None:
+    def __init__(self, setup: Setup, directory: RunDirectory, *, remote: str = "") -> None:
         self.setup, self.directory = setup, directory
+        self.every = 1 if remote else setup.scenario.run.checkpoint_every
+        self.repeatable = setup.noise.repeatable and not remote  # elsewhere, other devices may answer the second time
         manifest = _manifest(setup)
+        if remote:
+            manifest["engine"] = remote
         if directory.exists:
             _check_same(directory.manifest(), manifest, directory.path)
         else:
@@ -103,6 +124,7 @@ class _Recorder:
         elif not self.ledger.contains(start.ledger_head):
             raise LedgerError(f"{path}: lines that the checkpoint of round {start.round_index} has seen are gone.")
         self.state = start
+        self._saved = start.round_index
         directory.rewind_metrics(start.round_index)
         self.transmitted = math.fsum(record["power_transmitted"] for record in directory.read_metrics())
 
@@ -112,9 +134,9 @@ class _Recorder:
         on_round: Callable[[dict[str, Any]], None],
         stop: Callable[[], bool],
     ) -> Outcome:
+        """Train here, and return how it ended; the arguments are those of `execute`."""
         plan, task = self.setup.plan, self.setup.task
         on_start(self.setup, self.state.round_index)
-        every = self.setup.scenario.run.checkpoint_every
         status, message = "finished", ""
         rounds = federated_averaging(
             plan,
@@ -123,22 +145,14 @@ class _Recorder:
             self.setup.noise,
             parameters=self.state.parameters,
             first_round=self.state.round_index,
-            before_round=self._charge,
+            before_round=self.charge,
             stop=stop,
         )
-        saved = self.state.round_index
         try:
             for done in rounds:
-                record = self._record(done)
-                self.directory.append_metrics(record)
-                self.state = Checkpoint(
-                    round_index=done.index + 1, parameters=done.parameters, ledger_head=self.ledger.head
-                )
-                if self.state.round_index % every == 0:
-                    self._save()
-                    saved = self.state.round_index
+                record = self.settle(done)
                 on_round(record)
-                _check_loss(record)
+                check_loss(record)
                 if stop():
                     raise Stopped
         except Stopped:
@@ -147,27 +161,41 @@ class _Recorder:
             status, message = "exhausted", str(error)
         except Diverged as error:
             status, message = "diverged", str(error)
-        if saved != self.state.round_index:
-            self._save()
-        if status != "stopped":
-            metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
-            self.directory.finish(task.named_tensors(self.state.parameters), metadata)
+        self.conclude(finished=status != "stopped")
         return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
+
+    def settle(self, done: Round) -> dict[str, Any]:
+        """Settle the ledger, and write down a round and its checkpoint; return the record."""
+        record = self._record(done)
+        self.directory.append_metrics(record)
+        self.state = Checkpoint(round_index=done.index + 1, parameters=done.parameters, ledger_head=self.ledger.head)
+        if self.state.round_index % self.every == 0:
+            self._save()
+        return record
+
+    def conclude(self, *, finished: bool) -> None:
+        """Make sure of the last checkpoint; once finished, write the model too."""
+        if self._saved != self.state.round_index:
+            self._save()
+        if finished:
+            metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
+            self.directory.finish(self.setup.task.named_tensors(self.state.parameters), metadata)
 
     def _save(self) -> None:
         try:
             self.directory.save(self.state)
+            self._saved = self.state.round_index
         except OSError as error:
             raise RunError(
                 f"Cannot write the checkpoint of round {self.state.round_index} to {self.directory.path}: "
                 f"{error.strerror}. The older checkpoints are intact; make room and use --resume."
             ) from None
 
-    def _charge(self, index: int) -> None:
+    def charge(self, index: int) -> None:
         """Charge a round before it is transmitted; a round that repeats the very same signal is charged once."""
         plan = self.setup.plan
         earlier = self.ledger.find(index)
-        if earlier is not None and self.setup.noise.repeatable:
+        if earlier is not None and self.repeatable:
             return
         power = float(np.sum(plan.power))
         self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
@@ -213,7 +241,12 @@ class _Recorder:
         }
 
 
-def _check_loss(record: dict[str, Any]) -> None:
+def check_loss(record: dict[str, Any]) -> None:
+    """Raise where a loss is no longer a number.
+
+    Raises:
+        Diverged: it says which.
+    """
     for name in ("loss", "test_loss"):
         if record[name] is not None and not math.isfinite(record[name]):
             raise Diverged(f"Round {record['round']}: the {name} is {record[name]}; try a smaller learning_rate.")

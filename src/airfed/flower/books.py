@@ -1,0 +1,82 @@
+"""Where the rounds of a Flower training are charged and settled."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from airfed.noise import SecureNoise
+from airfed.planning import Plan
+from airfed.privacy.ledger import Charge, Ledger
+from airfed.training import Round
+
+
+class Books(Protocol):
+    """Where rounds are charged and settled: `LedgerBooks`, or a whole run directory (`airfed.execution.Recorder`)."""
+
+    def charge(self, index: int) -> None:
+        """Write down a round that is about to be sent out.
+
+        Raises:
+            BudgetExhausted: it does not fit the budget any more.
+        """
+
+    def settle(self, done: Round) -> Any:
+        """Write down what a round has really transmitted."""
+
+
+class LedgerBooks:
+    """The books of a project that has no airfed scenario: the ledger alone.
+
+    Args:
+        path: the ledger's file. An existing one is gone on with, so that what was spent before counts.
+        plan: whose budget is spent.
+        privacy: of the noise source: "secure" or "simulated".
+    """
+
+    def __init__(self, path: Path, plan: Plan, *, privacy: str = SecureNoise.privacy) -> None:
+        self.plan = plan
+        header = _header(plan, privacy)
+        self.ledger = Ledger.load(path, repair=True) if path.exists() else Ledger.create(path, header)
+        if self.ledger.header != header:
+            raise ValueError(
+                f"Expected {path} to be the ledger of this plan; it belongs to another. Give another path."
+            )
+
+    def charge(self, index: int) -> None:
+        """Charge everyone who is scheduled; a round that is sent out again is charged again."""
+        plan, earlier = self.plan, self.ledger.find(index)
+        power = float(np.sum(plan.power))
+        self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
+        charge = Charge(
+            round_index=index,
+            attempt=0 if earlier is None else earlier.attempt + 1,
+            devices=plan.num_scheduled,
+            alignment=plan.alignment,
+            mu=plan.mu_round,
+            power_planned=power,
+        )
+        self.ledger.charge(charge, delta=plan.problem.budget.delta)
+
+    def settle(self, done: Round) -> None:
+        """Write down the power that was really transmitted."""
+        self.ledger.settle(done.index, math.fsum(done.reception.energy.tolist()))
+
+
+def _header(plan: Plan, privacy: str) -> dict[str, Any]:
+    budget = plan.problem.budget
+    return {
+        "unit": "device",
+        "relation": budget.relation,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "scope": budget.scope,
+        "formula": budget.formula,
+        "total_power": budget.total_power,
+        "noise_std": plan.problem.link.noise_std,
+        "privacy": privacy,
+        "devices": plan.scheduled.tolist(),
+    }
