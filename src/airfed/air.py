@@ -25,6 +25,8 @@ Vector = NDArray[np.float64]
 
 # Clipping aims this far below ϖ, so that no later rounding can lift a norm above it.
 CLIP_MARGIN: Final = 2.0**-20
+# Norms beyond this multiple of ϖ count as this much in their mean (a diverging device must not swamp it).
+_LONGEST_NORM: Final = 2.0**20
 
 
 def clip(updates: ArrayLike, clip_norm: float) -> tuple[Vector, Vector]:
@@ -182,11 +184,15 @@ class Reception:
         estimate: g̃ = y/(|K|ν), the recovered mean update.
         fading_error, noise_error: 2-norms of the two parts of the error (9).
         signal_to_noise: ‖y − r‖²/‖r‖².
-        norms: ‖g_k‖ before clipping for each scheduled device; NaN where refused or missing.
-        clipped: how many uploads were longer than ϖ.
+        power: [W] really transmitted by all devices.
+        heard, usable, clipped: how many uploads arrived, were finite, and were longer than ϖ.
+        norm_mean, norm_max: of ‖g_k‖ before clipping over the usable uploads (in the mean, 2²⁰ϖ at most); 0 if none.
+        norms: ‖g_k‖ for each scheduled device; NaN where refused or missing.
         refused: devices whose update had a NaN or an Inf and counted as zero.
         missing: scheduled devices that sent nothing (they count as zero; the divisor stays |K|).
         energy: [W] really transmitted by each scheduled device, φ_k P_k ‖g_k‖²/ϖ².
+
+    The last four speak of the devices that were added in this process; all else is of the whole round.
     """
 
     received: Vector
@@ -194,8 +200,13 @@ class Reception:
     fading_error: float
     noise_error: float
     signal_to_noise: float
-    norms: Vector
+    power: float
+    heard: int
+    usable: int
     clipped: int
+    norm_mean: float
+    norm_max: float
+    norms: Vector
     refused: NDArray[np.intp]
     missing: NDArray[np.intp]
     energy: Vector
@@ -205,13 +216,16 @@ class Reception:
 class Superposition:
     """The signals of one round adding up in the air; `add` in any order, any chunks, then `receive` once.
 
-    Partial superpositions of one round, say of two processes, merge by adding their integers.
+    Partial superpositions of one round, say of two processes, merge by adding their `integers` and taking the larger
+    `norm_max`: what they exchange does not grow with the number of devices.
     """
 
     air: Air
     dimension: int
     signal: NDArray[np.int64] = field(init=False)  # Σ Re(a_k) g_k in quanta
     plain: NDArray[np.int64] | None = field(init=False)  # Σ ν g_k in quanta; None while all are aligned
+    tally: NDArray[np.int64] = field(init=False)  # heard, usable, clipped; power and Σ‖g_k‖ in quanta of their own
+    norm_max: float = 0.0
     norms: Vector = field(init=False)
     energy: Vector = field(init=False)
     heard: NDArray[np.bool_] = field(init=False)
@@ -223,12 +237,27 @@ class Superposition:
         nu = self.air.alignment_coefficient
         aligned = bool(np.all(np.abs(real - nu) <= 1e-14 * nu))
         self.plain = None if aligned else np.zeros(self.dimension, np.int64)
+        self.tally = np.zeros(5, np.int64)
         self.norms = np.full(count, np.nan)
         self.energy = np.zeros(count)
         self.heard = np.zeros(count, np.bool_)
         strongest = max(self.air.largest_amplitude, nu * self.air.clip_norm)
-        # |Σ| ≤ |K|·strongest < 2^62 quanta: the sum cannot overflow.
-        self._quantum = 2.0 ** (math.ceil(math.log2(count * strongest)) - 62)
+        self._quantum = _quantum(count * strongest)
+        self._power_quantum = _quantum(float(np.sum(np.square(self.air.transmit_amplitude))))
+        self._longest_norm = self.air.clip_norm * _LONGEST_NORM
+        self._norm_quantum = _quantum(count * self._longest_norm)
+
+    @property
+    def integers(self) -> NDArray[np.int64]:
+        """All that adds up over processes, as one new vector; assign the sum back."""
+        parts = [self.signal, self.tally] if self.plain is None else [self.signal, self.tally, self.plain]
+        return np.concatenate(parts)
+
+    @integers.setter
+    def integers(self, total: NDArray[np.int64]) -> None:
+        self.signal, self.tally, plain = np.split(total, [self.dimension, self.dimension + self.tally.size])
+        if self.plain is not None:
+            self.plain = plain
 
     def add(self, devices: NDArray[np.intp], updates: ArrayLike) -> None:
         """Let the given devices transmit their updates, (len(devices), d).
@@ -246,10 +275,25 @@ class Superposition:
         self.norms[slots] = norms
         sent = np.add.reduce(np.square(rows), axis=1)
         self.energy[slots] = np.square(self.air.transmit_amplitude[slots] / self.air.clip_norm) * sent
+        self._count(slots)
         real = self.air.coefficient.real[slots]
         if self.plain is not None:
             self.plain += self._quanta(rows * self.air.alignment_coefficient)
         self.signal += self._quanta(np.multiply(rows, real[:, None], out=rows))
+
+    def _count(self, slots: NDArray[np.intp]) -> None:
+        norms = self.norms[slots]
+        usable = norms[np.isfinite(norms)]
+        self.norm_max = max(self.norm_max, float(np.max(usable, initial=0.0)))
+        self.tally += np.array(
+            [
+                slots.size,
+                usable.size,
+                np.count_nonzero(usable > self.air.clip_norm),
+                _whole(self.energy[slots], self._power_quantum),
+                _whole(np.minimum(usable, self._longest_norm), self._norm_quantum),
+            ]
+        )
 
     def receive(self, noise: Vector) -> Reception:
         """Return what the receiver recovers once all devices have transmitted.
@@ -267,16 +311,22 @@ class Superposition:
         if self.plain is not None:
             fading = _norm((self.signal - self.plain).astype(np.float64) * self._quantum) / scale
         received = signal + noise
-        power = float(np.dot(noise, noise))
+        noise_power = _square(noise)
+        heard, usable, clipped, power, norms = (int(value) for value in self.tally)
         refused = self.heard & np.isnan(self.norms)
         return Reception(
             received=received,
             estimate=received / scale,
             fading_error=fading,
             noise_error=_norm(noise) / scale,
-            signal_to_noise=float(np.dot(signal, signal)) / power if power else math.inf,
+            signal_to_noise=_square(signal) / noise_power if noise_power else math.inf,
+            power=power * self._power_quantum,
+            heard=heard,
+            usable=usable,
+            clipped=clipped,
+            norm_mean=norms * self._norm_quantum / usable if usable else 0.0,
+            norm_max=self.norm_max,
             norms=self.norms,
-            clipped=int(np.count_nonzero(self.norms > self.air.clip_norm)),
             refused=self.air.scheduled[refused],
             missing=self.air.scheduled[~self.heard],
             energy=self.energy,
@@ -295,5 +345,20 @@ class Superposition:
         return total
 
 
+def _quantum(largest: float) -> float:
+    """The power of two of which sums up to `largest` are fewer than 2^62: they cannot overflow an int64."""
+    return float(2.0 ** (math.ceil(math.log2(largest)) - 62))
+
+
+def _whole(values: Vector, quantum: float) -> int:
+    """The sum of non-negative values in quanta, each rounded first."""
+    return int(np.sum(np.rint(values / quantum).astype(np.int64)))
+
+
+def _square(vector: Vector) -> float:
+    """‖v‖², summed in an order that no thread count changes (BLAS's dot would not do)."""
+    return float(np.add.reduce(np.square(vector)))
+
+
 def _norm(vector: Vector) -> float:
-    return math.sqrt(float(np.dot(vector, vector)))
+    return math.sqrt(_square(vector))

@@ -211,24 +211,23 @@ class Recorder:
 
     def _record(self, done: Round) -> dict[str, Any]:
         plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run
-        transmitted = math.fsum(reception.energy.tolist())
+        transmitted = reception.power
         self.ledger.settle(done.index, transmitted)
         self.transmitted += transmitted
         last = done.index + 1 == plan.rounds
         evaluate = last or done.index % run.evaluate_every == 0
         quality = self.setup.task.evaluate(done.parameters) if evaluate else {}
-        norms = reception.norms[np.isfinite(reception.norms)]
         return {
             "round": done.index,
             "steps": done.steps,
             "loss": quality.get("loss"),
             "accuracy": quality.get("accuracy"),
             "test_loss": quality.get("test_loss"),
-            "update_norm_mean": float(norms.mean()) if norms.size else None,
-            "update_norm_max": float(norms.max()) if norms.size else None,
+            "update_norm_mean": reception.norm_mean,
+            "update_norm_max": reception.norm_max,
             "clipped_share": reception.clipped / plan.num_scheduled,
-            "refused": int(reception.refused.size),
-            "missing": int(reception.missing.size),
+            "refused": reception.heard - reception.usable,
+            "missing": plan.num_scheduled - reception.heard,
             "fading_error": reception.fading_error,
             "noise_error": reception.noise_error,
             "signal_to_noise_db": 10 * math.log10(reception.signal_to_noise) if reception.signal_to_noise else None,

@@ -174,7 +174,9 @@ class RunDirectory:
         records = self.read_metrics()
         if records:
             write_whole(self.file("metrics.csv"), _csv(records))
-        write_whole(self.file("model.safetensors"), save_tensors(parameters, metadata))
+        # One key only: the library writes several in an order of its own, and equal models must have equal bytes.
+        single = {"airfed": json.dumps(metadata, sort_keys=True)}
+        write_whole(self.file("model.safetensors"), save_tensors(parameters, single))
 
 
 _OWN_FILES: Final = {

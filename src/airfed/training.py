@@ -101,6 +101,7 @@ def federated_averaging(
     *,
     parameters: Parameters,
     first_round: int = 0,
+    devices: NDArray[np.intp] | None = None,
     before_round: Callable[[int], None] = lambda index: None,
     merge: Callable[[Superposition], None] = lambda superposition: None,
     stop: Callable[[], bool] = lambda: False,
@@ -114,6 +115,7 @@ def federated_averaging(
         noise: draws r^i.
         parameters: m^i at the start.
         first_round: i to begin with.
+        devices: the scheduled devices that this process trains; all of them unless given.
         before_round: called before anything of a round is transmitted (the ledger).
         merge: adds the superpositions of other processes (nothing to add where there is one).
         stop: asked between chunks of devices.
@@ -126,19 +128,20 @@ def federated_averaging(
     Deviations: Algorithm 2 cites (9), (10), (11) for what are (11), (12), (13).
     """
     learning, link = plan.problem.learning, plan.problem.link
+    devices = plan.scheduled if devices is None else devices
     for index in range(first_round, plan.rounds):
         before_round(index)
         superposition = air.open_round(learning.dimension)
-        uploads = engine.updates(parameters, plan.scheduled, steps=plan.local_steps[index], round_index=index)
-        for devices, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
+        uploads = engine.updates(parameters, devices, steps=plan.local_steps[index], round_index=index)
+        for chunk, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
             if stop():
                 raise Stopped
-            superposition.add(devices, updates)  # [Yan23, (11)]
+            superposition.add(chunk, updates)  # [Yan23, (11)]
         merge(superposition)
         received = noise.draw(index, learning.dimension, link.noise_std)
         _check_noise(received, link.noise_std)
         reception = superposition.receive(received)  # [Yan23, (12)]
-        if reception.refused.size + reception.missing.size == plan.num_scheduled:
+        if reception.usable == 0:
             raise Diverged(f"Round {index}: no device sent a usable update (all are NaN, Inf or missing).")
         parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
         if not np.isfinite(parameters).all():
