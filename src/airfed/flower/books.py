@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,7 +62,7 @@ class LedgerBooks:
 
     def settle(self, done: Round) -> None:
         """Write down the power that was really transmitted."""
-        self.ledger.settle(done.index, math.fsum(done.reception.energy.tolist()))
+        self.ledger.settle(done.index, done.reception.power)
 
 
 def _header(plan: Plan, privacy: str) -> dict[str, Any]:
