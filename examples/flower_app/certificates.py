@@ -28,10 +28,8 @@ def certificate(
 ) -> x509.Certificate:
     """Return a certificate, valid for a year; a self-signed one is a CA's."""
     now, is_ca = datetime.now(UTC), subject == issuer
-    usage = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
-        False,
-    )
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
     builder = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, subject)]))
