@@ -156,7 +156,8 @@ def reference(tmp_path_factory):
     shutil.copytree(EXAMPLE / "flower_app", folder / "flower_app", ignore=shutil.ignore_patterns("__pycache__"))
     words = commands("The same without Flower").split()
     assert words[0] == "airfed"
-    subprocess.run([sys.executable, "-m", *words], cwd=folder, check=True, timeout=PATIENCE, capture_output=True)
+    command, environment = [sys.executable, "-m", *words], Processes(folder).environment
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=PATIENCE, capture_output=True)
     return folder / "run-airfed"
 
 
