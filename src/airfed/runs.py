@@ -64,27 +64,41 @@ class RunDirectory:
         """Whether a run was begun here."""
         return self.file("run.json").is_file()
 
+    def check(self, *, resume: bool) -> None:
+        """Raise unless a run can begin here or, with `resume`, go on. Nothing is written.
+
+        A beginning that was cut short before `run.json` counts as none: there is nothing to lose, so both may.
+
+        Raises:
+            RunError: a run is here already, there is none to resume, or the folder holds something else.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"Expected {self.path} to be a folder; it is a file.")
+        if self.exists:
+            if not resume:
+                raise RunError(f"Expected no run in {self.path}; give another --out, or --resume to go on with it.")
+            return
+        if resume and not self.path.is_dir():
+            raise RunError(f"Expected a run to resume in {self.path}; there is none.")
+        found = sorted(item.name for item in self.path.iterdir()) if self.path.is_dir() else []
+        # Without our lock even a scenario.toml is somebody else's.
+        ours = _OWN_FILES | {f".{name}.part" for name in _OWN_FILES} if ".lock" in found else set()
+        strangers = [name for name in found if name not in ours]
+        if strangers:
+            raise RunError(f"Expected {self.path} to be empty or a run; it holds {strangers[0]!r}.")
+
     def begin(self, *, scenario: str, plan: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Create the directory with its first files; `run.json` comes last and marks the run as begun.
 
         Raises:
-            RunError: the directory holds something else already, or cannot be written.
+            OSError: it cannot be written.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            strangers = sorted(item.name for item in self.path.iterdir() if item.name not in _OWN_FILES)
-            if strangers:
-                raise RunError(f"Expected {self.path} to be empty or a run; it holds {strangers[0]!r}.")
-            self.file("checkpoints").mkdir(exist_ok=True)
-            for name in ("metrics.jsonl", "metrics.csv", "ledger.jsonl", "model.safetensors"):
-                self.file(name).unlink(missing_ok=True)  # left by a beginning that never got as far as run.json
-            write_whole(self.file("scenario.toml"), scenario.encode())
-            write_whole(self.file("plan.json"), json.dumps(plan).encode())
-            write_whole(self.file("run.json"), json.dumps({"format": FORMAT, **manifest}, indent=1).encode())
-        except (FileExistsError, NotADirectoryError):
-            raise RunError(f"Expected {self.path} to be a folder.") from None
-        except OSError as error:
-            raise RunError(f"Cannot write to {self.path}: {error.strerror}.") from None
+        self.file("checkpoints").mkdir(parents=True, exist_ok=True)
+        for name in ("metrics.jsonl", "metrics.csv", "ledger.jsonl", "model.safetensors"):
+            self.file(name).unlink(missing_ok=True)  # left by a beginning that never got as far as run.json
+        write_whole(self.file("scenario.toml"), scenario.encode())
+        write_whole(self.file("plan.json"), json.dumps(plan).encode())
+        write_whole(self.file("run.json"), json.dumps({"format": FORMAT, **manifest}, indent=1).encode())
 
     def manifest(self) -> dict[str, Any]:
         """Return `run.json`.
@@ -104,17 +118,23 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to this run.
+        """Keep other processes from writing to this run; make its folder if there is none.
 
         Raises:
-            RunError: another process is at it.
+            RunError: another process is at it, or the folder cannot be written.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self.file(".lock").open("w") as stream:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            stream = self.file(".lock").open("w")
+        except OSError as error:
+            raise RunError(f"Cannot write to {self.path}: {error.strerror}. Give another --out.") from None
+        with stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunError(f"Another process is running in {self.path}.") from None
+            for left in (*self.path.glob(".*.part"), *self.path.glob("checkpoints/.*.part")):  # by a kill in mid-write
+                left.unlink(missing_ok=True)
             yield
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -133,18 +153,22 @@ class RunDirectory:
         for file in self._checkpoint_files():
             try:
                 return _decode(file.read_bytes())
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            except (OSError, ValueError, KeyError, SafetensorError) as error:
                 _LOG.warning("checkpoint %s is damaged (%s); trying the one before", file.name, error)
         return None
 
     def _checkpoint_files(self) -> list[Path]:
-        return sorted(self.file("checkpoints").glob("round-*.safetensors"), reverse=True)
+        found = self.file("checkpoints").glob("round-*.safetensors")
+        return sorted(found, key=lambda file: (len(file.name), file.name), reverse=True)  # newest first, past 10⁶ too
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """Add one round to `metrics.jsonl`."""
-        with self.file("metrics.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
-            stream.flush()
+        """Add one round to `metrics.jsonl`; on return it is on the disk, so that no checkpoint is ahead of it.
+
+        Raises:
+            ValueError: a number is not finite.
+        """
+        with self.file("metrics.jsonl").open("ab") as stream:
+            _write(stream, json.dumps(record, allow_nan=False).encode() + b"\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the rounds recorded so far.
@@ -165,8 +189,14 @@ class RunDirectory:
         return records
 
     def rewind_metrics(self, rounds: int) -> None:
-        """Forget the rounds from number `rounds` on: they will be trained again."""
+        """Forget the rounds from number `rounds` on: they will be trained again.
+
+        Raises:
+            RunError: a round before that is missing.
+        """
         kept = [record for record in self.read_metrics() if record["round"] < rounds]
+        if [record["round"] for record in kept] != list(range(rounds)):
+            raise RunError(f"Expected {self.file('metrics.jsonl')} to hold rounds 0 to {rounds - 1}; some are gone.")
         write_whole(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in kept).encode())
 
     def finish(self, parameters: dict[str, NDArray[np.float32]], metadata: dict[str, str]) -> None:
@@ -198,7 +228,6 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         with beside.open("wb") as stream:
             _write(stream, content)
-            os.fsync(stream.fileno())
         beside.replace(path)
     except OSError:
         beside.unlink(missing_ok=True)
@@ -209,6 +238,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def _write(stream: IO[bytes], content: bytes) -> None:
     stream.write(content)
     stream.flush()
+    os.fsync(stream.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
@@ -222,15 +252,24 @@ def _sync_folder(folder: Path) -> None:
 def _encode(checkpoint: Checkpoint) -> bytes:
     metadata = {"round": str(checkpoint.round_index), "ledger_head": checkpoint.ledger_head}
     metadata["sha256"] = _checksum(metadata, checkpoint.parameters)
-    return save_tensors({"parameters": checkpoint.parameters}, metadata)
+    return _tensors({"parameters": checkpoint.parameters}, metadata)
+
+
+def _tensors(tensors: dict[str, NDArray[np.float32]], metadata: dict[str, str]) -> bytes:
+    """The safetensors file, always with the same bytes: the library shuffles the metadata at every call."""
+    content = save_tensors(tensors, metadata)
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # tensors are aligned
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def _decode(content: bytes) -> Checkpoint:
+    tensors = load_tensors(content)  # checks the header: what follows is a file that safetensors could have written
     header_size = int.from_bytes(content[:8], "little")
-    metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
-    parameters = load_tensors(content)["parameters"]
-    claimed = metadata.pop("sha256")
-    if _checksum(metadata, parameters) != claimed:
+    metadata = json.loads(content[8 : 8 + header_size]).get("__metadata__") or {}
+    parameters, claimed = tensors.get("parameters"), metadata.pop("sha256", None)
+    if parameters is None or _checksum(metadata, parameters) != claimed:
         raise ValueError("its checksum does not match")
     return Checkpoint(round_index=int(metadata["round"]), parameters=parameters, ledger_head=metadata["ledger_head"])
 

@@ -178,7 +178,7 @@ def test_a_ledger_that_goes_on_knows_what_was_spent(setup, own_app, make_grid, t
         *((i, 0) for i in range(3)),
         *((i, 1) for i in range(3)),
     ]
-    with pytest.raises(ValueError, match="belongs to another"):
+    with pytest.raises(ValueError, match="not that of this run"):
         start(setup, make_grid(own_app, range(5)), path, noise=None)  # another source of noise
 
 

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from airfed import __version__
+from airfed.cli import account as account_commands
 from airfed.cli import plan as plan_commands
+from airfed.cli import report as report_commands
 from airfed.cli import run as run_commands
 from airfed.problem import InfeasibleError
 
@@ -26,6 +28,9 @@ app.command(plan_commands.compare)
 app.command(plan_commands.new)
 app.command(run_commands.run)
 app.command(run_commands.data)
+app.command(report_commands.report)
+app.command(account_commands.ledger)
+app.command(account_commands.audit)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("AIRFED_DEBUG"):
             raise
         return _fail(2, str(error))
+    except MemoryError:
+        return _fail(2, "Expected a problem that fits into memory; this one does not.")
     except KeyboardInterrupt:
         return _fail(130, "stopped.")
     return code if isinstance(code, int) else 0

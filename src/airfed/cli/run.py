@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import logging
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -41,16 +43,20 @@ def run(
     json: Json = False,
 ) -> int:
     """Plan, train over the air, meter and record."""
-    from airfed.execution import execute  # here: planning alone must not pay for importing an engine
+    from airfed import cluster  # here: planning alone must not pay for importing an engine
+    from airfed.execution import execute
 
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
-    console = Console(highlight=False, stderr=json)
+    if world.run.threads is None and (threads := cluster.threads_per_process()):
+        world = world.override({"run.threads": threads})
+    leads = os.environ.get("RANK", "0") == "0"
+    console = Console(highlight=False, stderr=json, quiet=not leads)
     logging.basicConfig(
         level="INFO", format="%(message)s", handlers=[RichHandler(console=console, show_path=False, show_time=False)]
     )
     display = _Display(console, world.name)
     started = time.monotonic()
-    with _signals() as caught, display.progress:
+    with _signals() as caught, cluster.join() as group, display:
         outcome = execute(
             world,
             out,
@@ -58,14 +64,17 @@ def run(
             on_start=display.start,
             on_round=display.update,
             stop=lambda: bool(caught),
+            group=group,
         )
+    if not leads:
+        return 0
     seconds = time.monotonic() - started
     summary = _summary(outcome, out)
     if json:
         print(json_format.dumps(summary))
     else:
         _print_summary(console, summary, seconds)
-    if outcome.status == "stopped":
+    if outcome.status == "stopped" and caught:
         return 128 + caught[0]
     return 0 if outcome.status in ("finished", "exhausted") else 2
 
@@ -111,12 +120,20 @@ class _Display:
             console=console,
         )
 
+    def __enter__(self) -> None:
+        """Show nothing yet: a mistake found before the first round is one sentence and no empty bar."""
+
+    def __exit__(self, *error: object) -> None:
+        if self.progress.tasks:
+            self.progress.stop()
+
     def start(self, setup: Any, first_round: int) -> None:
         tables.print_plan(self.console, self.name, setup.plan)
         self.console.print(f"\nengine: {setup.task.engine.name} · privacy: {setup.noise.privacy}")
         if first_round:
             self.console.print(f"resuming at round {first_round}")
         self.task = self.progress.add_task("", total=setup.plan.rounds, completed=first_round)
+        self.progress.start()
 
     def update(self, record: dict[str, Any]) -> None:
         shown = [
@@ -124,7 +141,8 @@ class _Display:
             for label, key, form in (("loss", "loss", ".3f"), ("acc", "accuracy", ".1%"))
             if record[key] is not None
         ]
-        shown += [f"ε {record['epsilon_total']:.3g}", f"{record['power_transmitted_total']:.3g} W"]
+        power = record["power_transmitted_total"]
+        shown += [f"ε {record['epsilon_total']:.3g}", *([] if power is None else [f"{power:.3g} W"])]
         self.progress.update(self.task, completed=record["round"] + 1, description=" · ".join(shown))
 
 
@@ -175,19 +193,20 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
         f"{seconds:.1f} s"
     )
     if summary["message"]:
-        console.print(summary["message"])
+        console.print(summary["message"], markup=False)
     if summary["rounds"]:
-        if summary["accuracy"] is not None:
+        if summary["accuracy"] is not None and summary["loss"] is None:
+            console.print(f"accuracy {summary['accuracy']:.2%} (test)")
+        elif summary["accuracy"] is not None:
             console.print(f"accuracy {summary['accuracy']:.2%} (test), loss {summary['loss']:.4f} (training)")
         elif summary["loss"] is not None:
             console.print(f"loss {summary['loss']:.6g}")
-        console.print(
-            f"power {summary['power_transmitted']:.4g} W transmitted, "
-            f"{summary['power_planned']:.4g} W planned (worst case)"
-        )
+        metered = summary["power_transmitted"]
+        sent = "" if metered is None else f"{metered:.4g} W transmitted, "  # a private record leaves it out
+        console.print(f"power {sent}{summary['power_planned']:.4g} W planned (worst case)")
         relation = "replace one" if summary["relation"] == "replace" else "add or remove one"
         console.print(
             f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
             f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']})"
         )
-    console.print(f"record: {summary['out']}")
+    console.print(f"record: {escape(summary['out'])}")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from airfed import planning
+from airfed import convergence, planning
 from airfed.experiments import style
 from airfed.planning import Plan, limits
 from airfed.planning.exact import candidate_space
+from airfed.planning.uncertain import effective_peak_power
 
 try:
     import matplotlib as mpl
@@ -63,19 +64,21 @@ def save(figure: Figure, path: Path) -> None:
     """Write the figure; the ending of the name decides the format.
 
     Raises:
-        ValueError: the ending is no picture format.
+        ValueError: the ending is no picture format, or the file cannot be written.
     """
-    known = figure.canvas.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in known:
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ValueError(f"Expected a picture name ending in .png, .pdf or .svg, got {path.name}.")
-    figure.savefig(path)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise ValueError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     problem = plan.problem
     space = candidate_space(
         problem.fleet.gain,
-        problem.fleet.peak_power,
+        effective_peak_power(problem, plan.rounds),
         cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
         round_budget=problem.budget.total_power / plan.rounds,
         noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
@@ -92,10 +95,9 @@ def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     above.set_title(f"candidates at I = {plan.rounds}", loc="left")
     above.legend(ncols=2)
     below.plot(space.size, space.objective, color="black")
-    chosen = space.objective[plan.num_scheduled - 1] if not plan.violations else np.nan
     below.plot(
         plan.num_scheduled,
-        chosen,
+        _objective(plan),
         "*",
         color=style.POLICY_COLOURS["optimal"],
         ms=11,
@@ -106,6 +108,13 @@ def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     below.set_xlabel("scheduled devices |K|")
     below.set_ylabel("objective of P2")
     below.legend()
+
+
+def _objective(plan: Plan) -> float:
+    """Ψ of the plan's own devices and θ, which need not be the best of their number."""
+    problem, size = plan.problem, plan.num_scheduled
+    noise = convergence.noise_error(problem.learning.dimension, problem.link.noise_std, size, plan.alignment)
+    return convergence.participation_error(size, problem.fleet.num_devices) + noise
 
 
 def _draw_bound(axes: Axes, plan: Plan) -> None:
@@ -122,7 +131,8 @@ def _draw_bound(axes: Axes, plan: Plan) -> None:
     axes.plot(plan.rounds, plan.bound.total, "*", color=style.POLICY_COLOURS["optimal"], ms=11, zorder=5)
     axes.set_xscale("log")
     axes.set_ylim(0, 4 * floor[best])
-    axes.set_xlim(rounds[0], rounds[-1])
+    if last > 1:
+        axes.set_xlim(rounds[0], rounds[-1])
     axes.set_xlabel("aggregation rounds I")
     axes.set_title(f"bound on the gap; chosen: I = {plan.rounds}", loc="left")
     axes.legend(loc="upper center")

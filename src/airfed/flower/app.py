@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
@@ -12,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from airfed import scenario as scenarios
-from airfed.execution import Recorder, check_loss, open_run
+from airfed.execution import Recorder, open_run
 from airfed.flower import messages
 from airfed.flower.mod import device_index, over_the_air_mod
 from airfed.flower.strategy import OverTheAirFedAvg
@@ -103,10 +104,12 @@ class _RunBooks:
         self.recorder.charge(index)
 
     def settle(self, done: Round) -> None:
-        record = self.recorder.settle(done)
-        shown = {name: record[name] for name in ("loss", "accuracy", "epsilon_total") if record[name] is not None}
-        _LOG.info("round %d: %s", done.index, ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))
-        check_loss(record)
+        self.recorder.settle(done, _tell)
+
+
+def _tell(record: dict[str, Any]) -> None:
+    shown = {name: record[name] for name in ("loss", "accuracy", "epsilon_total") if record[name] is not None}
+    _LOG.info("round %d: %s", record["round"], ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))
 
 
 @cache

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from airfed.execution import ledger_header
 from airfed.noise import SecureNoise
 from airfed.planning import Plan
-from airfed.privacy.ledger import Charge, Ledger
+from airfed.privacy.ledger import Ledger
 from airfed.training import Round
 
 
@@ -38,44 +39,15 @@ class LedgerBooks:
 
     def __init__(self, path: Path, plan: Plan, *, privacy: str = SecureNoise.privacy) -> None:
         self.plan = plan
-        header = _header(plan, privacy)
-        self.ledger = Ledger.load(path, repair=True) if path.exists() else Ledger.create(path, header)
-        if self.ledger.header != header:
-            raise ValueError(
-                f"Expected {path} to be the ledger of this plan; it belongs to another. Give another path."
-            )
+        self.ledger = Ledger.resume(path, ledger_header(plan, scenario="", privacy=privacy))
 
     def charge(self, index: int) -> None:
         """Charge everyone who is scheduled; a round that is sent out again is charged again."""
-        plan, earlier = self.plan, self.ledger.find(index)
+        plan = self.plan
         power = float(np.sum(plan.power))
         self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
-        charge = Charge(
-            round_index=index,
-            attempt=0 if earlier is None else earlier.attempt + 1,
-            devices=plan.num_scheduled,
-            alignment=plan.alignment,
-            mu=plan.mu_round,
-            power_planned=power,
-        )
-        self.ledger.charge(charge, delta=plan.problem.budget.delta)
+        self.ledger.charge(index, devices=plan.num_scheduled, alignment=plan.alignment, mu=plan.mu_round, power=power)
 
     def settle(self, done: Round) -> None:
         """Write down the power that was really transmitted."""
         self.ledger.settle(done.index, done.reception.power)
-
-
-def _header(plan: Plan, privacy: str) -> dict[str, Any]:
-    budget = plan.problem.budget
-    return {
-        "unit": "device",
-        "relation": budget.relation,
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "scope": budget.scope,
-        "formula": budget.formula,
-        "total_power": budget.total_power,
-        "noise_std": plan.problem.link.noise_std,
-        "privacy": privacy,
-        "devices": plan.scheduled.tolist(),
-    }

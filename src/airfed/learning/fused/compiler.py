@@ -1,0 +1,188 @@
+"""Machine code of the kernels: compiled once, kept on disk, loaded without Numba.
+
+The kernels are compiled by Numba to one object file that needs nothing but the C library. Its name holds a
+digest of the sources, of the versions of the compilers and of the processor, so a changed or foreign file
+is never looked at; a damaged one is recognised by its checksum and replaced. A cache that cannot be written
+is no error: the code is then compiled for this process only. Loading takes milliseconds and does not import
+Numba.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.metadata
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from airfed.learning.fused.machine import host
+
+LOG = logging.getLogger(__name__)
+MESSAGE = "Compiling the fused engine (once, about 15 s) ..."
+SYMBOL = "airfed_fused_run"
+DIGEST = hashlib.sha256().digest_size
+KEEP = 8  # object files kept for other versions and processors
+SOURCES = (
+    *("machine.py", "tables.py", "tile.py", "micro.py"),
+    *("forward.py", "backward.py", "kernels.py", "compiler.py"),
+)
+
+_POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+# Numba's native functions take two places for results first, and return a status.
+PROTOTYPE = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    *(_POINTER, _POINTER),
+    *(_POINTER,) * 5,  # table, parameters, images, labels, indices
+    *(_COUNT,) * 3,  # indices_step, batch, steps
+    *(_REAL,) * 2,  # learning_rate, l2
+    *(_POINTER,) * 4,  # floats, integers, update, result
+)
+
+Run = Callable[..., int]
+
+
+def cache_directory() -> Path:
+    """Return where object files are kept: $AIRFED_CACHE_DIR, else `airfed` in the user's cache directory."""
+    if chosen := os.environ.get("AIRFED_CACHE_DIR"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
+    return Path(base) / "airfed"
+
+
+def object_file() -> Path:
+    """Return the path of the object file for these sources, compilers and processor."""
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        digest.update(Path(__file__).with_name(name).read_bytes())
+    for package in ("numba", "llvmlite"):
+        digest.update(f"{package} {importlib.metadata.version(package)}\n".encode())
+    digest.update(f"{host().cpu} {host().features}".encode())
+    return cache_directory() / f"fused-{digest.hexdigest()[:32]}.o"
+
+
+@cache
+def compiled(on_compile: Callable[[str], None] | None = None) -> Run:
+    """Return the compiled entry point `kernels.run`, from the cache or freshly compiled.
+
+    Args:
+        on_compile: called with one line of text before a compilation; by default the line is logged as a
+            warning, which Python prints on the standard error stream.
+    """
+    path = object_file()
+    code = _read(path)
+    if code is None:
+        (on_compile or LOG.warning)(MESSAGE)
+        code = compile_object()
+        _write(path, code)
+    return _link(code)
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the code in an object file, or None if there is none or it is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:DIGEST], content[DIGEST:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _write(path: Path, code: bytes) -> None:
+    """Keep the code for the next time; a directory that cannot be written is reported, not an error."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".new", delete=False) as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(file.name, path)
+        others = sorted(path.parent.glob("fused-*.o"), key=lambda other: other.stat().st_mtime)
+        for other in others[:-KEEP]:
+            other.unlink(missing_ok=True)
+    except OSError as error:
+        LOG.warning("The fused engine will be compiled again next time: %s.", error)
+
+
+def compile_object() -> bytes:
+    """Return the object code of `kernels.run` for this machine, compiled in a process of its own.
+
+    A process of its own, because there Numba's optimiser can be switched off (LLVM's runs once, over the
+    whole, in half the time) and because the memory that a compilation takes is given back.
+
+    Raises:
+        RuntimeError: the compilation failed; the message holds what the compiler said.
+    """
+    environment = os.environ | {"NUMBA_OPT": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", __name__]
+    child = subprocess.run(command, env=environment, capture_output=True, check=False)
+    if child.returncode != 0 or not child.stdout:
+        raise RuntimeError(f"The fused engine could not be compiled:\n{child.stderr.decode()[-2000:]}")
+    return child.stdout
+
+
+def _emit_object() -> bytes:
+    """Return the object code of `kernels.run`: typed and lowered by Numba, optimised as a whole by LLVM."""
+    import llvmlite.binding as llvm
+    import numba
+
+    from airfed.learning.fused import kernels
+
+    types: Any = numba.types
+    floats, integers, table, results = (
+        types.CPointer(scalar) for scalar in (types.float32, types.int32, types.int64, types.float64)
+    )
+    counts, reals = (types.int64,) * 3, (types.float32,) * 2
+    signature = types.void(
+        table, floats, floats, table, table, *counts, *reals, floats, integers, floats, results
+    )
+    run: Any = kernels.run
+    run.compile(signature)
+    name = run.overloads[signature.args].fndesc.mangled_name
+    module = llvm.parse_assembly(run.inspect_llvm(signature.args))
+    for function in module.functions:
+        if function.name == name:
+            function.name = SYMBOL
+        elif not function.is_declaration:
+            function.linkage = "internal"  # so that what is not called from the entry point goes away
+    machine = _target_machine()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(module, builder)
+    return bytes(machine.emit_object(module))
+
+
+def _target_machine() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=host().cpu, features=host().features, opt=3, jit=True, codemodel="jitdefault"
+    )
+
+
+_ENGINES: list[object] = []  # linked code lives as long as its engine
+
+
+def _link(code: bytes) -> Run:
+    import llvmlite.binding as llvm
+
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _ENGINES.append(engine)
+    return PROTOTYPE(engine.get_function_address(SYMBOL))
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(_emit_object())

@@ -1,0 +1,264 @@
+"""A network as the kernels see it: one table of integers that says what is where.
+
+Compiled code takes the same few flat arrays whatever the network, so that one compilation serves the whole
+family: the parameters, a `table` of integers built here, and a workspace of floats and integers per thread.
+`docs/fused.md` explains the layouts that the columns speak of.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.learning.fused.machine import SAMPLES, Machine
+from airfed.network import Network
+
+ALIGN = 16
+"""Floats in a cache line: every buffer, padded row and padded pixel starts on one."""
+SLACK = 64
+"""Floats behind every buffer that the last vector of a row may touch."""
+
+
+class Head(IntEnum):
+    """Columns of the first row of the table: the network as a whole."""
+
+    DIMENSION, PIXELS, CLASSES, CONVOLUTIONS, DENSE_LAYERS = range(5)
+    CONV_TABLE, DENSE_TABLE = 5, 6  # where in the table their rows begin
+    PARAMETERS, GRADIENT = 7, 8  # workspace: local parameters, gradient of one step
+    STAGE, STAGE_STRIDE = 9, 10  # workspace: images as they come, [sample][channel][y][x]
+    CONV_OUT, TRANSPOSED = 11, 12  # workspace: two rows before pooling; output gradients [unit][sample]
+    LIST_VALUES, LIST_PLACES, LIST_COUNTS = 13, 14, 15  # live gradients of each output channel
+    BIN_VALUES, BIN_PLACES, BIN_COUNTS = 16, 17, 18  # live channels of each input pixel
+    POOL_PLACES = 19  # workspace: index of each maximum, [channel][y][x][sample]
+
+
+class Conv(IntEnum):
+    """Columns of the row of a convolution with its pooling and ReLU."""
+
+    INPUTS, OUTPUTS, KERNEL = range(3)
+    HEIGHT, WIDTH, OUT_WIDTH, POOL_HEIGHT, POOL_WIDTH, CELLS = range(3, 9)  # CELLS = POOL_HEIGHT · POOL_WIDTH
+    WEIGHT, BIAS, TAPS, NUM_TAPS = range(9, 13)  # places in the parameters and in the table
+    OUT_STRIDE = 13  # floats of one row of a convolution before pooling
+    CHANNELS_LAST_STRIDE = 14  # floats per pixel (inputs, padded)
+    SAMPLE_PIXELS = 15  # pixels per sample (padded) of the channels-last input
+    RUN, LANES = 16, 17  # floats of one kernel row (padded), and the length of the vectors for it
+    FLAT_CHANNEL, FLAT_SAMPLE = 18, 19  # strides of the flat output [sample][channel][cell]
+    GROUP = 20  # samples whose live gradients are listed together
+    PLANES, NEXT_PLANES, CHANNELS_LAST, INPUT_GRADIENT = range(21, 25)  # workspace
+    FLAT_GRADIENT, FLAT_PLACES = 25, 26  # workspace
+    PACKED_WEIGHT, WEIGHT_GRADIENT, BIAS_GRADIENT = 27, 28, 29  # workspace, [output][kernel row][RUN]
+    LIST_CAPACITY = 30
+
+
+class Dense(IntEnum):
+    """Columns of the row of a dense layer."""
+
+    INPUTS, OUTPUTS, WEIGHT, BIAS = range(4)
+    IN_STRIDE, OUT_STRIDE = 4, 5  # floats per sample (padded)
+    OUTPUTS_PADDED = 6
+    INPUT, OUTPUT, INPUT_GRADIENT, OUTPUT_GRADIENT = range(7, 11)  # workspace, [sample][unit]
+    PACKED_FORWARD, PACKED_BACKWARD = 11, 12  # workspace: weights as [input][output], [output][input]
+    WEIGHT_GRADIENT, BIAS_GRADIENT = 13, 14  # workspace
+
+
+HEAD_COLUMNS, CONV_COLUMNS, DENSE_COLUMNS = 24, 32, 16
+
+
+def padded(size: int, multiple: int = ALIGN) -> int:
+    """Return the smallest multiple of `multiple` that is at least `size`.
+
+    >>> padded(50)
+    64
+    """
+    return -(-size // multiple) * multiple
+
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+class _Allocator:
+    """Hands out places in a flat array, each on a cache line."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def take(self, count: int) -> int:
+        place, self.size = self.size, padded(self.size + count + SLACK)
+        return place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """The table of a network and the size of the workspace that it speaks of.
+
+    Args:
+        table: int64, the columns of `Head`, the rows of `Conv` and `Dense`, the taps of convolutions.
+        floats: number of float32 in the workspace of one thread.
+        integers: number of int32 in the workspace of one thread.
+    """
+
+    table: NDArray[np.int64]
+    floats: int
+    integers: int
+
+    def workspace(self) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Return a fresh workspace of one thread: floats and integers, zeroed, on 64-byte boundaries."""
+        return aligned(self.floats, np.float32), aligned(self.integers, np.int32)
+
+
+def aligned(size: int, dtype: type[Scalar]) -> NDArray[Scalar]:
+    """Return `size` zeros that start on a cache line (NumPy promises 16 bytes only)."""
+    itemsize = np.dtype(dtype).itemsize
+    raw = np.zeros(size * itemsize + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size * itemsize].view(dtype)
+
+
+def build(network: Network, machine: Machine) -> Tables:
+    """Return the tables of `network` for the tiles of `machine`."""
+    floats, integers = _Allocator(), _Allocator()
+    head = np.zeros(HEAD_COLUMNS, np.int64)
+    conv = np.zeros((len(network.convolutions), CONV_COLUMNS), np.int64)
+    dense = np.zeros((len(network.dense_sizes), DENSE_COLUMNS), np.int64)
+    taps = _convolutions(network, machine, conv, floats, integers)
+    _dense_layers(network, conv, dense, floats)
+
+    pixels = math.prod(network.input_shape)
+    head[Head.DIMENSION], head[Head.PIXELS], head[Head.CLASSES] = network.dimension, pixels, network.classes
+    head[Head.CONVOLUTIONS], head[Head.DENSE_LAYERS] = len(conv), len(dense)
+    head[Head.CONV_TABLE] = HEAD_COLUMNS
+    head[Head.DENSE_TABLE] = HEAD_COLUMNS + conv.size
+    head[Head.PARAMETERS], head[Head.GRADIENT] = (floats.take(network.dimension) for _ in range(2))
+    _staging(network, head, conv, dense, floats)
+    most_outputs = max(int(row[Dense.OUTPUTS_PADDED]) for row in dense)
+    head[Head.TRANSPOSED] = floats.take(most_outputs * SAMPLES)
+    if len(conv):
+        _scratch(head, conv, floats, integers)
+    conv[:, Conv.TAPS] += HEAD_COLUMNS + conv.size + dense.size
+    table = np.concatenate([head, conv.ravel(), dense.ravel(), *taps])
+    return Tables(table=table, floats=floats.size, integers=integers.size)
+
+
+def _convolutions(
+    network: Network, machine: Machine, conv: NDArray[np.int64], floats: _Allocator, integers: _Allocator
+) -> list[NDArray[np.int64]]:
+    """Fill the rows of the convolutions; return the taps of each."""
+    taps: list[NDArray[np.int64]] = []
+    channels, height, width = network.input_shape
+    planes = floats.take(padded(channels, SAMPLES) * height * width * SAMPLES) if len(conv) else 0
+    for index, (outputs, kernel) in enumerate(network.convolutions):
+        row, last = conv[index], index == len(conv) - 1
+        weight, bias = network.tensors[2 * index : 2 * index + 2]
+        _, pool_height, pool_width = network.image_shapes[index]
+        cells = pool_height * pool_width
+        out_width = width - kernel + 1
+        stride = _pixel_stride(channels, machine)
+        lanes = machine.lanes if kernel * stride > SAMPLES else SAMPLES
+        run = padded(kernel * stride, lanes)
+        pixels = _sample_pixels(height * width, stride)
+        next_planes = floats.take(padded(outputs, SAMPLES) * cells * SAMPLES)
+
+        row[[Conv.INPUTS, Conv.OUTPUTS, Conv.KERNEL]] = channels, outputs, kernel
+        row[[Conv.HEIGHT, Conv.WIDTH, Conv.OUT_WIDTH]] = height, width, out_width
+        row[[Conv.POOL_HEIGHT, Conv.POOL_WIDTH, Conv.CELLS]] = pool_height, pool_width, cells
+        row[[Conv.WEIGHT, Conv.BIAS]] = weight.offset, bias.offset
+        row[[Conv.TAPS, Conv.NUM_TAPS]] = sum(map(len, taps)), channels * kernel * kernel
+        row[Conv.OUT_STRIDE] = padded(out_width * SAMPLES)
+        row[[Conv.CHANNELS_LAST_STRIDE, Conv.SAMPLE_PIXELS]] = stride, pixels
+        row[[Conv.RUN, Conv.LANES]] = run, lanes
+        row[Conv.FLAT_CHANNEL] = cells if last else padded(cells)
+        row[Conv.FLAT_SAMPLE] = padded(padded(outputs, SAMPLES) * row[Conv.FLAT_CHANNEL])
+        row[Conv.GROUP] = min(SAMPLES, max(1, 32 // cells))
+        row[Conv.LIST_CAPACITY] = padded(row[Conv.GROUP] * cells) + ALIGN
+        row[[Conv.PLANES, Conv.NEXT_PLANES]] = planes, next_planes
+        row[Conv.CHANNELS_LAST] = floats.take(SAMPLES * pixels * stride)
+        row[Conv.INPUT_GRADIENT] = floats.take(SAMPLES * pixels * stride)
+        if last:
+            row[Conv.FLAT_SAMPLE] = padded(outputs * cells)
+        else:
+            row[Conv.FLAT_GRADIENT] = floats.take(SAMPLES * int(row[Conv.FLAT_SAMPLE]))
+        row[Conv.FLAT_PLACES] = integers.take(SAMPLES * int(row[Conv.FLAT_SAMPLE]))
+        row[Conv.PACKED_WEIGHT] = floats.take(outputs * kernel * run)
+        row[Conv.WEIGHT_GRADIENT] = floats.take(outputs * kernel * run)
+        row[Conv.BIAS_GRADIENT] = floats.take(outputs)
+
+        channel, y, x = np.meshgrid(*map(np.arange, (channels, kernel, kernel)), indexing="ij")
+        taps.append(((channel * height + y) * width + x).ravel().astype(np.int64) * SAMPLES)
+        channels, height, width, planes = outputs, pool_height, pool_width, next_planes
+    return taps
+
+
+def _dense_layers(
+    network: Network, conv: NDArray[np.int64], dense: NDArray[np.int64], floats: _Allocator
+) -> None:
+    """Fill the rows of the dense layers; the flat output of the last convolution is the first input."""
+    inputs = padded(network.dense_sizes[0][0])
+    value, gradient = (floats.take(SAMPLES * inputs) for _ in range(2))
+    if len(conv):
+        conv[-1, Conv.FLAT_GRADIENT] = gradient
+    for index, (size, outputs) in enumerate(network.dense_sizes):
+        row = dense[index]
+        weight, bias = network.tensors[2 * (len(conv) + index) :][:2]
+        row[[Dense.INPUTS, Dense.OUTPUTS]] = size, outputs
+        row[[Dense.WEIGHT, Dense.BIAS]] = weight.offset, bias.offset
+        row[[Dense.IN_STRIDE, Dense.OUT_STRIDE]] = padded(size), padded(outputs)
+        row[Dense.OUTPUTS_PADDED] = padded(outputs, 4)
+        row[[Dense.INPUT, Dense.INPUT_GRADIENT]] = value, gradient
+        value, gradient = (floats.take(SAMPLES * padded(outputs)) for _ in range(2))
+        row[[Dense.OUTPUT, Dense.OUTPUT_GRADIENT]] = value, gradient
+        row[Dense.PACKED_FORWARD] = floats.take(size * padded(outputs))
+        row[Dense.PACKED_BACKWARD] = floats.take(outputs * padded(size))
+        row[Dense.WEIGHT_GRADIENT] = floats.take(padded(outputs, 4) * padded(size))
+        row[Dense.BIAS_GRADIENT] = floats.take(outputs)
+
+
+def _staging(
+    network: Network,
+    head: NDArray[np.int64],
+    conv: NDArray[np.int64],
+    dense: NDArray[np.int64],
+    floats: _Allocator,
+) -> None:
+    """Choose where images arrive: right where the first layer wants them if the layout is the same."""
+    if not len(conv):
+        head[[Head.STAGE, Head.STAGE_STRIDE]] = dense[0, [Dense.INPUT, Dense.IN_STRIDE]]
+    elif network.input_shape[0] == 1:
+        head[[Head.STAGE, Head.STAGE_STRIDE]] = conv[0, [Conv.CHANNELS_LAST, Conv.SAMPLE_PIXELS]]
+    else:
+        stride = padded(math.prod(network.input_shape))
+        head[[Head.STAGE, Head.STAGE_STRIDE]] = floats.take(SAMPLES * stride), stride
+
+
+def _scratch(
+    head: NDArray[np.int64], conv: NDArray[np.int64], floats: _Allocator, integers: _Allocator
+) -> None:
+    """Take the buffers that all convolutions share, one after the other."""
+    rows = [{column: int(row[column]) for column in Conv} for row in conv]
+    head[Head.CONV_OUT] = floats.take(max(2 * r[Conv.OUTPUTS] * r[Conv.OUT_STRIDE] for r in rows))
+    places = max(padded(r[Conv.OUTPUTS], SAMPLES) * r[Conv.CELLS] * SAMPLES for r in rows)
+    head[Head.POOL_PLACES] = integers.take(places)
+    entries = max(r[Conv.OUTPUTS] * r[Conv.LIST_CAPACITY] for r in rows)
+    head[[Head.LIST_VALUES, Head.LIST_PLACES]] = floats.take(entries), integers.take(entries)
+    head[Head.LIST_COUNTS] = integers.take(max(r[Conv.OUTPUTS] for r in rows))
+    bins = max(r[Conv.GROUP] * r[Conv.SAMPLE_PIXELS] for r in rows)
+    entries = max(r[Conv.GROUP] * r[Conv.SAMPLE_PIXELS] * r[Conv.OUTPUTS] for r in rows)
+    head[[Head.BIN_VALUES, Head.BIN_PLACES]] = floats.take(entries), integers.take(entries)
+    head[Head.BIN_COUNTS] = integers.take(bins)
+
+
+def _pixel_stride(channels: int, machine: Machine) -> int:
+    """Floats per pixel of a channels-last image: whole vectors, unless that would waste most of them."""
+    if channels <= 4:
+        return channels
+    return SAMPLES if channels <= SAMPLES else padded(channels, machine.lanes)
+
+
+def _sample_pixels(pixels: int, stride: int) -> int:
+    """Pixels per sample, such that samples start on a cache line and one vector fits between them."""
+    pixels += -(-SAMPLES // stride)
+    return padded(pixels, ALIGN // math.gcd(stride, ALIGN))
