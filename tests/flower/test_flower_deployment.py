@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ"
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
 MARK = "AIRFED_TEST_MARK"
-PATIENCE = 240.0  # s, for a machine that has much else to do
+PATIENCE = 420.0  # s, for a machine that has much else to do; a quiet one needs a minute
 ROUND_TIMEOUT = 25.0
 
 
