@@ -175,9 +175,7 @@ def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[str]:
             from distributed import Client
         except ModuleNotFoundError:
             raise ValueError('Backend dask needs Dask: pip install "dask[distributed]".') from None
-        local = (
-            {} if address else {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-        )
+        local = {} if address else {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
         with Client(address, **local):
             yield "dask"
 
