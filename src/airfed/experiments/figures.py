@@ -110,6 +110,24 @@ def with_records(found: Studies, records: Sequence[Record]) -> dict[str, Study]:
     return complete
 
 
+def training(experiment: Experiment, records: Sequence[Record]) -> Figure:
+    """Return accuracy and loss over training of any sweep, one curve per variant, averaged over the seeds.
+
+    Raises:
+        RunError: no seed is complete, or the runs have no accuracy.
+    """
+    study = Study(experiment=experiment, points=[record.point for record in records], records=records)
+    rows = [{**row, "label": row["label"] or experiment.name} for row in _training_rows(study)]
+    if not rows:
+        raise RunError(f"Nothing to draw: the runs of {experiment.name} have no accuracy.")
+    varied = [key for key in experiment.axes if key != "seed"]
+    if varied:
+        raise RunError(
+            f"Nothing to draw: {experiment.name} varies {varied[0]!r}; a curve is drawn per variant and seed."
+        )
+    return curves.training_figure(rows, notes.settings(experiment.base, seeds=study.seeds))
+
+
 def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
     """Write NAME.png, NAME.pdf and NAME.csv and return the files."""
     out.mkdir(parents=True, exist_ok=True)
