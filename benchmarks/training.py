@@ -93,9 +93,7 @@ class Fused:
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
         shards = np.arange(DEVICES * IMAGES).reshape(DEVICES, IMAGES)
-        self.engine = FusedEngine(
-            NETWORK, images, labels, shards, learning_rate=LEARNING_RATE, threads=threads
-        )
+        self.engine = FusedEngine(NETWORK, images, labels, shards, learning_rate=LEARNING_RATE, threads=threads)
         self.weights = weights
 
     def round(self, steps: int) -> float:
@@ -184,9 +182,7 @@ def environment(name: str) -> str:
 
 
 @contextmanager
-def peers(
-    names: list[str], threads: int, images: np.ndarray, labels: np.ndarray
-) -> Iterator[dict[str, Peer]]:
+def peers(names: list[str], threads: int, images: np.ndarray, labels: np.ndarray) -> Iterator[dict[str, Peer]]:
     with tempfile.TemporaryDirectory() as directory:
         if names:
             np.save(Path(directory) / "images.npy", images)
@@ -199,9 +195,7 @@ def peers(
                 peer.close()
 
 
-def measure(
-    programs: dict[str, Callable[[int], float]], steps: int, repetitions: int
-) -> dict[str, list[float]]:
+def measure(programs: dict[str, Callable[[int], float]], steps: int, repetitions: int) -> dict[str, list[float]]:
     """Seconds of every repetition of a round; programs take turns."""
     times: dict[str, list[float]] = {name: [] for name in programs}
     for repetition in range(repetitions + 1):

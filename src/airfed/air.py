@@ -75,6 +75,28 @@ def _clip_carefully(row: Vector, limit: float) -> float:
     return largest * relative
 
 
+def precode(updates: ArrayLike, *, clip_norm: float, amplitude: ArrayLike) -> tuple[Vector, Vector]:
+    """Return (signals, norms): what devices transmit for their updates, and the norms before clipping.
+
+    x_k = √(φ_k P_k)/ϖ · g_k with ‖g_k‖ ≤ ϖ. The phase correction e^{−jψ̂_k} is left to the radio: it is undone by the
+    channel and is part of `Air.coefficient`.
+
+    Args:
+        updates: g_k, (m, d).
+        clip_norm: ϖ.
+        amplitude: √(φ_k P_k) [√W], one for all or one per row.
+
+    >>> precode([[3.0, 4.0]], clip_norm=1.0, amplitude=2.0)[0].round(5)
+    array([[1.2, 1.6]])
+
+    Implements [Yan23, (6)].
+    """
+    rows, norms = clip(updates, clip_norm)
+    scale = np.broadcast_to(np.asarray(amplitude, dtype=np.float64) / clip_norm, norms.shape)
+    rows *= scale[:, None]  # [Yan23, (6)]
+    return rows, norms
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Air:
     """What the channel does to the uploads of one plan's devices.
@@ -135,6 +157,24 @@ class Air:
             coefficient=coefficient,
             noise_std=plan.problem.link.noise_std,
         )
+
+    def slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the positions of devices among the scheduled ones.
+
+        Raises:
+            ValueError: a device is not scheduled.
+        """
+        slots = np.searchsorted(self.scheduled, devices)
+        inside = slots < self.scheduled.size
+        if not inside.all() or np.any(self.scheduled[slots] != devices):
+            raise ValueError("Expected updates of scheduled devices only.")
+        return slots
+
+    def undo_precoding(self, devices: NDArray[np.intp], signals: ArrayLike) -> Vector:
+        """Return the updates that devices have precoded into the given signals, (m, d); the inverse of `precode`."""
+        scale = self.clip_norm / self.transmit_amplitude[self.slots(devices)]
+        with np.errstate(over="ignore", invalid="ignore"):  # from a faulty device; `clip` refuses the row
+            return np.asarray(signals, dtype=np.float64) * scale[:, None]
 
     @property
     def largest_amplitude(self) -> float:
@@ -304,10 +344,7 @@ class Superposition:
         )
 
     def _slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
-        slots = np.searchsorted(self.air.scheduled, devices)
-        inside = slots < self.air.scheduled.size
-        if not inside.all() or np.any(self.air.scheduled[slots] != devices):
-            raise ValueError("Expected updates of scheduled devices only.")
+        slots = self.air.slots(devices)
         if np.any(self.heard[slots]) or np.unique(slots).size != slots.size:
             raise ValueError("Expected each device to transmit at most once a round.")
         return slots

@@ -15,7 +15,7 @@ import logging
 import math
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 import airfed
 from airfed.air import Superposition
 from airfed.cluster import Group, LostProcess, SharedNoise, Solo
+from airfed.planning import Plan
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError
 from airfed.runs import Checkpoint, RunDirectory, RunError
 from airfed.scenario import Scenario
@@ -110,14 +111,34 @@ def execute(
         ) from None
 
 
-def _begin(scenario: Scenario, directory: RunDirectory, resume: bool, group: Group, stack: ExitStack) -> _Recorder:
+@contextmanager
+def open_run(scenario: Scenario, out: Path, *, resume: bool, remote: str) -> Iterator[Recorder]:
+    """Prepare a scenario and keep its run directory to this process, for a training whose devices are elsewhere.
+
+    Every round ends with a checkpoint, and a round that is sent out again is charged again: other devices may answer
+    the second time, and then it is another signal.
+
+    Args:
+        scenario, out, resume: as in `execute`.
+        remote: what trains the devices, for the record.
+
+    Raises:
+        RunError, ScenarioError, DataError, InfeasibleError: as in `execute`.
+    """
+    with ExitStack() as stack:
+        yield _begin(scenario, RunDirectory(out), resume, Solo(), stack, remote=remote)
+
+
+def _begin(
+    scenario: Scenario, directory: RunDirectory, resume: bool, group: Group, stack: ExitStack, *, remote: str = ""
+) -> Recorder:
     """Lock and open the directory; `stack` releases it, and the engine."""
     try:
         directory.check(resume=resume)
         stack.enter_context(directory.locked())
         setup = prepare(scenario)
         stack.callback(setup.task.engine.close)
-        recorder = _Recorder(setup, directory, group)
+        recorder = Recorder(setup, directory, group, remote=remote)
     except (ValueError, OSError):
         group.any(True)  # the other processes must not wait for a run that cannot begin
         raise
@@ -188,18 +209,22 @@ def _rounds(
     return training(devices=group.share(setup.plan.scheduled), before_round=together, merge=merge)
 
 
-class _Recorder:
-    """Binds a training to its directory and ledger."""
+class Recorder:
+    """Binds a training to its directory and ledger: `charge` before a round, `settle` after it, `conclude` at last."""
 
-    def __init__(self, setup: Setup, directory: RunDirectory, group: Group) -> None:
+    def __init__(self, setup: Setup, directory: RunDirectory, group: Group, *, remote: str = "") -> None:
         self.setup, self.directory, self.group = setup, directory, group
-        manifest = _manifest(setup)
+        self._every = 1 if remote else setup.scenario.run.checkpoint_every
+        self._repeatable = setup.noise.repeatable and not remote
+        manifest = _manifest(setup) | ({"engine": remote} if remote else {})
         if directory.exists:
             _check_same(directory.manifest(), manifest, directory.path)
         else:
             directory.begin(scenario=setup.scenario.to_toml(), plan=setup.plan.to_dict(), manifest=manifest)
         path = directory.file("ledger.jsonl")
-        self.ledger = Ledger.resume(path, _ledger_header(setup))
+        self.ledger = Ledger.resume(
+            path, ledger_header(setup.plan, scenario=setup.scenario.name, privacy=setup.noise.privacy)
+        )
         for record in directory.read_metrics():
             if self.ledger.find(record["round"]) is None:
                 raise LedgerError(f"{path}: round {record['round']} was trained, and its charge is gone.")
@@ -214,6 +239,7 @@ class _Recorder:
         elif not self.ledger.contains(start.ledger_head):
             raise LedgerError(f"{path}: lines that the checkpoint of round {start.round_index} has seen are gone.")
         self.state = start
+        self._saved = start.round_index
         directory.rewind_metrics(start.round_index)
         self.transmitted = [record["power_transmitted"] or 0.0 for record in directory.read_metrics()]
 
@@ -223,29 +249,14 @@ class _Recorder:
         on_round: Callable[[dict[str, Any]], None],
         stop: Callable[[], bool],
     ) -> Outcome:
+        """Train here, and return how it ended; the arguments are those of `execute`."""
         on_start(self.setup, self.state.round_index)
-        every = self.setup.scenario.run.checkpoint_every
         status, message = "finished", ""
-        saved = self.state.round_index
-        first_round, parameters = _shared_start(self.group, saved, self.state.parameters)
-        rounds = _rounds(self.setup, self.group, parameters, first_round, before_round=self._charge, stop=stop)
+        first_round, parameters = _shared_start(self.group, self.state.round_index, self.state.parameters)
+        rounds = _rounds(self.setup, self.group, parameters, first_round, before_round=self.charge, stop=stop)
         try:
             for done in rounds:
-                quality = self._evaluate(done)
-                record = self._record(done, quality)
-                self.directory.append_metrics(record)
-                on_round(record)
-                # Before the state moves on: the last good model is what is saved, and a resume stops here again.
-                self._check_quality(done.index, quality)
-                self.state = Checkpoint(
-                    round_index=done.index + 1,
-                    parameters=done.parameters,
-                    ledger_head=self.ledger.head,
-                    energy=self._metered(done),
-                )
-                if self.state.round_index % every == 0:
-                    self.directory.save(self.state)
-                    saved = self.state.round_index
+                self.settle(done, on_round)
                 if self.group.size == 1 and stop() and self.state.round_index < self.setup.plan.rounds:
                     raise Stopped
         except (Stopped, LostProcess) as reason:
@@ -256,13 +267,42 @@ class _Recorder:
             status, message = "exhausted", str(error)
         except Diverged as error:
             status, message = "diverged", str(error)
-        if saved != self.state.round_index:
-            self.directory.save(self.state)
-        if status != "stopped":
+        self.conclude(finished=status != "stopped")
+        return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
+
+    def settle(self, done: Round, on_round: Callable[[dict[str, Any]], None] = lambda record: None) -> None:
+        """Settle a round in the ledger, record it, tell `on_round`, and save the checkpoint that is due.
+
+        Raises:
+            Diverged: a loss is no longer a number.
+        """
+        quality = self._evaluate(done)
+        record = self._record(done, quality)
+        self.directory.append_metrics(record)
+        on_round(record)
+        # Before the state moves on: the last good model is what is saved, and a resume stops here again.
+        self._check_quality(done.index, quality)
+        self.state = Checkpoint(
+            round_index=done.index + 1,
+            parameters=done.parameters,
+            ledger_head=self.ledger.head,
+            energy=self._metered(done),
+        )
+        if self.state.round_index % self._every == 0:
+            self._save()
+
+    def conclude(self, *, finished: bool) -> None:
+        """Save the last checkpoint unless it is there already and, once finished, the model."""
+        if self._saved != self.state.round_index:
+            self._save()
+        if finished:
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
             tensors = self.setup.task.named_tensors(self.state.parameters)
             self.directory.finish(tensors, metadata, self._devices())
-        return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
+
+    def _save(self) -> None:
+        self.directory.save(self.state)
+        self._saved = self.state.round_index
 
     def _check_quality(self, index: int, quality: dict[str, float]) -> None:
         for name, value in quality.items():
@@ -271,10 +311,10 @@ class _Recorder:
                     self.group.any(True)  # the other processes wait at the next round's beginning
                 raise Diverged(f"Round {index}: the {name} is {value}; try a smaller learning_rate.")
 
-    def _charge(self, index: int) -> None:
+    def charge(self, index: int) -> None:
         """Charge a round before it is transmitted; a round that repeats the very same signal is charged once."""
         plan = self.setup.plan
-        if self.setup.noise.repeatable and self.ledger.find(index) is not None:
+        if self._repeatable and self.ledger.find(index) is not None:
             return
         power = float(np.sum(plan.power))
         self.ledger.check(plan.problem.budget, mu=plan.mu_round, power=power)
@@ -381,11 +421,11 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
             raise RunError(f"Expected the {name} of the run in {path}; it has changed. Give another --out.")
 
 
-def _ledger_header(setup: Setup) -> dict[str, Any]:
-    plan = setup.plan
+def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
+    """Return what the first line of a plan's ledger says: what is counted, and against which budget."""
     budget, link = plan.problem.budget, plan.problem.link
     return {
-        "scenario": setup.scenario.name,
+        "scenario": scenario,
         "unit": "device",
         "relation": budget.relation,
         "epsilon": budget.epsilon,
@@ -398,6 +438,6 @@ def _ledger_header(setup: Setup) -> dict[str, Any]:
         "estimation_error": link.estimation_error,
         "estimation_failure": link.estimation_failure,
         "trust_estimates": link.trust_estimates,
-        "privacy": setup.noise.privacy,
+        "privacy": privacy,
         "devices": plan.scheduled.tolist(),
     }

@@ -10,14 +10,13 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import channel, planning, seeds
 from airfed.air import Air, Reception, Superposition
-from airfed.learning.engine import Engine
 from airfed.learning.task import Task, build_task
 from airfed.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
 from airfed.planning import Plan
@@ -41,6 +40,15 @@ class NoiseFault(RuntimeError):
 
 class Diverged(ValueError):
     """Training produced something that is not a number."""
+
+
+class Trainer(Protocol):
+    """The part of an `Engine` that a round needs; the devices may be anywhere."""
+
+    def updates(
+        self, parameters: Parameters, devices: NDArray[np.intp], *, steps: int, round_index: int
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.floating[Any]]]]:
+        """Yield (devices, their updates), as `Engine.updates` does; devices that yield nothing are missing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,7 +106,7 @@ def air_of(scenario: Scenario, plan: Plan) -> Air:
 def federated_averaging(
     plan: Plan,
     air: Air,
-    engine: Engine,
+    engine: Trainer,
     noise: NoiseSource,
     *,
     parameters: Parameters,

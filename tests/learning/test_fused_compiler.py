@@ -146,17 +146,13 @@ def processor_seconds(environment=None):
     """Run PROGRAM in a fresh process; what it says, and the processor time that it and its children take."""
     resource = pytest.importorskip("resource")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return run.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_a_warm_start_takes_less_than_a_second_and_does_not_import_numba(code):
-    starts = [
-        processor_seconds() for _ in range(3)
-    ]  # processor time: the machine may be busy with other things
+    starts = [processor_seconds() for _ in range(3)]  # processor time: the machine may be busy with other things
     assert [message for message, _ in starts] == [""] * 3
     assert min(seconds for _, seconds in starts) < 1.0
 

@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 from airfed import __version__
 from airfed.cli import account as account_commands
 from airfed.cli import calibrate as calibrate_commands
+from airfed.cli import explore as explore_command
 from airfed.cli import figures as figures_commands
 from airfed.cli import plan as plan_commands
 from airfed.cli import report as report_commands
@@ -37,6 +38,7 @@ app.command(account_commands.audit)
 app.command(sweep_commands.sweep)
 app.command(figures_commands.figures)
 app.command(calibrate_commands.calibrate)
+app.command(explore_command.explore)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -118,11 +118,10 @@ def _hand_out(
         import joblib
     except ModuleNotFoundError:
         raise ValueError('Sweeps need joblib: pip install "airfed[sweep]".') from None
-    with _interrupts_kept_from_workers(), _cluster(backend, address, jobs) as options:
+    with _interrupts_kept_from_workers(), _cluster(backend, address, jobs) as name:
         try:
-            joblib.Parallel(n_jobs=jobs, batch_size=1, pre_dispatch="all", **options)(
-                joblib.delayed(run_point)(*task) for task in tasks
-            )
+            with joblib.parallel_config(backend=name, n_jobs=jobs):
+                joblib.Parallel(batch_size=1, pre_dispatch="all")(joblib.delayed(run_point)(*task) for task in tasks)
         except (RuntimeError, BrokenPipeError, EOFError) as error:  # joblib's TerminatedWorkerError is one of them
             if stop():
                 return  # the same Ctrl-C reached the workers
@@ -148,13 +147,13 @@ def _interrupts_kept_from_workers() -> Iterator[None]:
 
 
 @contextmanager
-def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[dict[str, Any]]:
-    """Yield the options with which joblib reaches the backend."""
+def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[str]:
+    """Yield the name under which joblib reaches the backend."""
     local: dict[str, Any]
     if backend == "loky":
         if address is not None:
             raise ValueError("Expected an address only with backend ray or dask.")
-        yield {"backend": "loky" if jobs > 1 else "sequential"}
+        yield "loky" if jobs > 1 else "sequential"
     elif backend == "ray":
         try:
             import ray
@@ -167,7 +166,7 @@ def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[dict[
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
         register_ray()  # type: ignore[no-untyped-call]
         try:
-            yield {"backend": "ray"}
+            yield "ray"
         finally:
             if mine:
                 ray.shutdown()
@@ -176,11 +175,9 @@ def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[dict[
             from distributed import Client
         except ModuleNotFoundError:
             raise ValueError('Backend dask needs Dask: pip install "dask[distributed]".') from None
-        local = (
-            {} if address else {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-        )
+        local = {} if address else {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
         with Client(address, **local):
-            yield {"backend": "dask"}
+            yield "dask"
 
 
 class _Watch:

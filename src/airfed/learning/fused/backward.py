@@ -87,9 +87,7 @@ def _dense_backward(table: Table, layer: Table, floats: Floats, last: bool, inpu
             t += v
         bias[j] += t
     weight = shift(floats, layer[Dense.WEIGHT_GRADIENT])
-    product(
-        weight, stride_in, by_unit, SAMPLES, x, stride_in, layer[Dense.OUTPUTS_PADDED], SAMPLES, stride_in
-    )
+    product(weight, stride_in, by_unit, SAMPLES, x, stride_in, layer[Dense.OUTPUTS_PADDED], SAMPLES, stride_in)
     if inputs_too:
         below = shift(floats, layer[Dense.INPUT_GRADIENT])
         clear(below, SAMPLES * stride_in)
@@ -98,9 +96,7 @@ def _dense_backward(table: Table, layer: Table, floats: Floats, last: bool, inpu
 
 
 @kernel
-def _list_live(
-    table: Table, layer: Table, floats: Floats, integers: Integers, first: Count, samples: Count
-) -> None:
+def _list_live(table: Table, layer: Table, floats: Floats, integers: Integers, first: Count, samples: Count) -> None:
     """For each output channel, list the gradients that are not zero and the input pixel of each."""
     gradient = shift(floats, layer[Conv.FLAT_GRADIENT])
     source = shift(integers, layer[Conv.FLAT_PLACES])
@@ -157,9 +153,7 @@ def _convolution_backward(
         samples = group if first + group <= n else n - first
         x = shift(floats, layer[Conv.CHANNELS_LAST] + first * pixels * stride)
         _list_live(table, layer, floats, integers, first, samples)
-        accumulate(
-            kernel_size, run, channels, values, places, counts, capacity, gradient, patch, run, x, stride, row
-        )
+        accumulate(kernel_size, run, channels, values, places, counts, capacity, gradient, patch, run, x, stride, row)
         if inputs_too:
             below = shift(floats, layer[Conv.INPUT_GRADIENT] + first * pixels * stride)
             bins = samples * pixels

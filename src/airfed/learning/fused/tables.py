@@ -194,9 +194,7 @@ def _convolutions(
     return taps
 
 
-def _dense_layers(
-    network: Network, conv: NDArray[np.int64], dense: NDArray[np.int64], floats: _Allocator
-) -> None:
+def _dense_layers(network: Network, conv: NDArray[np.int64], dense: NDArray[np.int64], floats: _Allocator) -> None:
     """Fill the rows of the dense layers; the flat output of the last convolution is the first input."""
     inputs = padded(network.dense_sizes[0][0])
     value, gradient = (floats.take(SAMPLES * inputs) for _ in range(2))
@@ -235,9 +233,7 @@ def _staging(
         head[[Head.STAGE, Head.STAGE_STRIDE]] = floats.take(SAMPLES * stride), stride
 
 
-def _scratch(
-    head: NDArray[np.int64], conv: NDArray[np.int64], floats: _Allocator, integers: _Allocator
-) -> None:
+def _scratch(head: NDArray[np.int64], conv: NDArray[np.int64], floats: _Allocator, integers: _Allocator) -> None:
     """Take the buffers that all convolutions share, one after the other."""
     rows = [{column: int(row[column]) for column in Conv} for row in conv]
     head[Head.CONV_OUT] = floats.take(max(2 * r[Conv.OUTPUTS] * r[Conv.OUT_STRIDE] for r in rows))

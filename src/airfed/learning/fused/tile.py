@@ -30,9 +30,7 @@ Real = float | np.float32
 cgutils: Any = _cgutils  # numba types only a part of its interface
 
 FLOAT, INT = ir.FloatType(), ir.IntType(32)
-CONTRACT = (
-    "contract",
-)  # multiply-add may round once; nothing else is relaxed, so NaN and Inf stay what they are
+CONTRACT = ("contract",)  # multiply-add may round once; nothing else is relaxed, so NaN and Inf stay what they are
 OPTIONS: dict[str, Any] = {
     "nogil": True,
     "boundscheck": False,
@@ -290,9 +288,7 @@ def rectify(typing: Any, t: Any) -> Build:
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         zero = ir.Constant(t.vector, None)
         vectors = _unpack(builder, t, arguments[0])
-        return _pack(
-            builder, t, [builder.select(builder.fcmp_ordered("<=", v, zero), zero, v) for v in vectors]
-        )
+        return _pack(builder, t, [builder.select(builder.fcmp_ordered("<=", v, zero), zero, v) for v in vectors])
 
     return t(t), emit
 
@@ -358,9 +354,7 @@ def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p:
         best, index = larger(top, bottom)
         dead = builder.fcmp_ordered("<=", best, ir.Constant(lanes, None))
         best = builder.select(dead, ir.Constant(lanes, None), best)
-        builder.store(
-            best, _vector_at(builder, _pointer(context, builder, kinds[3], out_), o_, lanes), align=4
-        )
+        builder.store(best, _vector_at(builder, _pointer(context, builder, kinds[3], out_), o_, lanes), align=4)
         indices = _vector_at(builder, _pointer(context, builder, kinds[4], where_), o_, index.type)
         builder.store(index, indices, align=4)
         return context.get_dummy_value()
@@ -383,9 +377,7 @@ def compress(typing: Any, t: Any, where: Any, i: Any, base: Any, g: Any, index: 
         (vector,) = _unpack(builder, t, arguments[0])
         integers, bits = ir.VectorType(INT, t.lanes), ir.VectorType(ir.IntType(1), t.lanes)
         mask = builder.fcmp_unordered("!=", vector, ir.Constant(t.vector, None))
-        source = _vector_at(
-            builder, _pointer(context, builder, kinds[1], arguments[1]), arguments[2], integers
-        )
+        source = _vector_at(builder, _pointer(context, builder, kinds[1], arguments[1]), arguments[2], integers)
         places = builder.add(builder.load(source, align=4), _splat(builder, arguments[3], t.lanes))
         for values, kind, pointer in ((vector, kinds[4], arguments[4]), (places, kinds[5], arguments[5])):
             suffix = f"v{t.lanes}{'f32' if values is vector else 'i32'}"

@@ -1,0 +1,142 @@
+"""Constants from data: against closed forms and dense linear algebra."""
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+
+from airfed import scenario
+from airfed.cli import main
+from airfed.experiments import bounds
+from airfed.experiments.calibrate import calibrate
+from airfed.learning import curvature
+from airfed.network import Network
+from airfed.planning import plan
+
+SCENARIO = """
+seed = 0
+[fleet]
+num_devices = 10
+peak_power = 1.0
+[channel]
+model = "rayleigh"
+minimum = 0.2
+[link]
+noise_std = 0.1
+[budget]
+epsilon = 2.0
+delta = 1e-3
+total_power = 1000.0
+[learning]
+dataset = "{dataset}"
+model = "logistic"
+dimension = 68
+total_steps = 12
+learning_rate = 0.1
+clip_norm = 1.0
+smoothness = 10.0
+strong_convexity = 0.1
+initial_gap = 2.3
+[run]
+engine = "torch"
+"""
+
+
+def tiny_images(count=40):
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 4
+    return rng.normal(0.3 * labels[:, None, None, None], 0.2, (count, 1, 4, 4)).astype(np.float32), labels
+
+
+@pytest.fixture
+def file(tmp_path):
+    images, labels = tiny_images()
+    np.savez(tmp_path / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    (tmp_path / "scenario.toml").write_text(SCENARIO.format(dataset=tmp_path / "tiny.npz"))
+    return tmp_path / "scenario.toml"
+
+
+def dense_hessian(loss, point):
+    columns = [loss.hessian_product(point, direction) for direction in np.eye(point.size)]
+    return np.array(columns).T
+
+
+@pytest.mark.parametrize("hidden", [(), (5,)])
+def test_products_are_those_of_a_symmetric_matrix_that_differences_confirm(hidden):
+    network = Network(input_shape=(1, 4, 4), hidden=hidden, classes=4, l2=0.01)
+    loss = curvature.Loss(network, *tiny_images())
+    rng = np.random.default_rng(1)
+    point = rng.normal(0, 0.3, network.dimension)
+    matrix = dense_hessian(loss, point)
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-10)
+    direction = rng.normal(size=point.size)
+    step = 1e-5
+    ahead, behind = (loss.value_and_gradient(point + sign * step * direction)[1] for sign in (1, -1))
+    np.testing.assert_allclose(matrix @ direction, (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-7)
+    value, _, _ = curvature.spectral_norm(lambda v: matrix @ v, point.size, rng, rtol=1e-8, most=2000)
+    assert value == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-3)
+
+
+def test_logistic_regression_has_its_known_constants(file):
+    world = scenario.load(file)
+    found = calibrate(world)
+    assert found.strong_convexity == 0.01
+    assert found.optimum + found.initial_gap == pytest.approx(np.log(4), rel=1e-5)  # it starts at w = 0
+    images, labels = tiny_images()
+    network = Network(input_shape=(1, 4, 4), classes=4, l2=0.01)
+    start = np.linalg.norm(dense_hessian(curvature.Loss(network, images, labels), np.zeros(68)), 2)
+    inputs = np.column_stack([images.reshape(len(images), -1), np.ones(len(images))])
+    most = 0.5 * np.linalg.norm(inputs.T @ inputs / len(inputs), 2) + 0.01  # no softmax Hessian is above this
+    assert 0.98 * start <= found.smoothness <= most
+    assert [norm.steps for norm in found.norms] == [1, 2, 5, 10, 20]
+    assert all(a.mean < b.mean for a, b in zip(found.norms, found.norms[1:], strict=False))
+
+
+def test_the_quadratic_task_knows_itself(file):
+    world = scenario.load(file).override({"learning.model": "quadratic"})
+    found = calibrate(world)
+    assert (found.smoothness, found.strong_convexity) == (10.0, 0.1)
+    assert found.initial_gap > 0
+
+
+def test_the_command_writes_a_scenario_that_says_how(file, tmp_path, capsys):
+    out = tmp_path / "calibrated.toml"
+    assert main(["calibrate", str(file), "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    text = out.read_text()
+    written = tomllib.loads(text)["learning"]
+    assert written["smoothness"] == found["smoothness"]
+    assert written["initial_gap"] == found["initial_gap"]
+    assert "power iteration" in text
+    assert "E = 20: mean" in text
+    scenario.load(out)
+    assert main(["calibrate", str(file), "--out", str(out)]) == 2
+    assert "not to exist" in capsys.readouterr().err
+    assert out.read_text() == text
+    assert main(["calibrate", str(file)]) == 0
+    assert "ζ = " in capsys.readouterr().out
+
+
+def test_the_bounds_over_rounds_end_at_the_plans_own(file):
+    problem = scenario.load(file).problem()
+    for rounds in (12, 5, 1):
+        decision = plan(problem, rounds=rounds)
+        assert bounds.gap_bounds(decision)[-1] == pytest.approx(decision.bound.total, rel=1e-12)
+        assert bounds.gradient_bounds(decision)[-1] == pytest.approx(decision.gradient_bound.total, rel=1e-12)
+
+
+def test_what_is_measured_lies_below_the_bound(file, monkeypatch):
+    monkeypatch.setattr(bounds, "MODELS", ("logistic",))
+    real = scenario.Scenario.override
+    monkeypatch.setattr(  # the tiny images' logistic model has a dimension that only the file knows
+        scenario.Scenario,
+        "override",
+        lambda self, changes: real(self, {k: v for k, v in changes.items() if v is not None}),
+    )
+    rows = bounds.measure(scenario.load(file), rounds=[12, 4])
+    assert [row["step"] for row in rows if row["rounds"] == 4] == [3, 6, 9, 12]
+    assert all(0 <= row["measured"] <= row["bound"] for row in rows)
+    told = bounds.sentences(rows)
+    assert len(told) == 2
+    assert "Theorem 1 allows" in told[0]

@@ -1,0 +1,144 @@
+"""Figures: every TOML of the paper expands, every drawing function draws, and a missing column is one sentence."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from airfed.cli import main
+from airfed.experiments import curves, figures, notes
+from airfed.runs import RunError
+
+
+def small(tmp_path):
+    """A world in which a training takes a moment: 80 devices with one tiny image each."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(80) % 4
+    images = rng.normal(0.2 * labels[:, None, None], 0.1, (80, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    return {
+        "learning.dataset": str(tmp_path / "tiny.npz"),
+        "learning.model": "logistic",
+        "learning.dimension": 4 * 4 * 4 + 4,
+        "fleet.num_devices": 80,
+        "run.evaluate_every": 20,
+        "run.engine": "torch",
+        "seed": [0, 1],
+    }
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_figure_has_its_points(name, quick, monkeypatch):
+    monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
+    found = figures.studies([name], quick=quick)
+    assert set(found) == set(figures.FIGURES[name].experiments)
+    for title, study in found.items():
+        assert study.points
+        assert not any(point.problem for point in study.points)
+        if figures.trains(title):
+            seeds = {point.values["seed"] for point in study.points}
+            assert len(seeds) >= (3 if quick or name in ("thousand", "range") else 5)
+            dataset = {point.scenario.learning.dataset for point in study.points}
+            assert dataset == ({"mnist-5k"} if quick else {"mnist"})
+
+
+def test_figures_share_the_points_they_have_in_common(monkeypatch):
+    monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
+    found = figures.studies(figures.PAPER[1:], quick=True)
+    keys = [point.key for study in found.values() for point in study.points]
+    assert len(set(keys)) < len(keys)
+    fig4, fig5 = ({point.key for point in found[name].points} for name in ("fig4", "fig5"))
+    assert fig4 < fig5
+
+
+def test_an_unknown_figure_is_named():
+    with pytest.raises(ValueError, match="got 'fig7'"):
+        figures.studies(["fig7"], quick=True)
+
+
+def test_the_note_prints_everything_that_the_paper_leaves_open():
+    world = figures.studies(["fig2"], quick=True)["fig2"].experiment.base
+    note = notes.settings(world, seeds=(0, 1, 2))
+    for text in (
+        "N = 100",
+        "Rayleigh",
+        "h_min = 0.2",
+        "σ = 1",
+        "ε = 5",
+        "ξ = 0.001",
+        "ϖ = 5",
+        "G = 2.3",
+        "ϱ = 0.1",
+        "ζ = 10",
+    ):
+        assert text in note
+    assert "40 images per device" in note
+    assert "3 seeds" in note
+
+
+def training_rows():
+    return [
+        {"label": label, "seed": seed, "step": step, "accuracy": 0.1 + step / 300 + seed / 100, "loss": 2 - step / 200}
+        for label, every in (("proposed", 5), ("other", 20))
+        for seed in (0, 1)
+        for step in range(every, 201, every)
+    ]
+
+
+def test_curves_of_different_rounds_meet_on_one_grid():
+    steps, values = curves._on_one_grid(training_rows(), ["proposed", "other"], "accuracy")
+    assert (steps[0], steps[-1]) == (20, 200)
+    np.testing.assert_allclose(values[0], values[1], atol=1e-12)
+
+
+def test_drawing_needs_its_columns():
+    rows = training_rows()
+    assert len(curves.training_figure(rows, "note").axes) == 2
+    del rows[3]["loss"]
+    with pytest.raises(RunError, match="Expected column 'loss' in line 4"):
+        curves.training_figure(rows, "note")
+
+
+def test_fig2_is_drawn_without_data_or_training(tmp_path, capsys):
+    assert main(["figures", "fig2", "--out", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [file.rsplit(".", 1)[1] for file in found["figures"]["fig2"]] == ["png", "pdf", "csv"]
+    rows = list(csv.DictReader((tmp_path / "fig2.csv").read_text().splitlines()))
+    assert len(rows) == 100
+    for row in rows:
+        limits = [float(row[name]) for name in ("privacy_limit", "peak_limit", "total_limit")]
+        assert float(row["alignment"]) == pytest.approx(min(limits))
+    assert (tmp_path / "fig2.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_every_trained_figure_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AIRFED_DEBUG", "1")
+    changes = small(tmp_path)
+    real = figures.studies
+    monkeypatch.setattr(figures, "studies", lambda names, quick: real(names, quick=quick, changes=changes))
+    names = ["fig3", "fig4", "fig5", "fig6"]
+    arguments = [
+        "--quick",
+        "--out",
+        str(tmp_path / "out"),
+        "--jobs",
+        "1",
+        "--check",
+        "--docs",
+        str(tmp_path / "page.md"),
+    ]
+    assert main(["figures", *names, *arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["figures"]) == set(names)
+    for name in names:
+        for ending in ("png", "pdf", "csv"):
+            assert (tmp_path / "out" / f"{name}.{ending}").stat().st_size > 0
+    assert {verdict["figure"] for verdict in found["verdicts"]} == set(names)
+    page = (tmp_path / "page.md").read_text()
+    assert page.count("| pass |") + page.count("| **FAIL** |") == len(found["verdicts"])
+    assert (tmp_path / "images" / "fig3.png").is_file()
+    assert main(["figures", *names, *arguments]) == 0  # nothing is left to run; the text version
+    assert "comparisons pass" in capsys.readouterr().out
