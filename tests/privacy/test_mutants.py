@@ -339,7 +339,7 @@ AUDITED = {
     clip_in_float32: {"contribution"},
     clip_off: {"sensitivity", "contribution", "canaries"},
     noise_missing: {"round loop", "canaries", "noise scale"},
-    noise_halved_by_complex_convention: {"noise scale", "noise law", "canaries", "trajectory"},
+    noise_halved_by_complex_convention: {"noise scale", "noise law", "canaries"},
     noise_variance_for_deviation: {"noise scale", "canaries"},
     noise_two_percent_small: {"noise scale"},
     noise_reused_across_rounds: {"noise correlation", "noise used once", "noise key"},
