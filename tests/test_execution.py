@@ -667,3 +667,14 @@ def test_each_device_is_metered_over_the_run(tmp_path):
     total = sum(row["power_transmitted"] for row in rows)
     assert total == pytest.approx(outcome.records[-1]["power_transmitted_total"], rel=1e-12)
     assert all(row["power_transmitted"] <= row["power_planned"] for row in rows)
+
+
+def test_a_run_names_its_files_by_their_full_paths(tmp_path, monkeypatch):
+    (tmp_path / "gains.csv").write_text("0.5\n1.0\n2.0\n0.7\n")
+    file = tmp_path / "scenario.toml"
+    built = world(**{"fleet.num_devices": 4, "channel": {"model": "file", "path": "gains.csv"}})
+    file.write_text(built.to_toml())
+    execute(scenario.load(file), tmp_path / "run")
+    monkeypatch.chdir("/")
+    again = scenario.load(tmp_path / "run" / "scenario.toml")
+    assert again.problem().fleet.gain.tolist() == [0.5, 1.0, 2.0, 0.7]

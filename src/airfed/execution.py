@@ -220,7 +220,7 @@ class Recorder:
         if directory.exists:
             _check_same(directory.manifest(), manifest, directory.path)
         else:
-            directory.begin(scenario=setup.scenario.to_toml(), plan=setup.plan.to_dict(), manifest=manifest)
+            directory.begin(scenario=setup.scenario.anchored().to_toml(), plan=setup.plan.to_dict(), manifest=manifest)
         path = directory.file("ledger.jsonl")
         self.ledger = Ledger.resume(
             path, ledger_header(setup.plan, scenario=setup.scenario.name, privacy=setup.noise.privacy)

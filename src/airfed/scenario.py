@@ -329,6 +329,16 @@ class Scenario(_Section):
                 table[last] = value
         return parse(tables, folder=self.folder)
 
+    def anchored(self) -> Scenario:
+        """Return the scenario with the files it names by their full paths, so that it means the same elsewhere."""
+        changes: dict[str, Any] = {}
+        if isinstance(self.channel, FileChannel):
+            changes["channel.path"] = str((self.folder / self.channel.path).resolve())
+        data = self.folder / self.learning.dataset
+        if self.learning.dataset not in DATASET_SHAPES and data.exists():
+            changes["learning.dataset"] = str(data.resolve())
+        return self.override(changes) if changes else self
+
     def digest(self) -> str:
         """Return the SHA-256 of everything that shapes a result, less the policy.
 
