@@ -4,8 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from airfed import Budget, Fleet, Learning, Link, Problem
+
+# The same examples every time, and no stop-watch: machines are busy.
+settings.register_profile("airfed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("airfed")
 
 # The values of (ε, δ) are few on purpose: the exact inversion is remembered per budget, so that thousands of plans are
 # cheap.

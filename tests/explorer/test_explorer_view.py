@@ -119,7 +119,8 @@ def test_the_price_of_a_watt_is_the_difference_of_two_plans() -> None:
 
 def test_policies_without_a_plan_tell_why() -> None:
     weak = design("power").change("policy.name", "threshold").change("policy.threshold", 99.0)
-    plans, reasons = tradeoffs.policies(weak.world())
+    world = weak.world()
+    plans, reasons = planning.compare(world.problem(), world.policy, seed=world.seed)
     assert "optimal" in plans
     assert "largest gain" in reasons["threshold"]
 

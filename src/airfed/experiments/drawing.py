@@ -10,9 +10,7 @@ import numpy as np
 
 from airfed import convergence, planning
 from airfed.experiments import style
-from airfed.planning import Plan, limits
-from airfed.planning.exact import candidate_space
-from airfed.planning.uncertain import effective_peak_power
+from airfed.planning import Plan
 
 try:
     import matplotlib as mpl
@@ -81,13 +79,7 @@ def save(figure: Figure, path: Path) -> None:
 
 def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     problem = plan.problem
-    space = candidate_space(
-        problem.fleet.gain,
-        effective_peak_power(problem, plan.rounds),
-        cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
-        round_budget=problem.budget.total_power / plan.rounds,
-        noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
-    )
+    space = planning.candidates(plan)
     curves = {"privacy": space.privacy_limit, "peak_power": space.peak_limit, "total_power": space.total_limit}
     for name, curve in curves.items():
         above.plot(space.size, curve, color=style.LIMIT_COLOURS[name], ls="--", lw=1, label=style.LIMIT_NAMES[name])

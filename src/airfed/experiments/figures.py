@@ -19,8 +19,6 @@ from airfed import planning
 from airfed.experiments import bounds, curves, drawing, notes, points
 from airfed.experiments.points import Experiment, Point
 from airfed.experiments.records import Record, csv_text
-from airfed.planning import limits
-from airfed.planning.exact import candidate_space
 from airfed.runs import RunError, write_whole
 from airfed.scenario import Scenario
 
@@ -174,14 +172,7 @@ def _world(study: Study) -> Scenario:
 def _fig2(found: Studies) -> tuple[Rows, Figure]:
     world = _world(found["fig2"])
     plan = planning.from_policy(world.problem(), world.policy, seed=world.seed)
-    problem = plan.problem
-    space = candidate_space(
-        problem.fleet.gain,
-        problem.fleet.peak_power,
-        cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
-        round_budget=problem.budget.total_power / plan.rounds,
-        noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
-    )
+    space = planning.candidates(plan)
     columns = {
         "num_scheduled": space.size,
         "alignment": space.alignment,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from nicegui import ui
 
+from airfed import planning
 from airfed.experiments.style import LIMIT_NAMES
 from airfed.explorer import pictures, tradeoffs
 from airfed.explorer import pictures_compare as draw
@@ -32,7 +33,7 @@ def compare(world: Scenario) -> Comparison:
     Raises:
         InfeasibleError: not even the optimal policy has a plan.
     """
-    plans, reasons = tradeoffs.policies(world)
+    plans, reasons = planning.compare(world.problem(), world.policy, seed=world.seed)
     if "optimal" not in plans:
         raise InfeasibleError(reasons["optimal"])
     return Comparison(plans=plans, reasons=reasons, price=tradeoffs.price(world))

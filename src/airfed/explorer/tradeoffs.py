@@ -67,30 +67,6 @@ class Price:
     binding: str
 
 
-def policies(world: Scenario) -> tuple[dict[str, Plan], dict[str, str]]:
-    """Return the plan of every policy on one channel draw, and the reason of each that has none.
-
-    "threshold" without a threshold of its own takes the mean gain: a rule one would try first.
-    """
-    problem, policy = world.problem(), world.policy
-    threshold = policy.threshold if policy.threshold is not None else float(problem.fleet.gain.mean())
-    plans: dict[str, Plan] = {}
-    reasons: dict[str, str] = {}
-    for name in planning.POLICIES:
-        try:
-            plans[name] = planning.plan(
-                problem,
-                policy=name,
-                rounds=policy.rounds,
-                size=policy.size if name in ("uniform", "top_k") else None,
-                threshold=threshold if name == "threshold" else None,
-                seed=world.seed,
-            )
-        except InfeasibleError as error:
-            reasons[name] = str(error)
-    return plans, reasons
-
-
 def front(world: Scenario, *, stop: Callable[[], bool] = lambda: False) -> Front | None:
     """Return the best bound over a grid of ε and total power around the present budgets.
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from airfed import convergence, planning
 from airfed.experiments.style import LIMIT_NAMES
 from airfed.planning import Plan, limits
-from airfed.planning.exact import CandidateSpace, candidate_space
-from airfed.planning.uncertain import effective_peak_power, matters
+from airfed.planning.exact import CandidateSpace
+from airfed.planning.uncertain import matters
 from airfed.problem import Problem
 from airfed.scenario import Scenario
 
@@ -82,13 +82,7 @@ def look(world: Scenario) -> View:
     problem = world.problem()
     plan = planning.from_policy(problem, world.policy, seed=world.seed)
     most = MOST_ROUNDS if problem.fleet.equal_peak_power and not matters(problem) else FEWER_ROUNDS
-    space = candidate_space(
-        problem.fleet.gain,
-        effective_peak_power(problem, plan.rounds),
-        cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
-        round_budget=problem.budget.total_power / plan.rounds,
-        noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
-    )
+    space = planning.candidates(plan)
     return View(
         world=world,
         plan=plan,

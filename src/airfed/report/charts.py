@@ -9,10 +9,8 @@ from typing import Any, Final
 import numpy as np
 from scipy.stats import t as student
 
+from airfed import planning
 from airfed.experiments import style
-from airfed.planning import limits
-from airfed.planning.exact import candidate_space
-from airfed.planning.uncertain import effective_peak_power
 from airfed.report.records import RunRecord
 
 Chart = dict[str, Any]
@@ -126,14 +124,7 @@ def bound(runs: Sequence[RunRecord]) -> Chart:
 def candidates(run: RunRecord) -> Chart:
     """Return the candidate space of the run's plan: the largest θ and its three limits over |K|."""
     plan = run.plan
-    problem = plan.problem
-    space = candidate_space(
-        problem.fleet.gain,
-        effective_peak_power(problem, plan.rounds),
-        cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
-        round_budget=problem.budget.total_power / plan.rounds,
-        noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
-    )
+    space = planning.candidates(plan)
     keep = np.unique(np.linspace(0, space.size.size - 1, _MOST_BARS).astype(int))
     curves = {"privacy": space.privacy_limit, "peak_power": space.peak_limit, "total_power": space.total_limit}
     traces = [
