@@ -39,19 +39,24 @@ def test_one_seed_decides_nothing():
         statistics.estimate([])
 
 
-def test_bands_do_not_see_what_moves_all_curves_together():
+def test_a_band_is_the_interval_of_the_difference_from_the_reference():
     rng = np.random.default_rng(1)
     values = rng.normal(size=(3, 5, 7))
-    means, half = statistics.paired_bands(values)
-    _, shifted = statistics.paired_bands(values + rng.normal(size=(1, 5, 7)) * 100)
-    np.testing.assert_allclose(shifted, half)
+    means, half = statistics.paired_bands(values, 1)
     np.testing.assert_allclose(means, values.mean(axis=1))
+    for curve in (0, 2):
+        for place in range(7):
+            difference = statistics.paired(values[curve, :, place], values[1, :, place])
+            assert half[curve, place] == pytest.approx(difference.half_width)
+    assert half[1, 3] == pytest.approx(statistics.estimate(values[1, :, 3]).half_width)
 
 
-def test_two_curves_have_bands_as_wide_as_their_difference_says():
+def test_bands_do_not_see_what_moves_all_curves_together_nor_a_third_curve():
     rng = np.random.default_rng(2)
-    values = rng.normal(size=(2, 6, 1))
-    _, half = statistics.paired_bands(values)
-    difference = statistics.paired(values[0, :, 0], values[1, :, 0])
-    # Morey's correction makes each band 1/√2 of the interval of the difference, as for independent curves
-    assert half[0, 0] * np.sqrt(2) == pytest.approx(difference.half_width)
+    values = rng.normal(size=(3, 5, 7))
+    _, half = statistics.paired_bands(values, 0)
+    _, shifted = statistics.paired_bands(values + rng.normal(size=(1, 5, 7)) * 100, 0)
+    np.testing.assert_allclose(shifted[1:], half[1:])
+    values[2] *= 1e6
+    np.testing.assert_allclose(statistics.paired_bands(values, 0)[1][:2], half[:2])
+    assert not statistics.paired_bands(values[:, :1], 0)[1].any()

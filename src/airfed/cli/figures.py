@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def figures(
     *names: Annotated[str, Parameter(help="fig2 to fig6 (default: all five), limits, thousand, range, bounds.")],
     out: Annotated[Path, Parameter(help="Where pictures, tables and records go.")] = Path("figures"),
-    quick: Annotated[bool, Parameter(help="mnist-5k and three seeds: minutes instead of hours.", negative="")] = False,
+    quick: Annotated[bool, Parameter(help="mnist-5k and few seeds: minutes instead of hours.", negative="")] = False,
     check: Annotated[bool, Parameter(help="Test every claim of Section V on the records.", negative="")] = False,
     docs: Annotated[Path | None, Parameter(help="With --check: write the verdicts as this Markdown file.")] = None,
     jobs: Jobs = None,
@@ -89,7 +89,7 @@ def _print(console: Console, summary: dict[str, Any], results: Results) -> None:
         table = Table(title=name, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
         header, *body = reproduction.final_table(results.of_experiment(name))
         for place, column in enumerate(header):
-            table.add_column(column, justify="left" if place == 0 else "right", no_wrap=place == 0)
+            table.add_column(column, justify="left" if place in (0, len(header) - 1) else "right", no_wrap=True)
         for row in body:
             table.add_row(*row)
         console.print(table, "")

@@ -72,8 +72,9 @@ def local_steps_figure(rows: Rows, note: str) -> Figure:
         figure = Figure(figsize=(style.PAGE_INCHES, 2.6), layout="constrained")
         for axes, column in zip(figure.subplots(1, 2), ("accuracy", "loss"), strict=True):
             steps, values = _matrix(rows, "local_steps", column)
-            means, half = statistics.paired_bands((100.0 if column == "accuracy" else 1.0) * values[:, :, None])
-            best = int(np.argmax(means) if column == "accuracy" else np.argmin(means))
+            values = (100.0 if column == "accuracy" else 1.0) * values[:, :, None]
+            best = int(np.argmax(values.mean(axis=1)) if column == "accuracy" else np.argmin(values.mean(axis=1)))
+            means, half = statistics.paired_bands(values, best)
             colour = style.POLICY_COLOURS["optimal"]
             axes.errorbar(steps, means[:, 0], half[:, 0], color="black", marker="o", ms=3, capsize=2, lw=1.1)
             axes.plot(
@@ -84,7 +85,9 @@ def local_steps_figure(rows: Rows, note: str) -> Figure:
             axes.minorticks_off()
             axes.set_xlabel("local steps E between two aggregations")
             _name_axis(axes, column)
-            axes.legend()
+            low, high = float(np.nanmin(means - half)), float(np.nanmax(means + half))
+            axes.set_ylim(max(0.0, low - 0.05 * (high - low)), min(high, 100.0 if column == "accuracy" else 4.0) * 1.03)
+            axes.legend(loc="lower center" if column == "accuracy" else "upper center")
         write_note(figure, note)
     return figure
 
@@ -170,11 +173,14 @@ def range_figure(rows: Rows, note: str) -> Figure:
     with mpl.rc_context(style.MATPLOTLIB):
         figure = Figure(figsize=(style.PAGE_INCHES, 2.9), layout="constrained")
         axes = figure.subplots()
-        for place, label in enumerate(dict.fromkeys(row["label"] for row in rows)):
-            noise, values = _matrix([row for row in rows if row["label"] == label], "noise_std", "accuracy")
-            means, half = statistics.paired_bands(values[:, :, None])
-            shown = _appearance(place)
-            axes.errorbar(noise, 100 * means[:, 0], 100 * half[:, 0], label=label, marker="o", ms=3, capsize=2, **shown)
+        labels = list(dict.fromkeys(row["label"] for row in rows))
+        found = [_matrix([row for row in rows if row["label"] == label], "noise_std", "accuracy") for label in labels]
+        noise = found[0][0]
+        means, half = statistics.paired_bands(np.array([100 * values.T for _, values in found]), 0)
+        for place, label in enumerate(labels):
+            shifted = noise * 1.03 ** (place - len(labels) / 2)  # side by side: error bars must not hide each other
+            shown = _appearance(place, place == 0)
+            axes.errorbar(shifted, means[place], half[place], label=label, marker="o", ms=3, capsize=2, **shown)
         axes.set_xscale("log")
         axes.set_xticks(noise, [f"{value:g}" for value in noise])
         axes.minorticks_off()
@@ -187,20 +193,30 @@ def range_figure(rows: Rows, note: str) -> Figure:
 
 def _draw_training(accuracy: Axes, loss: Axes, rows: Rows) -> None:
     labels = list(dict.fromkeys(row["label"] for row in rows))
+    reference = _reference(rows, labels)
     for axes, column in ((accuracy, "accuracy"), (loss, "loss")):
         steps, values = _on_one_grid(rows, labels, column)
-        means, half = statistics.paired_bands(values)
-        scale = 100.0 if column == "accuracy" else 1.0
+        means, half = statistics.paired_bands((100.0 if column == "accuracy" else 1.0) * values, reference)
+        # A design that does not learn may have any loss: what is well above the start's is cut off.
+        top = 100.0 if column == "accuracy" else 1.35 * float(np.nanmax(means[reference]))
         for place, label in enumerate(labels):
-            shown = _appearance(place)
-            axes.plot(steps, scale * means[place], label=label, **shown)
-            low, high = scale * (means[place] - half[place]), scale * (means[place] + half[place])
-            axes.fill_between(steps, low, high, color=shown["color"], alpha=0.15, lw=0)
+            shown = _appearance(place, place == reference)
+            axes.plot(steps, means[place], label=label, **shown)
+            seen = np.where(means[place] <= top, half[place], np.nan)  # a curve off the scale has no band on it
+            low, high = means[place] - seen, means[place] + seen
+            axes.fill_between(steps, low, high, color=shown["color"], alpha=0.13, lw=0)
         axes.set_xlabel("local steps so far")
         axes.set_xlim(0, steps[-1])
         _name_axis(axes, column)
-        top = float(np.nanmax(scale * means))
-        axes.set_ylim(0, min(100.0, 1.08 * top) if column == "accuracy" else min(1.1 * top, 4.0))
+        axes.set_ylim(0, top)
+
+
+def _reference(rows: Rows, labels: Sequence[str]) -> int:
+    """The curve that the others are compared with: "proposed", else the most accurate in the end."""
+    if "proposed" in labels:
+        return labels.index("proposed")
+    _, values = _on_one_grid(rows, labels, "accuracy")
+    return int(np.argmax(values[:, :, -1].mean(axis=1)))
 
 
 def _draw_gain(axes: Axes, rows: Rows) -> None:
@@ -229,19 +245,18 @@ def _draw_gain(axes: Axes, rows: Rows) -> None:
 
 
 def _on_one_grid(rows: Rows, labels: Sequence[str], column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps, and values (curves, seeds, steps) interpolated to them: designs differ in their rounds."""
+    """Steps, and values (curves, seeds, steps) interpolated to them, as designs differ in their rounds."""
     series: dict[tuple[str, Any], list[tuple[float, float]]] = {}
     for row in rows:
         if row[column] is not None:
             series.setdefault((row["label"], row["seed"]), []).append((row["step"], row[column]))
     seeds = sorted({seed for _, seed in series})
-    first = max(min(step for step, _ in points) for points in series.values())
     last = max(step for points in series.values() for step, _ in points)
-    steps = np.linspace(min(first, last), last, _PLACES)
+    steps = np.linspace(0, last, _PLACES + 1)
     values = np.full((len(labels), len(seeds), steps.size), np.nan)
     for (label, seed), points in series.items():
         points.sort()
-        values[labels.index(label), seeds.index(seed)] = np.interp(steps, *np.array(points).T)
+        values[labels.index(label), seeds.index(seed)] = np.interp(steps, *np.array(points).T, left=np.nan)
     return steps, values
 
 
@@ -255,15 +270,15 @@ def _matrix(rows: Rows, place: str, column: str) -> tuple[NDArray[np.float64], N
     return np.array(places, dtype=np.float64), values
 
 
-def _appearance(place: int) -> dict[str, Any]:
-    """Colour and dashes of the curve number `place`: told apart without colour too."""
+def _appearance(place: int, first: bool) -> dict[str, Any]:
+    """Colour and dashes of the curve number `place`: told apart without colour too. The `first` is thick."""
     dashes: Iterable[Any] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)), "-")
     colour = style.CURVE_COLOURS[place % len(style.CURVE_COLOURS)]
     return {
         "color": colour,
         "ls": list(dashes)[place % 8],
-        "lw": 1.9 if place == 0 else 1.2,
-        "zorder": 4 if place == 0 else 3,
+        "lw": 2.0 if first else 1.2,
+        "zorder": 4 if first else 3,
     }
 
 
@@ -274,7 +289,7 @@ def _name_axis(axes: Axes, column: str) -> None:
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside upper center", ncols=3 if len(labels) > 4 else len(labels), handlelength=3
+        handles, labels, loc="outside upper center", ncols=3 if len(labels) > 5 else len(labels), handlelength=3
     )
 
 

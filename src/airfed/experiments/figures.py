@@ -231,7 +231,8 @@ def _fig5(found: Studies) -> tuple[Rows, Figure]:
     steps = _world(study).learning.total_steps
     rows = [{"local_steps": steps / row["rounds"], **row} for row in last.values()]
     extra = "Devices and alignment: the optimum for the given I = T/E."
-    return rows, curves.local_steps_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+    note = notes.settings(_world(study), seeds=study.seeds, extra=extra, reference="the best")
+    return rows, curves.local_steps_figure(rows, note)
 
 
 def _fig6(found: Studies) -> tuple[Rows, Figure]:
@@ -247,8 +248,9 @@ def _thousand(found: Studies) -> tuple[Rows, Figure]:
     study = found["thousand"]
     rows = _training_rows(study)
     kinds = sorted({f"{row['label']}: {row['binding'].replace('_', ' ')}" for row in rows})
-    extra = f"Binding limit: {', '.join(kinds)}. P_tot is 10 W per device. N and the images per device differ by curve."
-    return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+    extra = f"Binding limit: {', '.join(kinds)}. P_tot is 100 W per device, so that power is no concern."
+    note = notes.settings(_world(study), seeds=study.seeds, extra=extra, varied=("N", "P_tot"))
+    return rows, curves.training_figure(rows, note)
 
 
 def _bounds(found: Studies) -> tuple[Rows, Figure]:

@@ -10,7 +10,14 @@ from airfed.scenario import RayleighChannel, Scenario
 _TRAINING_IMAGES = {"mnist-5k": 4000, "mnist": 60000, "fashion-mnist": 60000}
 
 
-def settings(world: Scenario, *, seeds: Sequence[int] = (), extra: str = "", varied: Sequence[str] = ()) -> str:
+def settings(
+    world: Scenario,
+    *,
+    seeds: Sequence[int] = (),
+    extra: str = "",
+    varied: Sequence[str] = (),
+    reference: str = "the thick curve",
+) -> str:
     """Return the settings of a figure in three or four sentences.
 
     Args:
@@ -18,6 +25,7 @@ def settings(world: Scenario, *, seeds: Sequence[int] = (), extra: str = "", var
         seeds: that were averaged over.
         extra: what is particular to the figure.
         varied: symbols that the figure itself varies; they are left out.
+        reference: what the bands compare with.
     """
     learning, budget = world.learning, world.budget
     scope = "in each round" if budget.scope == "round" else "in total"
@@ -40,7 +48,9 @@ def settings(world: Scenario, *, seeds: Sequence[int] = (), extra: str = "", var
         task += f", {_TRAINING_IMAGES[learning.dataset] // world.num_devices} images per device"
     text = "; ".join([*parts, task]) + "."
     if len(seeds) > 1:
-        text += f" Mean of {len(seeds)} seeds; bands: 95%, Student t, paired by seed."
+        text += (
+            f" Mean of {len(seeds)} seeds; bands: 95% (Student t) of the difference from the thick curve, seed by seed."
+        )
     elif seeds:
         text += " One seed."
     text += " Not given by the paper, so ours: the law of h, σ, ε, ξ, ϖ, ϱ, ζ, G."

@@ -83,7 +83,7 @@ def final_table(results: Results) -> list[list[str]]:
         key for key in ("channel.minimum", "link.noise_std") if len(results.values(key)) > 1 and _free(results, key)
     ]
     names = {"channel.minimum": "h_min", "link.noise_std": "σ"}
-    table = [["design", *(names[key] for key in varied), "devices", "rounds", "limit", "accuracy [%]", "loss"]]
+    table = [["design", *(names[key] for key in varied), "devices", "rounds", "accuracy [%]", "loss", "limit"]]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in results.rows:
         groups.setdefault((row["label"], *(row[key] for key in varied)), []).append(row)
@@ -95,9 +95,9 @@ def final_table(results: Results) -> list[list[str]]:
                 *(f"{place:g}" for place in places),
                 notes.span([row["num_scheduled"] for row in rows]),
                 notes.span([row["rounds"] for row in rows]),
+                _interval([100 * row["accuracy"] for row in rows], ".1f"),
+                _interval([row["loss"] for row in rows], ".3g"),
                 ", ".join(limits),
-                _interval([100 * row["accuracy"] for row in rows], 1),
-                _interval([row["loss"] for row in rows], 3),
             ]
         )
     return table
@@ -146,7 +146,8 @@ def _verdicts(tested: Sequence[Verdict]) -> str:
 
 def _settings(results: Results) -> str:
     world = scenario.load(definition_file("world"))
-    dataset = results.values("dataset")[0]
+    known = [name for name in results.values("dataset") if name in scenario.DATASET_SHAPES]
+    dataset = known[0] if known else world.learning.dataset
     lines = definition_file("world").read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("#").removeprefix(" ") for line in lines if line.startswith("#")]
     reasons = "\n".join(comment[2:])
@@ -203,9 +204,9 @@ def _points(first: Mapping[int, float], second: Mapping[int, float]) -> str:
     return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
 
 
-def _interval(values: Sequence[float], digits: int) -> str:
+def _interval(values: Sequence[float], form: str) -> str:
     found = estimate(values)
-    return f"{found.mean:.{digits}f}" + (f" ± {found.half_width:.{digits}f}" if found.count > 1 else "")
+    return f"{found.mean:{form}}" + (f" ± {found.half_width:{form}}" if found.count > 1 else "")
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -54,25 +54,24 @@ def quantile(count: int) -> float:
     return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) if count > 1 else math.inf
 
 
-def paired_bands(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return means and half-widths of 95% bands of several curves, what all curves of a seed share taken out.
+def paired_bands(values: NDArray[np.float64], reference: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return means and half-widths of 95% bands of several curves that are to be compared with one of them.
 
-    Bands of curves that are to be compared must show the spread of the comparison, not that of the seeds, which move
-    all curves together. So each seed's mean over the curves is replaced by the mean over all seeds, and the variance is
-    scaled up for the degree of freedom that this costs (Cousineau 2005, Morey 2008).
+    Bands must show the spread of the comparison, not that of the seeds, which move all curves together. So the band of
+    a curve is the interval of its difference from the reference, taken seed by seed: where the reference's mean lies
+    outside it, the two differ. The reference has the plain interval of its own mean.
 
     Args:
         values: (curves, seeds, places); NaN where a curve has no value.
+        reference: index of the curve that the others are compared with.
 
     Returns:
         Two arrays (curves, places); half-widths are 0 where there is one seed.
     """
-    curves, seeds, _ = values.shape
+    seeds = values.shape[1]
     means = values.mean(axis=1)
     if seeds < 2:
         return means, np.zeros_like(means)
-    if curves > 1:
-        shared = values.mean(axis=0, keepdims=True)
-        values = values - shared + shared.mean(axis=1, keepdims=True)
-    spread = values.std(axis=1, ddof=1) * (math.sqrt(curves / (curves - 1)) if curves > 1 else 1.0)
-    return means, quantile(seeds) * spread / math.sqrt(seeds)
+    differences = values - values[reference]
+    differences[reference] = values[reference]
+    return means, quantile(seeds) * differences.std(axis=1, ddof=1) / math.sqrt(seeds)

@@ -151,7 +151,7 @@ def _thousand(results: Results) -> list[Verdict]:
     kinds = {row["binding"] for row in results.rows if row["label"] == "N = 1000"}
     return [
         Verdict(
-            claim="At ε = 1 per round a thousand devices leave a signal, a hundred do not",
+            claim="At ε = 1 per round a thousand devices learn what a hundred cannot",
             figure="thousand",
             comparison="N = 1000 − N = 100",
             effect=_difference(results, "N = 1000", "N = 100"),

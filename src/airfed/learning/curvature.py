@@ -6,7 +6,8 @@ For estimating the constants of the bounds; training never comes here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -55,10 +56,11 @@ class Loss:
         """Return L(w) and ∇L(w), the regulariser (λ/2)‖w‖² included."""
         point = torch.tensor(parameters, dtype=self.dtype, requires_grad=True)
         total, gradient = 0.0, torch.zeros_like(point)
-        for images, labels in self._pieces():
-            loss = self._loss(point, images, labels)
-            gradient += torch.autograd.grad(loss, point)[0]
-            total += loss.item()
+        with _one_thread():
+            for images, labels in self._pieces():
+                loss = self._loss(point, images, labels)
+                gradient += torch.autograd.grad(loss, point)[0]
+                total += loss.item()
         value = total + 0.5 * self.l2 * float(np.dot(parameters, parameters))
         return value, gradient.double().numpy() + self.l2 * parameters
 
@@ -67,9 +69,10 @@ class Loss:
         point = torch.tensor(parameters, dtype=self.dtype, requires_grad=True)
         along = torch.tensor(direction, dtype=self.dtype)
         product = torch.zeros_like(point)
-        for images, labels in self._pieces():
-            gradient = torch.autograd.grad(self._loss(point, images, labels), point, create_graph=True)[0]
-            product += torch.autograd.grad(torch.dot(gradient, along), point)[0]
+        with _one_thread():
+            for images, labels in self._pieces():
+                gradient = torch.autograd.grad(self._loss(point, images, labels), point, create_graph=True)[0]
+                product += torch.autograd.grad(torch.dot(gradient, along), point)[0]
         return np.asarray(product.double().numpy() + self.l2 * direction)
 
     def _loss(self, point: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -82,6 +85,17 @@ class Loss:
 
     def _pieces(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return list(zip(torch.split(self.images, _PIECE), torch.split(self.labels, _PIECE), strict=True))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch to one thread: the pieces are small, and on a busy machine its threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def spectral_norm(
