@@ -25,9 +25,11 @@ $(VENV)/airfed.stamp: $(VENV)/packages.stamp $(SOURCES) README.md
 
 demo: setup
 	$(BIN)/airfed compare examples/paper.toml
+	$(BIN)/airfed sweep examples/demo.toml --out out/demo --plot out/demo/demo.png
+	$(BIN)/airfed report out/demo/runs/* --out out/demo/report.html
 
 test: setup
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -m "slow or not slow" -n 2 --dist loadfile
 
 quick: setup
 	$(BIN)/python -m pytest

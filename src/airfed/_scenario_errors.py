@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -16,7 +17,6 @@ _TYPES = {
     "string_type": "a text in quotes",
     "bool_type": "true or false",
     "list_type": "a list",
-    "finite_number": "a finite number",
     "model_type": "a table",
     "model_attributes_type": "a table",
     "dict_type": "a table",
@@ -27,6 +27,7 @@ _RELATIONS = {
     "less_than": ("<", "lt"),
     "less_than_equal": ("<=", "le"),
 }
+_LONGEST = 60  # characters of a bad value that are shown
 
 
 class ScenarioError(ValueError):
@@ -40,13 +41,16 @@ def sentence(error: ValidationError, root: type[BaseModel]) -> str:
     if unknown:  # a misspelt key is also a missing one: the misspelling is the better news
         return _explain(unknown[0], root)
     # "A number or a list of numbers": the complaint about an entry says more than the one about the whole.
-    return _explain(max(details, key=lambda item: isinstance(item["loc"][-1], int)), root)
+    return _explain(
+        max(details, key=lambda item: (isinstance(item["loc"][-1], int), item["type"] == "too_short")), root
+    )
 
 
 def _explain(item: ErrorDetails, root: type[BaseModel]) -> str:
     model, key = _locate(item["loc"], root)
     kind, value, context = item["type"], item["input"], item.get("ctx", {})
-    shown = "NaN" if value != value else repr(value)
+    shown = "NaN" if isinstance(value, float) and math.isnan(value) else _shorten(value)
+    ranges = _field_ranges(model, key)
     if kind == "extra_forbidden":
         close = difflib.get_close_matches(str(item["loc"][-1]), _keys(model), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(_keys(model))}."
@@ -60,9 +64,9 @@ def _explain(item: ErrorDetails, root: type[BaseModel]) -> str:
         return f"Expected {key}.model to be one of {context['expected_tags']}; got {context['tag']!r}."
     if kind in _RELATIONS:
         relation, bound = _RELATIONS[kind]
-        field = model.model_fields.get(str(item["loc"][-1]))
-        ranges = _ranges(field.metadata) if field else []
-        return f"Expected {key}={shown} {' and '.join(ranges) or f'{relation} {context[bound]:g}'}."
+        return f"Expected {key}={shown} {ranges or f'{relation} {context[bound]:g}'}."
+    if kind == "finite_number":
+        return f"Expected {key}={shown} {ranges}{' and ' if ranges else ''}finite."
     if kind == "literal_error":
         return f"Expected {key} to be one of {context['expected'].replace(' or ', ', ')}; got {shown}."
     if kind == "too_short":
@@ -72,8 +76,13 @@ def _explain(item: ErrorDetails, root: type[BaseModel]) -> str:
         return text if text.startswith("Expected") else f"Bad {key}={shown}: {text}."
     expected = _TYPES.get(kind)
     if expected is not None:
-        return f"Expected {key} to be {expected}, got {shown}."
+        return f"Expected {key} to be {' '.join([expected, ranges]).strip()}, got {shown}."
     return f"Bad {key}={shown}: {item['msg']}."
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _locate(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[type[BaseModel], str]:
@@ -115,9 +124,24 @@ def _expectation(model: type[BaseModel], key: str) -> str:
     field = model.model_fields.get(key)
     if field is None or _models(field.annotation):
         return "a table"
+    if get_origin(field.annotation) is list:
+        return " ".join(["a list of numbers", _field_ranges(model, key)]).strip()
     text = str(field.annotation)
     kind = "a whole number" if "int" in text else "a number" if "float" in text else "a text in quotes"
-    return " ".join([kind, " and ".join(_ranges(field.metadata))]).strip()
+    return " ".join([kind, _field_ranges(model, key)]).strip()
+
+
+def _field_ranges(model: type[BaseModel], key: str) -> str:
+    """The range of the key's last part, as in "> 0 and < 1"; entries of a list share their list's."""
+    field = model.model_fields.get(key.split(".")[-1].split("[")[0])
+    return "" if field is None else " and ".join(_ranges(field.metadata) or _nested_ranges(field.annotation))
+
+
+def _nested_ranges(annotation: Any) -> list[str]:
+    for argument in get_args(annotation):
+        if found := _ranges(getattr(argument, "__metadata__", ())) or _nested_ranges(argument):
+            return found
+    return []
 
 
 def _ranges(metadata: Iterable[Any]) -> list[str]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+SMALLEST: Final = 1e-150  # what is squared somewhere must stay a normal number
+LARGEST: Final = 1e150
+LARGEST_INTEGER: Final = 2**53  # float64 knows every whole number up to here
 
 
 def number(**named: Any) -> None:
@@ -15,7 +19,13 @@ def number(**named: Any) -> None:
     for name, value in named.items():
         if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
             raise ValueError(f"Expected {name} to be a number, got {value!r}.")
-        if math.isnan(value):
+        try:
+            nan = math.isnan(value)
+        except OverflowError:  # a whole number of more than 308 digits
+            raise ValueError(
+                f"Expected {name} to be a number that float64 can hold, got one out of its range."
+            ) from None
+        if nan:
             raise ValueError(f"Expected {name} to be a number, got NaN.")
 
 
@@ -25,6 +35,14 @@ def positive(**named: Any) -> None:
     for name, value in named.items():
         if not 0 < value < math.inf:
             raise ValueError(f"Expected {name}={value!r} > 0 and finite.")
+
+
+def squarable(**named: Any) -> None:
+    """Raise unless every value is a number between 1e-150 and 1e150: positive, and so is its square."""
+    positive(**named)
+    for name, value in named.items():
+        if not SMALLEST <= float(value) <= LARGEST:
+            raise ValueError(f"Expected {name}={value!r} between {SMALLEST:g} and {LARGEST:g}.")
 
 
 def non_negative(**named: Any) -> None:
@@ -43,13 +61,24 @@ def fraction(**named: Any) -> None:
             raise ValueError(f"Expected 0 < {name}={value!r} < 1.")
 
 
-def positive_integer(**named: Any) -> None:
-    """Raise unless every value is a whole number of at least 1."""
+def whole(**named: Any) -> None:
+    """Raise unless every value is a whole number (not a bool) of at least 0."""
     for name, value in named.items():
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
             raise ValueError(f"Expected {name} to be a whole number, got {value!r}.")
-        if value < 1:
+        if int(value) < 0:
+            raise ValueError(f"Expected {name}={value!r} >= 0.")
+
+
+def positive_integer(**named: Any) -> None:
+    """Raise unless every value is a whole number from 1 to 2⁵³."""
+    for name, value in named.items():
+        if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+            raise ValueError(f"Expected {name} to be a whole number, got {value!r}.")
+        if int(value) < 1:
             raise ValueError(f"Expected {name}={value!r} >= 1.")
+        if int(value) > LARGEST_INTEGER:
+            raise ValueError(f"Expected {name} <= 2**53, got a number of {int(value).bit_length()} bits.")
 
 
 def one_of(choices: tuple[str, ...], **named: Any) -> None:
@@ -66,8 +95,12 @@ def vector(*, minimum: float, strict: bool, **named: ArrayLike) -> NDArray[np.fl
     """
     ((name, value),) = named.items()
     try:
-        array = np.array(value, dtype=np.float64, order="C")
-    except (TypeError, ValueError) as error:
+        given = np.asarray(value)
+        # NumPy would read texts, truth values and the real part of complex numbers as numbers.
+        if given.size and given.dtype.kind not in "iufO":
+            raise TypeError(f"got {given.dtype} entries")
+        array = np.array(given, dtype=np.float64, order="C")
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"Expected {name} to be a list of numbers; {error}.") from None
     if array.ndim != 1:
         raise ValueError(f"Expected {name} to be a flat list of numbers, got shape {array.shape}.")

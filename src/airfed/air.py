@@ -27,6 +27,8 @@ Vector = NDArray[np.float64]
 CLIP_MARGIN: Final = 2.0**-20
 # Norms beyond this multiple of ϖ count as this much in their mean (a diverging device must not swamp it).
 _LONGEST_NORM: Final = 2.0**20
+# Squares of entries below this may vanish in float64.
+_TINY: Final = 2.0**-500
 
 
 def clip(updates: ArrayLike, clip_norm: float) -> tuple[Vector, Vector]:
@@ -47,23 +49,52 @@ def clip(updates: ArrayLike, clip_norm: float) -> tuple[Vector, Vector]:
     """
     _validate.positive(clip_norm=clip_norm)
     rows = np.array(updates, dtype=np.float64, order="C", ndmin=2)
-    with np.errstate(over="ignore", invalid="ignore"):
-        norms = np.sqrt(np.add.reduce(np.square(rows), axis=1))
-    for index in np.flatnonzero(~np.isfinite(norms)):  # rare: a bad row, or squares that overflow
-        norms[index] = _careful_norm(rows[index])
-    rows[np.isnan(norms)] = 0.0
     limit = clip_norm * (1.0 - CLIP_MARGIN)
-    with np.errstate(invalid="ignore"):
-        long = norms > limit
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        norms = np.sqrt(np.add.reduce(np.square(rows), axis=1))
+    odd = ~((norms > _TINY) & (norms < math.inf))  # rare: bad rows, and squares that overflow or vanish
+    long = (norms > limit) & ~odd
     rows[long] *= (limit / norms[long])[:, None]
+    for index in np.flatnonzero(odd):
+        norms[index] = _clip_carefully(rows[index], limit)
     return rows, norms
 
 
-def _careful_norm(row: Vector) -> float:
-    largest = float(np.max(np.abs(row)))
+def _clip_carefully(row: Vector, limit: float) -> float:
+    """Clip one row in place and return its norm, whatever its entries are."""
+    largest = float(np.max(np.abs(row), initial=0.0))
     if not math.isfinite(largest):
+        row[:] = 0.0
         return math.nan
-    return largest * float(np.sqrt(np.sum(np.square(row / largest))))
+    if largest == 0.0:
+        return 0.0
+    unit = row / largest
+    relative = math.sqrt(_squared_norm(unit))
+    if largest * relative > limit:
+        row[:] = unit / relative * limit
+    return largest * relative
+
+
+def precode(updates: ArrayLike, *, clip_norm: float, amplitude: ArrayLike) -> tuple[Vector, Vector]:
+    """Return (signals, norms): what devices transmit for their updates, and the norms before clipping.
+
+    x_k = √(φ_k P_k)/ϖ · g_k with ‖g_k‖ ≤ ϖ. The phase correction e^{−jψ̂_k} is left to the radio: it is undone by the
+    channel and is part of `Air.coefficient`.
+
+    Args:
+        updates: g_k, (m, d).
+        clip_norm: ϖ.
+        amplitude: √(φ_k P_k) [√W], one for all or one per row.
+
+    >>> precode([[3.0, 4.0]], clip_norm=1.0, amplitude=2.0)[0].round(5)
+    array([[1.2, 1.6]])
+
+    Implements [Yan23, (6)].
+    """
+    rows, norms = clip(updates, clip_norm)
+    scale = np.broadcast_to(np.asarray(amplitude, dtype=np.float64) / clip_norm, norms.shape)
+    rows *= scale[:, None]  # [Yan23, (6)]
+    return rows, norms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,8 +141,10 @@ class Air:
         clip_norm = plan.problem.learning.clip_norm
         gain = fleet.gain[chosen]
         psi = np.zeros(chosen.size) if phase is None else np.asarray(phase, dtype=np.float64)[chosen]
-        # √(φ_k P_k): inverts the channel [Yan23, (14)], or does not scale at all
-        amplitude = plan.alignment / gain if aligned else np.sqrt(fleet.peak_power[chosen])
+        # √(φ_k P_k): inverts the channel [Yan23, (14)], or does not scale at all. No device exceeds its peak power; one
+        # that a plan asks for more (a printed policy may) arrives weaker than the others.
+        peak = np.sqrt(fleet.peak_power[chosen])
+        amplitude = np.minimum(plan.alignment / gain, peak) if aligned else peak
         known = gain * np.exp(1j * psi)
         true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
         coefficient = true * np.exp(-1j * psi) * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
@@ -124,6 +157,24 @@ class Air:
             coefficient=coefficient,
             noise_std=plan.problem.link.noise_std,
         )
+
+    def slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the positions of devices among the scheduled ones.
+
+        Raises:
+            ValueError: a device is not scheduled.
+        """
+        slots = np.searchsorted(self.scheduled, devices)
+        inside = slots < self.scheduled.size
+        if not inside.all() or np.any(self.scheduled[slots] != devices):
+            raise ValueError("Expected updates of scheduled devices only.")
+        return slots
+
+    def undo_precoding(self, devices: NDArray[np.intp], signals: ArrayLike) -> Vector:
+        """Return the updates that devices have precoded into the given signals, (m, d); the inverse of `precode`."""
+        scale = self.clip_norm / self.transmit_amplitude[self.slots(devices)]
+        with np.errstate(over="ignore", invalid="ignore"):  # from a faulty device; `clip` refuses the row
+            return np.asarray(signals, dtype=np.float64) * scale[:, None]
 
     @property
     def largest_amplitude(self) -> float:
@@ -269,17 +320,17 @@ class Superposition:
         signal = self.signal.astype(np.float64) * self._quantum
         fading = 0.0
         if self.plain is not None:
-            fading = _norm((self.signal - self.plain).astype(np.float64) * self._quantum) / scale
+            fading = math.sqrt(_squared_norm((self.signal - self.plain).astype(np.float64) * self._quantum)) / scale
         received = signal + noise
-        noise_power = _square(noise)
+        noise_power = _squared_norm(noise)
         heard, usable, clipped, power, norms = (int(value) for value in self.tally)
         refused = self.heard & np.isnan(self.norms)
         return Reception(
             received=received,
             estimate=received / scale,
             fading_error=fading,
-            noise_error=_norm(noise) / scale,
-            signal_to_noise=_square(signal) / noise_power if noise_power else math.inf,
+            noise_error=math.sqrt(noise_power) / scale,
+            signal_to_noise=_squared_norm(signal) / noise_power if noise_power else math.inf,
             power=power * self._power_quantum,
             heard=heard,
             usable=usable,
@@ -293,10 +344,7 @@ class Superposition:
         )
 
     def _slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
-        slots = np.searchsorted(self.air.scheduled, devices)
-        inside = slots < self.air.scheduled.size
-        if not inside.all() or np.any(self.air.scheduled[slots] != devices):
-            raise ValueError("Expected updates of scheduled devices only.")
+        slots = self.air.slots(devices)
         if np.any(self.heard[slots]) or np.unique(slots).size != slots.size:
             raise ValueError("Expected each device to transmit at most once a round.")
         return slots
@@ -318,10 +366,5 @@ def _whole(values: Vector, quantum: float) -> int:
     return int(np.sum(np.rint(values / quantum).astype(np.int64)))
 
 
-def _square(vector: Vector) -> float:
-    """‖v‖², summed in an order that no thread count changes (BLAS's dot would not do)."""
-    return float(np.add.reduce(np.square(vector)))
-
-
-def _norm(vector: Vector) -> float:
-    return math.sqrt(_square(vector))
+def _squared_norm(vector: Vector) -> float:
+    return float(np.add.reduce(np.square(vector)))  # not np.dot: its last bits depend on the number of threads

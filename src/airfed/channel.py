@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -65,7 +66,7 @@ class Rician:
         direct = np.sqrt(self.k_factor / (self.k_factor + 1))
         spread = np.sqrt(0.5 / (self.k_factor + 1))
         real, imaginary = rng.normal(0.0, spread, (2, num_devices))
-        return self.scale * np.hypot(direct + real, imaginary)
+        return np.asarray(self.scale * np.hypot(direct + real, imaginary))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,17 +152,19 @@ class FromFile:
         """
         if not self.path.is_file():
             raise ValueError(f"Expected a file of gains at {self.path}; there is none.")
-        if self.path.suffix == ".npy":
+        if self.path.suffix.lower() == ".npy":
             return self._read_npy()
-        if self.path.suffix == ".csv":
+        if self.path.suffix.lower() == ".csv":
             return self._read_csv()
         raise ValueError(f"Expected gains in a .csv or .npy file, got {self.path.name}.")
 
     def _read_npy(self) -> NDArray[np.float64]:
         try:
-            array = np.load(self.path, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise ValueError(f"Expected a NumPy vector of gains in {self.path}; {error}.") from None
+            with self.path.open("rb") as stream:  # not np.load: it would also open an archive or a pickle
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+        except (ValueError, OSError, EOFError, MemoryError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise ValueError(f"Expected a NumPy vector of gains in {self.path}; {reason}.") from None
         if array.dtype.kind not in "fiu":
             raise ValueError(f"Expected numbers in {self.path}, got dtype {array.dtype}.")
         try:
@@ -171,33 +174,36 @@ class FromFile:
 
     def _read_csv(self) -> NDArray[np.float64]:
         try:
-            lines = self.path.read_text(encoding="utf-8-sig").splitlines()
+            text = self.path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             raise ValueError(f"Expected text in {self.path}, got binary data.") from None
+        lines = text.split("\n")  # reading has turned every kind of line end into this one
         while lines and not lines[-1].strip():
             lines.pop()
         if not lines:
             raise ValueError(f"Expected at least one gain in {self.path}, got an empty file.")
-        header = [cell.strip() for cell in next(csv.reader(lines[:1]))]
+        header = [cell.strip() for cell in _cells(lines[0])]
         named = not _is_number(header[0])
         if named and self.column not in header:
-            raise ValueError(f"Expected a column {self.column!r} in {self.path}; its header has {', '.join(header)}.")
+            found = textwrap.shorten(", ".join(header), 120, placeholder=" ...")
+            raise ValueError(f"Expected a column {self.column!r} in {self.path}; its header has {found!r}.")
         if not named and len(header) > 1:
             raise ValueError(f"Expected a header line in {self.path}: it has {len(header)} columns and no names.")
         index = header.index(self.column) if named else 0
         width, first = len(header), 1 if named else 0
-        cells = lines[first:] if width == 1 else [_cell(line, index, width) for line in lines[first:]]
+        plain = width == 1 and '"' not in text
+        cells = lines[first:] if plain else [_cell(line, index, width) for line in lines[first:]]
         if not cells:
             raise ValueError(f"Expected at least one gain in {self.path}, got only a header.")
-        try:
-            gains = np.array(cells, dtype=np.float64)
-        except ValueError:
-            gains = np.array([float(cell) if _is_number(cell) else np.nan for cell in cells])
+        if "_" in text:  # NumPy reads 1_000 as a thousand; other programs do not
+            cells = ["" if "_" in cell else cell for cell in cells]
+        gains = _numbers(cells)
         good = np.isfinite(gains) & (gains >= 0)
         if not good.all():
             bad = int(np.argmin(good))
             raise ValueError(
-                f"Expected a gain >= 0 in line {bad + first + 1} of {self.path}, got {cells[bad].strip()!r}."
+                f"Expected a gain >= 0 in line {bad + first + 1} of {self.path}, "
+                f"got {textwrap.shorten(lines[bad + first], 60, placeholder=' ...')!r}."
             )
         return gains
 
@@ -230,7 +236,7 @@ def true_channel(
     known = gain * np.exp(1j * phase)
     spread = np.sqrt(0.5 * nmse * np.mean(np.square(gain)))
     real, imaginary = rng.normal(0.0, 1.0, (2, gain.size))
-    return known + spread * (real + 1j * imaginary)
+    return np.asarray(known + spread * (real + 1j * imaginary))
 
 
 def _checked_count(gains: NDArray[np.float64], num_devices: int, source: str) -> NDArray[np.float64]:
@@ -240,8 +246,25 @@ def _checked_count(gains: NDArray[np.float64], num_devices: int, source: str) ->
 
 
 def _cell(line: str, index: int, width: int) -> str:
-    cells = next(csv.reader([line]), [])
+    cells = _cells(line)
     return cells[index] if len(cells) == width else ""
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of one line; an empty line has one empty cell."""
+    try:
+        return next(csv.reader([line]), []) or [""]
+    except csv.Error:  # a cell of more than 131,072 characters
+        return [line]
+
+
+def _numbers(cells: list[str]) -> NDArray[np.float64]:
+    """The cells as numbers, NaN where one is none; halving finds one bad cell among millions quickly."""
+    try:
+        return np.array(cells, dtype=np.float64)
+    except ValueError:
+        half = len(cells) // 2
+        return np.concatenate([_numbers(cells[:half]), _numbers(cells[half:])]) if half else np.array([np.nan])
 
 
 def _is_number(text: str) -> bool:

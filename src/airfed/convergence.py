@@ -144,14 +144,14 @@ def convex_gap(
     >>> bound.participation, bound.local_drift
     (0.0, 0.0)
     """
-    offset = round_offsets(learning, np.array([rounds]))
-    scale = round_scales(learning, np.array([rounds]))
-    remaining = _remaining_gap(learning, np.array([rounds]))[0]
+    _check_rounds(learning.total_steps, rounds)
+    each = np.array([rounds])
+    scale = float(round_scales(learning, each)[0])
     return Bound(
-        initial_gap=float(remaining),
-        participation=float(scale[0] * participation_error(num_scheduled, num_devices)),
-        local_drift=float(offset[0] - remaining),
-        noise=float(scale[0] * noise_error(learning.dimension, noise_std, num_scheduled, alignment)),
+        initial_gap=float(remaining_gap(learning, each)[0]),
+        participation=scale * participation_error(num_scheduled, num_devices),
+        local_drift=float(_drift(learning, each)[0]),
+        noise=scale * noise_error(learning.dimension, noise_std, num_scheduled, alignment),
     )
 
 
@@ -160,7 +160,7 @@ def noise_free_gap(learning: Learning) -> float:
 
     Implements [Yan23, Cor 1].
     """
-    return float(_remaining_gap(learning, np.array([learning.total_steps]))[0])
+    return float(remaining_gap(learning, np.array([learning.total_steps]))[0])
 
 
 def mean_squared_gradient(
@@ -197,12 +197,16 @@ def round_scales(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.fl
 def round_offsets(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return η^I G + (ϖ²/ζ) Σ_i η^{I−1−i}(E_i−1)² for each I: the part of Theorem 1 that no schedule changes."""
     _check_rounds(learning.total_steps, int(np.max(rounds)))
+    return remaining_gap(learning, rounds) + _drift(learning, rounds)  # [Yan23, Thm 1]
+
+
+def _drift(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(ϖ²/ζ) Σ_i η^{I−1−i}(E_i−1)²: the sum of two geometric series, one per length of round."""
     short, longer = np.divmod(learning.total_steps, rounds)
     late = _shrinkage(learning, rounds - longer)  # the short rounds come last
-    early = _shrinkage(learning, rounds) - late
-    drift = late * (short - 1.0) ** 2 + early * np.square(short, dtype=np.float64)
+    early = _contracted(learning, rounds - longer) * _shrinkage(learning, longer)  # no difference of like numbers
     weight = learning.clip_norm**2 / learning.strong_convexity
-    return _remaining_gap(learning, rounds) + weight * drift  # [Yan23, Thm 1]
+    return np.asarray(weight * (late * (short - 1.0) ** 2 + early * np.square(short, dtype=np.float64)))
 
 
 def _shrinkage(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -213,8 +217,17 @@ def _shrinkage(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.floa
     return np.asarray(-np.expm1(rounds * math.log1p(-ratio)))
 
 
-def _remaining_gap(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.asarray(learning.initial_gap * np.power(learning.contraction, rounds.astype(np.float64)))
+def _contracted(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """η^n from ϱ/ζ itself: rounding η first would cost n·1e-16 where it is close to 1."""
+    ratio = learning.strong_convexity / learning.smoothness
+    if ratio == 1.0:
+        return np.where(rounds > 0, 0.0, 1.0)
+    return np.asarray(np.exp(rounds * math.log1p(-ratio)))
+
+
+def remaining_gap(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return η^I G for each I: what is left of the distance at the start."""
+    return np.asarray(learning.initial_gap * _contracted(learning, rounds))
 
 
 def _check_rounds(total_steps: int, rounds: int) -> None:

@@ -63,8 +63,9 @@ class SecureNoise:
 
     def draw(self, round_index: int, dimension: int, noise_std: float) -> Vector:
         """Return fresh noise."""
-        bits = np.frombuffer(os.urandom(8 * dimension), dtype=np.uint64) >> np.uint64(11)
-        uniform = (bits.astype(np.float64) + 0.5) * 2.0**-53  # strictly inside (0, 1)
+        # 52 bits: adding ½ is exact and the result strictly inside (0, 1); of 53 the largest would round to 1.
+        bits = np.frombuffer(os.urandom(8 * dimension), dtype=np.uint64) >> np.uint64(12)
+        uniform = (bits.astype(np.float64) + 0.5) * 2.0**-52
         normal: Vector = ndtri(uniform)
         return noise_std * normal
 

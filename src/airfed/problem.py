@@ -5,6 +5,7 @@ All values are checked on construction and frozen; arrays are float64 and read-o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,16 +23,24 @@ class InfeasibleError(ValueError):
     """No plan meets every limit; the message names the limit that cannot be met."""
 
 
+def _as_float(value: object, *names: str) -> None:
+    """Store the checked fields as float64: a float32 that came in would spread to every result."""
+    for name in names:
+        object.__setattr__(value, name, float(getattr(value, name)))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fleet:
     """The devices, as the receiver hears them.
 
     Args:
-        gain: |h_k|, the channel magnitude of each device; 0 marks a device that cannot be heard at all.
+        gain: |h_k|, the channel magnitude of each device, between 1e-150 and 1e150; 0 marks a device that cannot be
+            heard at all.
         peak_power: P_k [W], one number for all devices or one per device.
 
     Raises:
-        ValueError: a gain is negative or not finite, a peak power is not positive, or the lengths differ.
+        ValueError: a gain is negative, not finite or too small or large to square, a peak power is not positive, or
+            the lengths differ.
 
     >>> Fleet(gain=[0.2, 0.5], peak_power=1.0).num_devices
     2
@@ -42,6 +51,13 @@ class Fleet:
 
     def __init__(self, *, gain: ArrayLike, peak_power: ArrayLike) -> None:
         gains = _validate.vector(gain=gain, minimum=0.0, strict=False)
+        odd = (gains > 0) & (gains < _validate.SMALLEST) | (gains > _validate.LARGEST)
+        if odd.any():
+            first = int(np.argmax(odd))
+            raise ValueError(
+                f"Expected gain[{first}]={gains[first]} to be 0 or between "
+                f"{_validate.SMALLEST:g} and {_validate.LARGEST:g}."
+            )
         if np.ndim(peak_power) == 0:
             _validate.positive(peak_power=peak_power)
             powers = np.broadcast_to(np.float64(peak_power), gains.shape)  # type: ignore[arg-type]
@@ -72,15 +88,26 @@ class Link:
     Args:
         noise_std: σ, the standard deviation of the received noise *per real dimension*. A complex receiver
             with CN(0, s²) noise has σ = s/√2.
+        estimation_error: NMSE of the gains as the devices know them: E|h − ĥ|² over the mean of |ĥ|².
+        estimation_failure: β, the probability with which some device may arrive stronger than is accounted for.
+        trust_estimates: plan and account as if the estimates were exact (what the paper does). Where they are not, the
+            privacy claimed is not kept, and an audit says so.
 
     Raises:
-        ValueError: noise_std is not a positive finite number (without noise there is no privacy).
+        ValueError: noise_std is not a positive finite number (without noise there is no privacy), or another value is
+            out of range.
     """
 
     noise_std: float
+    estimation_error: float = 0.0
+    estimation_failure: float = 1e-6
+    trust_estimates: bool = False
 
     def __post_init__(self) -> None:
-        _validate.positive(noise_std=self.noise_std)
+        _validate.squarable(noise_std=self.noise_std)
+        _validate.non_negative(estimation_error=self.estimation_error)
+        _validate.fraction(estimation_failure=self.estimation_failure)
+        _as_float(self, "noise_std", "estimation_error", "estimation_failure")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +137,7 @@ class Learning:
 
     def __post_init__(self) -> None:
         _validate.positive_integer(dimension=self.dimension, total_steps=self.total_steps)
-        _validate.positive(
+        _validate.squarable(
             clip_norm=self.clip_norm,
             learning_rate=self.learning_rate,
             smoothness=self.smoothness,
@@ -119,6 +146,14 @@ class Learning:
         )
         if self.strong_convexity > self.smoothness:
             raise ValueError(f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}.")
+        if math.isinf(self.clip_norm**2 / self.strong_convexity):
+            raise ValueError(
+                f"Expected clip_norm={self.clip_norm!r} and strong_convexity={self.strong_convexity!r} "
+                "such that clip_norm²/strong_convexity is finite."
+            )
+        _as_float(self, "clip_norm", "learning_rate", "smoothness", "strong_convexity", "initial_gap")
+        for name in ("dimension", "total_steps"):
+            object.__setattr__(self, name, int(getattr(self, name)))
 
     @property
     def contraction(self) -> float:
@@ -154,6 +189,7 @@ class Budget:
     def __post_init__(self) -> None:
         _validate.positive(epsilon=self.epsilon, total_power=self.total_power)
         _validate.fraction(delta=self.delta)
+        _as_float(self, "epsilon", "delta", "total_power")
         _validate.one_of(("round", "total"), scope=self.scope)
         _validate.one_of(("classic", "exact"), formula=self.formula)
         _validate.one_of(("replace", "add_remove"), relation=self.relation)

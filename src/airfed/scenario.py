@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from airfed import channel, network, seeds
-from airfed._scenario_errors import ScenarioError, sentence
+from airfed._scenario_errors import ScenarioError as ScenarioError
+from airfed._scenario_errors import sentence
 from airfed._units import METRES, WATTS, in_si
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
 
 DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
     name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
 }
+
+_MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
 
 Watts = Annotated[float, BeforeValidator(in_si(WATTS)), Field(gt=0, allow_inf_nan=False)]
 Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_nan=False)]
@@ -40,13 +43,21 @@ class FleetSection(_Section):
     """[fleet]: how many devices, and their peak power."""
 
     num_devices: Count | None = None
-    peak_power: Watts | list[Watts]
+    peak_power: Watts | Annotated[list[Watts], Field(min_length=1)]
 
 
 class _ChannelSection(_Section):
     minimum: NonNegative = 0.0
     pin_minimum: bool = False
     estimation_error: NonNegative = 0.0
+    estimation_failure: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    trust_estimates: bool = False
+
+    @model_validator(mode="after")
+    def _check_minimum(self) -> Self:
+        if self.pin_minimum and self.minimum == 0:
+            raise ValueError("Expected channel.minimum > 0 with channel.pin_minimum = true: it is pinned to that.")
+        return self
 
     def build(self, folder: Path) -> channel.ChannelModel:
         raise AssertionError("every channel section builds its own model")
@@ -221,6 +232,7 @@ class RunSection(_Section):
     chunk: Count = 32
     evaluate_every: Count = 1
     checkpoint_every: Count = 1
+    record: Literal["full", "private"] = "full"
 
 
 class Scenario(_Section):
@@ -278,11 +290,19 @@ class Scenario(_Section):
             ScenarioError: the file of gains is bad or a length does not fit.
         """
         try:
+            if self.num_devices > _MOST_DEVICES:
+                raise MemoryError
             rng = seeds.stream(self.seed, "channel")
-            gains = self.channel.draw(self.num_devices, rng, self.folder)
+            with np.errstate(over="ignore"):  # an infinite gain is named below
+                gains = self.channel.draw(self.num_devices, rng, self.folder)
             return Problem(
                 fleet=Fleet(gain=gains, peak_power=self.fleet.peak_power),
-                link=Link(noise_std=self.link.noise_std),
+                link=Link(
+                    noise_std=self.link.noise_std,
+                    estimation_error=self.channel.estimation_error,
+                    estimation_failure=self.channel.estimation_failure,
+                    trust_estimates=self.channel.trust_estimates,
+                ),
                 learning=self.learning.build(self.dimension if dimension is None else dimension),
                 budget=self.budget.build(),
             )
@@ -290,6 +310,8 @@ class Scenario(_Section):
             raise
         except ValueError as error:
             raise ScenarioError(str(error)) from None
+        except MemoryError:
+            raise ScenarioError(f"Expected a fleet that fits into memory, got {self.num_devices} devices.") from None
 
     def override(self, changes: dict[str, Any]) -> Scenario:
         """Return the scenario with dotted keys changed, checked like a file: {"policy.rounds": 20}."""
@@ -306,6 +328,16 @@ class Scenario(_Section):
             else:
                 table[last] = value
         return parse(tables, folder=self.folder)
+
+    def anchored(self) -> Scenario:
+        """Return the scenario with the files it names by their full paths, so that it means the same elsewhere."""
+        changes: dict[str, Any] = {}
+        if isinstance(self.channel, FileChannel):
+            changes["channel.path"] = str((self.folder / self.channel.path).resolve())
+        data = self.folder / self.learning.dataset
+        if self.learning.dataset not in DATASET_SHAPES and data.exists():
+            changes["learning.dataset"] = str(data.resolve())
+        return self.override(changes) if changes else self
 
     def digest(self) -> str:
         """Return the SHA-256 of everything that shapes a result, less the policy.
@@ -333,18 +365,20 @@ def load(path: str | Path) -> Scenario:
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ScenarioError(
             f"Expected a scenario at {file}; there is no such file (airfed new {file} writes one)."
         ) from None
     except IsADirectoryError:
         raise ScenarioError(f"Expected a scenario file at {file}, got a folder.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"Cannot read {file}: {error}.") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"Expected a text in UTF-8 at {file}, got other data.") from None
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"Cannot read {file}: {getattr(error, 'strerror', error)}.") from None
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of too many digits and brackets too deep
         raise ScenarioError(f"{file}: not valid TOML: {error}.") from None
     try:
         return parse(tables, folder=file.parent)

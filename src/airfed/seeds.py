@@ -10,6 +10,8 @@ from typing import Final
 
 import numpy as np
 
+from airfed import _validate
+
 # The numbers are part of the file format of every record: never reuse or renumber one.
 _STREAMS: Final = {"data": 0, "channel": 1, "init": 2, "policy": 3, "noise": 4, "batch": 5, "phase": 6}
 
@@ -18,7 +20,7 @@ def stream(seed: int, name: str, *key: int) -> np.random.Generator:
     """Return the generator of the stream `name` under `seed`; `key` (say, round and device) names a sub-stream.
 
     Raises:
-        ValueError: the seed is negative or the stream is unknown.
+        ValueError: the seed is not a whole number of at least 0, or the stream is unknown.
 
     >>> stream(0, "channel").random() == stream(0, "channel").random()
     True
@@ -27,6 +29,5 @@ def stream(seed: int, name: str, *key: int) -> np.random.Generator:
     """
     if name not in _STREAMS:
         raise ValueError(f"Expected a stream out of {', '.join(_STREAMS)}; got {name!r}.")
-    if seed < 0:
-        raise ValueError(f"Expected seed={seed!r} >= 0.")
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAMS[name], *key))))
+    _validate.whole(seed=seed)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(_STREAMS[name], *key))))

@@ -20,6 +20,7 @@ model = "rayleigh"               # fixed (gains = [...]), rayleigh, rician (k_fa
 scale = 1.0                      # root mean square of |h|
 minimum = 0.2                    # h_min: weaker gains are raised to it
 pin_minimum = true               # set the weakest device exactly to it, as the paper's figures do
+# estimation_error = 0.01        # NMSE of the gains as the devices know them; privacy then counts on it
 
 [link]
 noise_std = 0.1                  # σ per real dimension [√W]

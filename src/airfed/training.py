@@ -7,16 +7,16 @@ run is kept on disk and resumed is `airfed.execution`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import channel, planning, seeds
 from airfed.air import Air, Reception, Superposition
-from airfed.learning.engine import Engine
 from airfed.learning.task import Task, build_task
 from airfed.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
 from airfed.planning import Plan
@@ -24,18 +24,31 @@ from airfed.scenario import Scenario
 
 Parameters = NDArray[np.float32]
 
-# A round's noise must look like what the plan claims: 8 standard deviations of its empirical variance. At 10⁵ rounds a
-# healthy source raises a false alarm with probability below 1e-9.
-_NOISE_SIGMAS: Final = 8.0
-_NOISE_MIN_DIMENSION: Final = 1000
+# A round's noise must look like what the plan claims. A healthy source exceeds this with probability below 2e⁻³³ a
+# round (Chernoff, any d): no false alarm in 10⁵ rounds but with probability 1e-9. It is 8 standard deviations of the
+# empirical variance where d is large; half the σ is seen from d = 104 on.
+_NOISE_SURPRISE: Final = 33.0
 
 
 class Stopped(Exception):
     """Somebody asked for a stop in the middle of a round; the model is as it was before that round."""
 
 
+class NoiseFault(RuntimeError):
+    """The noise that privacy rests on is missing, or not what the plan claims."""
+
+
 class Diverged(ValueError):
     """Training produced something that is not a number."""
+
+
+class Trainer(Protocol):
+    """The part of an `Engine` that a round needs; the devices may be anywhere."""
+
+    def updates(
+        self, parameters: Parameters, devices: NDArray[np.intp], *, steps: int, round_index: int
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.floating[Any]]]]:
+        """Yield (devices, their updates), as `Engine.updates` does; devices that yield nothing are missing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,24 +84,29 @@ def prepare(scenario: Scenario) -> Setup:
     task = build_task(scenario)
     problem = scenario.problem(dimension=task.dimension)
     plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
-    gain = problem.fleet.gain
+    return Setup(
+        scenario=scenario,
+        plan=plan,
+        air=air_of(scenario, plan),
+        task=task,
+        noise=noise_source(scenario, problem.fleet.gain, task.data_digest),
+    )
+
+
+def air_of(scenario: Scenario, plan: Plan) -> Air:
+    """Return the air of a scenario's plan: phases and the true channel drawn from the seed."""
+    gain = plan.problem.fleet.gain
     phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, gain.size)
     true = channel.true_channel(
         gain, phase, nmse=scenario.channel.estimation_error, rng=seeds.stream(scenario.seed, "channel", 1)
     )
-    return Setup(
-        scenario=scenario,
-        plan=plan,
-        air=Air.from_plan(plan, channel=true, phase=phase),
-        task=task,
-        noise=_noise_source(scenario, gain, task.data_digest),
-    )
+    return Air.from_plan(plan, channel=true, phase=phase)
 
 
 def federated_averaging(
     plan: Plan,
     air: Air,
-    engine: Engine,
+    engine: Trainer,
     noise: NoiseSource,
     *,
     parameters: Parameters,
@@ -114,6 +132,7 @@ def federated_averaging(
 
     Raises:
         Stopped: `stop` said so.
+        NoiseFault: the noise drawn is not what the plan claims.
         Diverged: every update of a round, or the model, is not a number.
 
     Implements [Yan23, Algorithm 2], second half.
@@ -135,13 +154,15 @@ def federated_averaging(
         reception = superposition.receive(received)  # [Yan23, (12)]
         if reception.usable == 0:
             raise Diverged(f"Round {index}: no device sent a usable update (all are NaN, Inf or missing).")
-        parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
+        with np.errstate(over="ignore"):  # what no longer fits float32 becomes Inf, and is reported
+            parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
         if not np.isfinite(parameters).all():
             raise Diverged(f"Round {index}: the model is no longer finite; try a smaller learning_rate.")
         yield Round(index=index, steps=plan.local_steps[index], parameters=parameters, reception=reception)
 
 
-def _noise_source(scenario: Scenario, gain: NDArray[np.float64], data_digest: str) -> NoiseSource:
+def noise_source(scenario: Scenario, gain: NDArray[np.float64], data_digest: str) -> NoiseSource:
+    """Return the receiver's noise: keyed by seed, scenario, gains and data, or fresh from the operating system."""
     if scenario.link.noise_source == "secure":
         return SecureNoise()
     world = hashlib.sha256(scenario.digest().encode() + gain.tobytes()).hexdigest()
@@ -151,11 +172,11 @@ def _noise_source(scenario: Scenario, gain: NDArray[np.float64], data_digest: st
 def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
     """Raise where the noise that privacy rests on is missing or of another size than planned."""
     dimension = noise.size
-    variance = float(np.dot(noise, noise)) / dimension / noise_std**2
-    tolerance = _NOISE_SIGMAS * np.sqrt(2.0 / dimension)
+    variance = float(np.add.reduce(np.square(noise / noise_std))) / dimension
     if not np.all(np.isfinite(noise)) or variance == 0.0:
-        raise RuntimeError("The receiver's noise is missing: nothing would be private.")
-    if dimension >= _NOISE_MIN_DIMENSION and abs(variance - 1.0) > tolerance:
-        raise RuntimeError(
+        raise NoiseFault("The receiver's noise is missing: nothing would be private.")
+    # d·variance is χ² with d degrees of freedom: P(as far off as v, on that side) ≤ exp(−(d/2)(v − 1 − ln v)).
+    if dimension / 2 * (variance - 1.0 - math.log(variance)) > _NOISE_SURPRISE:
+        raise NoiseFault(
             f"The receiver's noise has {variance:.4f} times the variance that the plan claims: no ε would hold."
         )

@@ -119,9 +119,7 @@ def test_the_hash_sees_one_changed_pixel_or_label(tmp_path):
 def test_npz_images_of_every_layout(tmp_path, shape, expected):
     images = np.random.default_rng(1).random(shape)
     labels = np.array([[0], [1], [2], [1]])
-    np.savez(
-        tmp_path / "x.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels
-    )
+    np.savez(tmp_path / "x.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
     loaded = load(tmp_path / "x.npz")
     assert loaded.image_shape == expected
     assert loaded.train_images.flags.c_contiguous
@@ -321,9 +319,7 @@ def test_a_missing_array_or_file_is_named(tmp_path):
 def test_a_data_set_not_fetched_says_how_to_get_it(tmp_path, monkeypatch):
     with pytest.raises(DataError) as caught:
         load("mnist", data_dir=tmp_path)
-    assert (
-        str(caught.value) == f"Data set 'mnist' is not in {tmp_path}. Fetch it with: airfed data fetch mnist"
-    )
+    assert str(caught.value) == f"Data set 'mnist' is not in {tmp_path}. Fetch it with: airfed data fetch mnist"
     monkeypatch.setenv("AIRFED_DATA", str(tmp_path / "env"))
     with pytest.raises(DataError, match="env"):
         load("fashion-mnist")

@@ -121,9 +121,7 @@ def test_the_debian_package_gives_fashion_mnist(tmp_path, small, monkeypatch):
         if command[0] == "apt-get":
             (cwd / "x.deb").write_bytes(b"deb")
         else:
-            files = {
-                f"./nonexistent/fashion-mnist/{IDX_FILES[k]}.gz": gzip.compress(v) for k, v in small.items()
-            }
+            files = {f"./nonexistent/fashion-mnist/{IDX_FILES[k]}.gz": gzip.compress(v) for k, v in small.items()}
             stdout.write(tarball({"./usr/x": b"", **files}, packed=False))
         return subprocess.CompletedProcess(command, 0, b"", b"")
 

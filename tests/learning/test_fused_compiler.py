@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -143,26 +142,24 @@ assert "numba" not in sys.modules
 """
 
 
-def test_a_warm_start_is_quick_and_does_not_import_numba(code):
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-        times.append(time.perf_counter() - start)
-        assert run.stderr == ""
-    assert min(times) < 1.0
+def processor_seconds(environment=None):
+    """Run PROGRAM in a fresh process; what it says, and the processor time that it and its children take."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return run.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_a_warm_start_takes_less_than_a_second_and_does_not_import_numba(code):
+    starts = [processor_seconds() for _ in range(3)]  # processor time: the machine may be busy with other things
+    assert [message for message, _ in starts] == [""] * 3
+    assert min(seconds for _, seconds in starts) < 1.0
 
 
 @pytest.mark.slow
-def test_a_cold_start_takes_less_than_20_seconds_of_processor_time(tmp_path):
-    import resource
-
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = os.environ | {"AIRFED_CACHE_DIR": str(tmp_path)}
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert compiler.MESSAGE in run.stderr
+def test_a_cold_start_takes_less_than_20_seconds(tmp_path):
+    message, seconds = processor_seconds(os.environ | {"AIRFED_CACHE_DIR": str(tmp_path)})
+    assert compiler.MESSAGE in message
     assert len(list(tmp_path.glob("fused-*.o"))) == 1
-    assert after.ru_utime - before.ru_utime < 20
+    assert seconds < 20

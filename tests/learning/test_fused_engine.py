@@ -66,9 +66,7 @@ def test_mini_batches_differ_between_rounds_and_seeds_but_not_between_calls():
     images, labels, shards, parameters = data()
 
     def updates(seed, round_index):
-        with FusedEngine(
-            NETWORK, images, labels, shards, learning_rate=0.1, batch_size=4, seed=seed
-        ) as engine:
+        with FusedEngine(NETWORK, images, labels, shards, learning_rate=0.1, batch_size=4, seed=seed) as engine:
             return collect(engine.updates(parameters, [3], steps=1, round_index=round_index))[1]
 
     np.testing.assert_array_equal(updates(0, 1), updates(0, 1))

@@ -55,9 +55,7 @@ def relative_error(found, expected):
 def one_update(network, parameters, images, labels, **options):
     steps = options.pop("steps", 1)
     shards = np.arange(len(images))[None]
-    with FusedEngine(
-        network, images, labels, shards, **{"learning_rate": 0.1, "threads": 1} | options
-    ) as engine:
+    with FusedEngine(network, images, labels, shards, **{"learning_rate": 0.1, "threads": 1} | options) as engine:
         ((devices, updates),) = engine.updates(parameters, [0], steps=steps, round_index=0)
     assert devices.tolist() == [0]
     return updates[0]
@@ -85,9 +83,7 @@ def networks(draw):
 
 
 @given(networks(), st.integers(1, 20), st.integers(0, 2**32 - 1))
-@settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
-)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
 def test_gradient_and_loss_match_float64_autograd(network, batch, seed):
     rng = np.random.default_rng(seed)
     images = rng.normal(size=(batch, *network.input_shape)).astype(np.float32)
@@ -110,9 +106,7 @@ def test_local_steps_follow_the_same_path_as_float64(name, batch_size):
     images = rng.random((40, 1, 28, 28), np.float32)
     labels = rng.integers(0, 10, 40)
     parameters = network.initial_parameters(rng)
-    found = one_update(
-        network, parameters, images, labels, steps=3, learning_rate=0.05, batch_size=batch_size, seed=7
-    )
+    found = one_update(network, parameters, images, labels, steps=3, learning_rate=0.05, batch_size=batch_size, seed=7)
     w, total, draws = parameters.astype(np.float64), 0.0, stream(7, "batch", 0, 0)
     for _ in range(3):
         batch = np.arange(40) if batch_size is None else draws.choice(40, batch_size, replace=False)
@@ -125,9 +119,7 @@ def test_ties_in_max_pooling_go_to_the_first_maximum_as_in_pytorch():
     network = Network(input_shape=(2, 11, 14), convolutions=((5, 2), (3, 2)), classes=4)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 2, (9, 2, 11, 14)).astype(np.float32)
-    parameters = rng.integers(-1, 2, network.dimension).astype(
-        np.float32
-    )  # every sum is exact, most are tied
+    parameters = rng.integers(-1, 2, network.dimension).astype(np.float32)  # every sum is exact, most are tied
     parameters[-network.tensors[-2].size - 4 :] /= 64  # ... but the softmax is not saturated
     labels = rng.integers(0, 4, 9)
     oracle = Oracle(network, parameters, images, labels)
@@ -150,6 +142,18 @@ def test_what_is_not_finite_never_becomes_finite(bad, name, where):
             assert not np.isfinite(engine.evaluate(parameters, images, labels)[0])
         target[place] = before
     assert np.isfinite(one_update(network, parameters, images, labels)).all()
+
+
+@pytest.mark.parametrize("where", ["images", "parameters"])
+def test_a_relu_does_not_hide_an_infinity(where):
+    network = Network(input_shape=(1, 6, 6), convolutions=((1, 3),), classes=3)
+    images, parameters = np.ones((2, 1, 6, 6), np.float32), np.full(network.dimension, -0.1, np.float32)
+    parameters[9] = 2.0  # the bias: outputs are alive, and -inf at one would lose against its neighbours
+    if where == "images":
+        images[1, 0, 0, 0] = np.inf
+    else:
+        parameters[0] = -np.inf  # no output is alive
+    assert np.isnan(one_update(network, parameters, images, np.array([0, 1]))).all()
 
 
 def test_overflow_inside_the_network_reaches_the_update():

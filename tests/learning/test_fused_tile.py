@@ -27,7 +27,8 @@ def _all(a, b, g, where, out, pooled, places, values, listed):
     tile.store(tile.rectify(t), out, 192, 16)
     tile.store(tile.transpose(tile.load(8, 1, 8, a, 0, 9)), out, 224, 8)
     tile.pool(g, 0, 20, pooled, places, 0, np.int32(5), np.int32(9))
-    n = tile.compress(tile.load(1, 1, 8, b, 0, zero), 7, where, 2, np.int32(100), values, listed, 1)
+    first = tile.keep_first(tile.load(1, 1, 8, b, 0, zero), 7)
+    n = tile.compress(first, where, 2, np.int32(100), values, listed, 1)
     return tile.total(t), n
 
 

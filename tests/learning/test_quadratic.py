@@ -73,9 +73,7 @@ def test_updates_are_the_sum_of_the_local_gradients(curvature, steps):
         gradient = a * (w - b)
         total += gradient
         w -= 0.3 * gradient
-    ((order, updates),) = QuadraticEngine(t, learning_rate=0.3).updates(
-        start, devices, steps=steps, round_index=0
-    )
+    ((order, updates),) = QuadraticEngine(t, learning_rate=0.3).updates(start, devices, steps=steps, round_index=0)
     assert order.tolist() == devices.tolist()
     assert updates.dtype == np.float32
     assert np.allclose(updates, total, rtol=1e-6)

@@ -57,12 +57,8 @@ def test_logistic_updates_agree_with_the_gradient_by_hand(batch_size):
             rng = stream(7, "batch", 2, int(k))
             w, total = w0.astype(float), np.zeros(111)
             for _ in range(3):
-                pick = (
-                    shards[k] if batch_size is None else shards[k][rng.choice(8, batch_size, replace=False)]
-                )
-                gradient = softmax_gradient(
-                    w, images[pick].reshape(len(pick), 36).astype(float), labels[pick], 0.01
-                )
+                pick = shards[k] if batch_size is None else shards[k][rng.choice(8, batch_size, replace=False)]
+                gradient = softmax_gradient(w, images[pick].reshape(len(pick), 36).astype(float), labels[pick], 0.01)
                 total += gradient
                 w -= 0.2 * gradient
             assert np.allclose(update, total, rtol=1e-6, atol=1e-7)
@@ -125,8 +121,6 @@ def test_float32_is_close_to_float64():
     results = []
     for dtype in (torch.float32, torch.float64):
         engine = ReferenceEngine(CNN, images, labels, shards, learning_rate=0.1, dtype=dtype)
-        results.append(
-            np.concatenate([u for _, u in engine.updates(w, np.arange(6), steps=5, round_index=0)])
-        )
+        results.append(np.concatenate([u for _, u in engine.updates(w, np.arange(6), steps=5, round_index=0)]))
     assert np.allclose(*results, atol=5e-6)
     assert not np.array_equal(*results)

@@ -42,9 +42,7 @@ def small(images=60, devices=10, classes=4):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (images, 16, 16), np.uint8)
     labels = np.arange(images) % classes
-    data = dataset(
-        "s", train_images=pixels, train_labels=labels, test_images=pixels[:9], test_labels=labels[:9]
-    )
+    data = dataset("s", train_images=pixels, train_labels=labels, test_images=pixels[:9], test_labels=labels[:9])
     return data, partition(labels, devices, rng=rng)
 
 
@@ -53,9 +51,7 @@ def tiny(name="mlp", classes=4):
 
 
 def gather(engine, parameters, devices, *, steps=2, round_index=0):
-    orders, rows = zip(
-        *engine.updates(parameters, devices, steps=steps, round_index=round_index), strict=True
-    )
+    orders, rows = zip(*engine.updates(parameters, devices, steps=steps, round_index=round_index), strict=True)
     assert np.array_equal(np.concatenate(orders), devices)
     return np.concatenate(rows)
 
@@ -108,9 +104,7 @@ def test_bits_do_not_depend_on_chunks_workers_order_or_torchs_own_threads(batch_
         )  # fmt: skip
         devices = np.random.default_rng(chunk).permutation(10)
         rows = gather(engine, start, devices, steps=3)
-        results.append(
-            (rows[np.argsort(devices)], engine.evaluate(start, data.train_images, data.train_labels))
-        )
+        results.append((rows[np.argsort(devices)], engine.evaluate(start, data.train_images, data.train_labels)))
         engine.close()
     torch.set_num_threads(before)
     for rows, measured in results[1:]:
@@ -152,9 +146,7 @@ def test_workers_compute_alone_and_the_caller_keeps_its_threads():
 def test_no_global_generator_is_touched():
     data, shards = small()
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    engine = TorchEngine(
-        tiny("cnn"), data.train_images, data.train_labels, shards, learning_rate=0.1, batch_size=2
-    )
+    engine = TorchEngine(tiny("cnn"), data.train_images, data.train_labels, shards, learning_rate=0.1, batch_size=2)
     gather(engine, initial_parameters(tiny("cnn"), 0), np.arange(10))
     engine.close()
     assert torch.equal(torch_state, torch.get_rng_state())
@@ -163,9 +155,7 @@ def test_no_global_generator_is_touched():
 
 def test_the_callers_arrays_stay_as_they_were_and_the_results_are_the_callers():
     data, shards = small()
-    engine = TorchEngine(
-        tiny(), data.train_images, data.train_labels, shards, learning_rate=0.1, chunk=2, threads=2
-    )
+    engine = TorchEngine(tiny(), data.train_images, data.train_labels, shards, learning_rate=0.1, chunk=2, threads=2)
     start = initial_parameters(tiny(), 0)
     kept = start.copy()
     expected = gather(engine, start, np.arange(10))
@@ -182,9 +172,7 @@ def test_the_callers_arrays_stay_as_they_were_and_the_results_are_the_callers():
 
 def test_memory_is_bounded_by_chunks(monkeypatch):
     data, shards = small()
-    engine = TorchEngine(
-        tiny(), data.train_images, data.train_labels, shards, learning_rate=0.1, chunk=2, threads=1
-    )
+    engine = TorchEngine(tiny(), data.train_images, data.train_labels, shards, learning_rate=0.1, chunk=2, threads=1)
     done = []
     update = TorchEngine._update
     monkeypatch.setattr(TorchEngine, "_update", lambda self, *a: (update(self, *a), done.append(a[1])))
@@ -228,9 +216,7 @@ def test_an_error_in_a_worker_reaches_the_caller_and_the_engine_survives():
             return self.inner(images.flatten(1))
 
     data, shards = small()
-    engine = TorchEngine(
-        Fragile(), data.train_images, data.train_labels, shards, learning_rate=0.1, threads=2
-    )
+    engine = TorchEngine(Fragile(), data.train_images, data.train_labels, shards, learning_rate=0.1, threads=2)
     start = np.zeros(engine.dimension, np.float32)
     Fragile.broken = True
     with pytest.raises(ZeroDivisionError, match="user's forward"):
@@ -367,9 +353,7 @@ def test_auto_takes_the_fused_engine_where_it_applies(monkeypatch):
     fake.FusedEngine = FusedEngine
     monkeypatch.setitem(sys.modules, "airfed.learning.fused", fake)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: fake)
-    engine = make_engine(
-        "auto", tiny(), data, shards, learning_rate=0.1, batch_size=2, seed=5, threads=2, chunk=9
-    )
+    engine = make_engine("auto", tiny(), data, shards, learning_rate=0.1, batch_size=2, seed=5, threads=2, chunk=9)
     assert engine.name == "fused"
     assert engine.given[1] is data.train_images
     assert engine.given[4] == {"learning_rate": 0.1, "batch_size": 2, "seed": 5, "threads": 2, "chunk": 9}
@@ -379,8 +363,6 @@ def test_an_engine_can_be_made_many_times_without_leaking_threads():
     data, shards = small()
     before = threading.active_count()
     for _ in range(5):
-        TorchEngine(
-            tiny(), data.train_images, data.train_labels, shards, learning_rate=0.1, threads=4
-        ).close()
+        TorchEngine(tiny(), data.train_images, data.train_labels, shards, learning_rate=0.1, threads=4).close()
     assert threading.active_count() == before
     assert torch_engine._find_device("cpu") == torch.device("cpu")

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from airfed import __version__
+from airfed.cli import account as account_commands
 from airfed.cli import calibrate as calibrate_commands
+from airfed.cli import explore as explore_command
 from airfed.cli import figures as figures_commands
 from airfed.cli import plan as plan_commands
+from airfed.cli import report as report_commands
 from airfed.cli import run as run_commands
 from airfed.cli import sweep as sweep_commands
 from airfed.problem import InfeasibleError
@@ -29,9 +32,13 @@ app.command(plan_commands.compare)
 app.command(plan_commands.new)
 app.command(run_commands.run)
 app.command(run_commands.data)
+app.command(report_commands.report)
+app.command(account_commands.ledger)
+app.command(account_commands.audit)
 app.command(sweep_commands.sweep)
 app.command(figures_commands.figures)
 app.command(calibrate_commands.calibrate)
+app.command(explore_command.explore)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("AIRFED_DEBUG"):
             raise
         return _fail(2, str(error))
+    except MemoryError:
+        return _fail(2, "Expected a problem that fits into memory; this one does not.")
     except KeyboardInterrupt:
         return _fail(130, "stopped.")
     return code if isinstance(code, int) else 0

@@ -72,7 +72,9 @@ def compare(
 ) -> int:
     """Show the policies side by side on one channel draw, with the distance of each to the optimum."""
     world = read(file, policy__rounds=rounds, seed=seed)
-    plans, failures = compare_policies(world)
+    plans, failures = planning.compare(world.problem(), world.policy, seed=world.seed)
+    if "optimal" not in plans:
+        raise InfeasibleError(failures["optimal"])
     if plot is not None:
         from airfed.experiments import drawing
 
@@ -86,34 +88,6 @@ def compare(
         return 0
     tables.print_comparison(Console(highlight=False), world.name, plans, failures)
     return 0
-
-
-def compare_policies(world: Scenario) -> tuple[dict[str, Plan], dict[str, str]]:
-    """Return the plan of every policy on one channel draw, and the reason of each that has none.
-
-    Raises:
-        InfeasibleError: not even the optimal policy has a plan.
-    """
-    problem, policy = world.problem(), world.policy
-    plans: dict[str, Plan] = {}
-    failures: dict[str, str] = {}
-    for name in planning.POLICIES:
-        # "threshold" without a threshold of its own takes the mean gain: a rule one would try first.
-        threshold = policy.threshold if policy.threshold is not None else float(problem.fleet.gain.mean())
-        try:
-            plans[name] = planning.plan(
-                problem,
-                policy=name,
-                rounds=policy.rounds,
-                size=policy.size if name in ("uniform", "top_k") else None,
-                threshold=threshold if name == "threshold" else None,
-                seed=world.seed,
-            )
-        except InfeasibleError as error:
-            if name == "optimal":
-                raise
-            failures[name] = str(error)
-    return plans, failures
 
 
 def new(

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -55,7 +56,7 @@ def run(
     )
     display = _Display(console, world.name)
     started = time.monotonic()
-    with _signals() as caught, cluster.join() as group, display.progress:
+    with _signals() as caught, cluster.join() as group, display:
         outcome = execute(
             world,
             out,
@@ -119,12 +120,20 @@ class _Display:
             console=console,
         )
 
+    def __enter__(self) -> None:
+        """Show nothing yet: a mistake found before the first round is one sentence and no empty bar."""
+
+    def __exit__(self, *error: object) -> None:
+        if self.progress.tasks:
+            self.progress.stop()
+
     def start(self, setup: Any, first_round: int) -> None:
         tables.print_plan(self.console, self.name, setup.plan)
         self.console.print(f"\nengine: {setup.task.engine.name} · privacy: {setup.noise.privacy}")
         if first_round:
             self.console.print(f"resuming at round {first_round}")
         self.task = self.progress.add_task("", total=setup.plan.rounds, completed=first_round)
+        self.progress.start()
 
     def update(self, record: dict[str, Any]) -> None:
         shown = [
@@ -132,7 +141,8 @@ class _Display:
             for label, key, form in (("loss", "loss", ".3f"), ("acc", "accuracy", ".1%"))
             if record[key] is not None
         ]
-        shown += [f"ε {record['epsilon_total']:.3g}", f"{record['power_transmitted_total']:.3g} W"]
+        power = record["power_transmitted_total"]
+        shown += [f"ε {record['epsilon_total']:.3g}", *([] if power is None else [f"{power:.3g} W"])]
         self.progress.update(self.task, completed=record["round"] + 1, description=" · ".join(shown))
 
 
@@ -185,17 +195,18 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
     if summary["message"]:
         console.print(summary["message"], markup=False)
     if summary["rounds"]:
-        if summary["accuracy"] is not None:
+        if summary["accuracy"] is not None and summary["loss"] is None:
+            console.print(f"accuracy {summary['accuracy']:.2%} (test)")
+        elif summary["accuracy"] is not None:
             console.print(f"accuracy {summary['accuracy']:.2%} (test), loss {summary['loss']:.4f} (training)")
         elif summary["loss"] is not None:
             console.print(f"loss {summary['loss']:.6g}")
-        console.print(
-            f"power {summary['power_transmitted']:.4g} W transmitted, "
-            f"{summary['power_planned']:.4g} W planned (worst case)"
-        )
+        metered = summary["power_transmitted"]
+        sent = "" if metered is None else f"{metered:.4g} W transmitted, "  # a private record leaves it out
+        console.print(f"power {sent}{summary['power_planned']:.4g} W planned (worst case)")
         relation = "replace one" if summary["relation"] == "replace" else "add or remove one"
         console.print(
             f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
             f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']})"
         )
-    console.print(f"record: {summary['out']}")
+    console.print(f"record: {escape(summary['out'])}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 from airfed.cli.plan import Json
 from airfed.cli.run import _signals as signals
@@ -20,6 +21,8 @@ from airfed.cli.run import _signals as signals
 if TYPE_CHECKING:
     from airfed.experiments import sweep as runner
     from airfed.experiments.records import Record
+
+_MOST_ROWS = 20
 
 Jobs = Annotated[int | None, Parameter(help="Points at a time (default: one per processor).")]
 BackendName = Annotated[
@@ -36,6 +39,7 @@ def sweep(
     jobs: Jobs = None,
     backend: BackendName = "loky",
     address: Address = None,
+    plot: Annotated[Path | None, Parameter(help="Draw accuracy and loss over training (png, pdf, svg).")] = None,
     quick: Annotated[bool, Parameter(help="Apply the experiment's [quick] table.", negative="")] = False,
     json: Json = False,
 ) -> int:
@@ -63,9 +67,15 @@ def sweep(
         print(json_format.dumps({"experiment": loaded.name, "out": str(out), "counts": counts, "points": rows}))
     else:
         print_outcome(console, results)
+        print_points(console, results)
         console.print("tables: " + ", ".join(str(file) for file in written))
     if caught:
         return 128 + caught[0]
+    if plot is not None:
+        from airfed.experiments import drawing, figures
+
+        drawing.save(figures.training(loaded, results), plot)
+        console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
     return 2 if counts["failed"] else 0
 
 
@@ -105,6 +115,32 @@ def progress_display(console: Console, name: str) -> Iterator[Callable[[runner.P
             display.update(task, total=state.points, completed=state.work, description=text)
 
         yield show
+
+
+def print_points(console: Console, results: list[Record]) -> None:
+    """Print the finished points, one line each (the first twenty of many)."""
+    ended = [record for record in results if record.ended]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("point")
+    for column in ("devices", "rounds", "accuracy", "loss", "W sent", "ε each", "ε all"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for record in ended[:_MOST_ROWS]:
+        row = record.row()
+        place = [f"{key.rpartition('.')[2]} {value}" for key, value in record.point.values.items()]
+        table.add_row(
+            ", ".join(part for part in (record.point.label, *place) if part),
+            str(row["num_scheduled"]),
+            str(row["rounds"]),
+            "" if row["accuracy"] is None else f"{row['accuracy']:.1%}",
+            "" if row["loss"] is None else f"{row['loss']:.4g}",
+            "" if row["power_transmitted_total"] is None else f"{row['power_transmitted_total']:.4g}",
+            f"{row['epsilon_round']:.3g}",
+            f"{row['epsilon_total']:.3g}",
+        )
+    if ended:
+        console.print(table)
+    if len(ended) > _MOST_ROWS:
+        console.print(f"and {len(ended) - _MOST_ROWS} more")
 
 
 def print_outcome(console: Console, results: list[Record]) -> None:

@@ -82,6 +82,8 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     scope = "each round" if budget.scope == "round" else "the whole training"
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")
     console.print(f"[dim]budget: ε = {budget.epsilon:g} for {scope}, by the {budget.formula} formula[/dim]")
+    if plan.problem.link.estimation_error:
+        console.print(_channel_basis(plan))
     learning = plan.problem.learning
     if abs(learning.learning_rate * learning.smoothness - 1) > 1e-9:
         console.print(
@@ -104,15 +106,18 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
             policy + ("*" if plan.violations else ""),
             f"{plan.num_scheduled}",
             f"{plan.rounds}",
-            f"{plan.alignment:.3g}",
-            f"{plan.bound.total:.4g}",
+            _short(plan.alignment, 3),
+            _short(plan.bound.total, 4),
             _excess(plan.bound.total / best - 1),
-            f"{plan.power_total:.4g}",
-            f"{plan.epsilon_round:.3g}",
-            f"{plan.epsilon_total:.3g}",
+            _short(plan.power_total, 4),
+            _short(plan.epsilon_round, 3),
+            _short(plan.epsilon_total, 3),
             _LIMITS[plan.binding].removesuffix(" power"),
             style="bold" if policy == "optimal" else "",
         )
+    unbounded = console.options.update(max_width=10_000)
+    if console.measure(table, options=unbounded).maximum > console.width:
+        table.padding = (0, 1, 0, 0)
     console.print(table)
     for policy, reason in failures.items():
         console.print(f"{policy}: {escape(reason)}")
@@ -121,6 +126,19 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
     console.print("[dim]above: how far the bound is above the optimum's; W: worst case, all devices and rounds;[/dim]")
     console.print(f"[dim]ε: exact, of each round and of all, {privacy_basis(plans['optimal'])}[/dim]")
+
+
+def _channel_basis(plan: Plan) -> str:
+    link = plan.problem.link
+    if link.trust_estimates:
+        return (
+            f"[bold red]! The channels are known to an NMSE of {link.estimation_error:g} only, and this is not "
+            "accounted for: devices may arrive stronger than θ, and ε does not hold.[/bold red]"
+        )
+    return (
+        f"[dim]channels known to an NMSE of {link.estimation_error:g}: a device may arrive {plan.amplification:.4g} "
+        f"times stronger; accounted for, except with probability {link.estimation_failure:g}[/dim]"
+    )
 
 
 def _grid(title: str, value: str, remark: str) -> Table:
@@ -134,4 +152,13 @@ def _grid(title: str, value: str, remark: str) -> Table:
 def _excess(ratio: float) -> str:
     if ratio <= 0.0:
         return "0%"
-    return f"{ratio:.1%}" if ratio < 9.995 else f"{1 + ratio:.3g}×"
+    return f"{ratio:.1%}" if ratio < 9.995 else f"{_short(1 + ratio, 3)}×"
+
+
+def _short(value: float, digits: int) -> str:
+    """The number in few characters: 1.23e5 where Python writes 1.234e+05."""
+    text = f"{value:.{digits}g}"
+    if "e" not in text:
+        return text
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"

@@ -256,7 +256,8 @@ def _on_one_grid(rows: Rows, labels: Sequence[str], column: str) -> tuple[NDArra
     values = np.full((len(labels), len(seeds), steps.size), np.nan)
     for (label, seed), points in series.items():
         points.sort()
-        values[labels.index(label), seeds.index(seed)] = np.interp(steps, *np.array(points).T, left=np.nan)
+        at, value = np.array(points).T
+        values[labels.index(label), seeds.index(seed)] = np.interp(steps, at, value, left=np.nan)
     return steps, values
 
 

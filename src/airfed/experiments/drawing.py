@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from airfed import planning
+from airfed import convergence, planning
 from airfed.experiments import style
-from airfed.planning import Plan, limits
-from airfed.planning.exact import candidate_space
+from airfed.planning import Plan
 
 try:
     import matplotlib as mpl
@@ -59,27 +58,28 @@ def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
     return figure
 
 
+def check_name(path: Path) -> None:
+    """Raise a ValueError unless the name ends in a picture format."""
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"Expected a picture name ending in .png, .pdf or .svg, got {path.name}.")
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write the figure; the ending of the name decides the format.
 
     Raises:
-        ValueError: the ending is no picture format.
+        ValueError: the ending is no picture format, or the file cannot be written.
     """
-    known = figure.canvas.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in known:
-        raise ValueError(f"Expected a picture name ending in .png, .pdf or .svg, got {path.name}.")
-    figure.savefig(path)
+    check_name(path)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise ValueError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     problem = plan.problem
-    space = candidate_space(
-        problem.fleet.gain,
-        problem.fleet.peak_power,
-        cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
-        round_budget=problem.budget.total_power / plan.rounds,
-        noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
-    )
+    space = planning.candidates(plan)
     curves = {"privacy": space.privacy_limit, "peak_power": space.peak_limit, "total_power": space.total_limit}
     for name, curve in curves.items():
         above.plot(space.size, curve, color=style.LIMIT_COLOURS[name], ls="--", lw=1, label=style.LIMIT_NAMES[name])
@@ -92,10 +92,9 @@ def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     above.set_title(f"candidates at I = {plan.rounds}", loc="left")
     above.legend(ncols=2)
     below.plot(space.size, space.objective, color="black")
-    chosen = space.objective[plan.num_scheduled - 1] if not plan.violations else np.nan
     below.plot(
         plan.num_scheduled,
-        chosen,
+        _objective(plan),
         "*",
         color=style.POLICY_COLOURS["optimal"],
         ms=11,
@@ -106,6 +105,13 @@ def _draw_candidates(above: Axes, below: Axes, plan: Plan) -> None:
     below.set_xlabel("scheduled devices |K|")
     below.set_ylabel("objective of P2")
     below.legend()
+
+
+def _objective(plan: Plan) -> float:
+    """Ψ of the plan's own devices and θ, which need not be the best of their number."""
+    problem, size = plan.problem, plan.num_scheduled
+    noise = convergence.noise_error(problem.learning.dimension, problem.link.noise_std, size, plan.alignment)
+    return convergence.participation_error(size, problem.fleet.num_devices) + noise
 
 
 def _draw_bound(axes: Axes, plan: Plan) -> None:
@@ -122,7 +128,8 @@ def _draw_bound(axes: Axes, plan: Plan) -> None:
     axes.plot(plan.rounds, plan.bound.total, "*", color=style.POLICY_COLOURS["optimal"], ms=11, zorder=5)
     axes.set_xscale("log")
     axes.set_ylim(0, 4 * floor[best])
-    axes.set_xlim(rounds[0], rounds[-1])
+    if last > 1:
+        axes.set_xlim(rounds[0], rounds[-1])
     axes.set_xlabel("aggregation rounds I")
     axes.set_title(f"bound on the gap; chosen: I = {plan.rounds}", loc="left")
     axes.legend(loc="upper center")

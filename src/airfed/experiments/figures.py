@@ -19,8 +19,6 @@ from airfed import planning
 from airfed.experiments import bounds, curves, drawing, notes, points
 from airfed.experiments.points import Experiment, Point
 from airfed.experiments.records import Record, csv_text
-from airfed.planning import limits
-from airfed.planning.exact import candidate_space
 from airfed.runs import RunError, write_whole
 from airfed.scenario import Scenario
 
@@ -110,6 +108,24 @@ def with_records(found: Studies, records: Sequence[Record]) -> dict[str, Study]:
     return complete
 
 
+def training(experiment: Experiment, records: Sequence[Record]) -> Figure:
+    """Return accuracy and loss over training of any sweep, one curve per variant, averaged over the seeds.
+
+    Raises:
+        RunError: no seed is complete, or the runs have no accuracy.
+    """
+    study = Study(experiment=experiment, points=[record.point for record in records], records=records)
+    rows = [{**row, "label": row["label"] or experiment.name} for row in _training_rows(study)]
+    if not rows:
+        raise RunError(f"Nothing to draw: the runs of {experiment.name} have no accuracy.")
+    varied = [key for key in experiment.axes if key != "seed"]
+    if varied:
+        raise RunError(
+            f"Nothing to draw: {experiment.name} varies {varied[0]!r}; a curve is drawn per variant and seed."
+        )
+    return curves.training_figure(rows, notes.settings(experiment.base, seeds=study.seeds))
+
+
 def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
     """Write NAME.png, NAME.pdf and NAME.csv and return the files."""
     out.mkdir(parents=True, exist_ok=True)
@@ -156,14 +172,7 @@ def _world(study: Study) -> Scenario:
 def _fig2(found: Studies) -> tuple[Rows, Figure]:
     world = _world(found["fig2"])
     plan = planning.from_policy(world.problem(), world.policy, seed=world.seed)
-    problem = plan.problem
-    space = candidate_space(
-        problem.fleet.gain,
-        problem.fleet.peak_power,
-        cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
-        round_budget=problem.budget.total_power / plan.rounds,
-        noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
-    )
+    space = planning.candidates(plan)
     columns = {
         "num_scheduled": space.size,
         "alignment": space.alignment,

@@ -32,7 +32,7 @@ LIMIT_NAMES: Final = {"privacy": "privacy", "peak_power": "peak power", "total_p
 COLUMN_INCHES: Final = 3.5  # one column of a two-column IEEE paper
 PAGE_INCHES: Final = 7.16
 
-MATPLOTLIB: Final[Any] = {
+MATPLOTLIB: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Literal
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8,

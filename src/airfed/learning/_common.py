@@ -11,9 +11,7 @@ from airfed import _validate
 from airfed.seeds import stream
 
 
-def batches(
-    seed: int, round_index: int, device: int, *, steps: int, size: int, batch_size: int
-) -> NDArray[np.intp]:
+def batches(seed: int, round_index: int, device: int, *, steps: int, size: int, batch_size: int) -> NDArray[np.intp]:
     """Return the positions (E, batch) of a device's mini-batches within its D images, without replacement.
 
     Every engine draws exactly so: from the stream "batch" keyed by round and device, one `choice` per step in
@@ -46,9 +44,7 @@ def check_shards(
     if shards.ndim != 2 or shards.size == 0 or shards.dtype.kind not in "ui":
         raise ValueError(f"Expected shards to be indices (N, D), got {shards.dtype} {shards.shape}.")
     if shards.min() < 0 or shards.max() >= len(images):
-        raise ValueError(
-            f"Expected shards to index {len(images)} images, got {shards.min()} to {shards.max()}."
-        )
+        raise ValueError(f"Expected shards to index {len(images)} images, got {shards.min()} to {shards.max()}.")
     if batch_size is not None:
         _validate.positive_integer(batch_size=batch_size)
         if batch_size > shards.shape[1]:
@@ -72,15 +68,11 @@ def check_round(
     """
     _validate.positive_integer(steps=steps)
     if parameters.shape != (dimension,) or parameters.dtype != np.float32:
-        raise ValueError(
-            f"Expected parameters float32 ({dimension},), got {parameters.dtype} {parameters.shape}."
-        )
+        raise ValueError(f"Expected parameters float32 ({dimension},), got {parameters.dtype} {parameters.shape}.")
     if devices.ndim != 1 or devices.dtype.kind not in "ui":
         raise ValueError(f"Expected devices to be a vector of indices, got {devices.dtype} {devices.shape}.")
     if devices.size and (devices.min() < 0 or devices.max() >= num_devices):
-        raise ValueError(
-            f"Expected devices from 0 to {num_devices - 1}, got {devices.min()} to {devices.max()}."
-        )
+        raise ValueError(f"Expected devices from 0 to {num_devices - 1}, got {devices.min()} to {devices.max()}.")
 
 
 def worker_count(threads: int | None) -> int:

@@ -113,9 +113,7 @@ def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[st
         folder = data_directory(data_dir) / name
         arrays = {key: parse_idx(raw) for key, raw in read_published(name, folder).items()}
     elif Path(name).is_dir():
-        arrays = {
-            key: parse_idx(read_idx_bytes(_idx_path(Path(name), file))) for key, file in IDX_FILES.items()
-        }
+        arrays = {key: parse_idx(read_idx_bytes(_idx_path(Path(name), file))) for key, file in IDX_FILES.items()}
     elif Path(name).is_file():
         arrays = read_npz(Path(name), _NPZ_NAMES)
     else:
@@ -154,9 +152,7 @@ def dataset(
             f"got {images['train_images'].shape[1:]} and {images['test_images'].shape[1:]}."
         )
     if (worst := int(labels["test_labels"].max())) >= classes:
-        raise DataError(
-            f"Expected test labels in {name} from 0 to {classes - 1}, as in training; got {worst}."
-        )
+        raise DataError(f"Expected test labels in {name} from 0 to {classes - 1}, as in training; got {worst}.")
     digest = hashlib.sha256()
     arrays: dict[str, NDArray[Any]] = {**images, **labels}
     for key, array in sorted(arrays.items()):
@@ -247,9 +243,7 @@ def _images(name: str, images: NDArray[Any]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         converted = np.array(images, np.float32, order="C")
     if not np.isfinite(converted).all():
-        raise DataError(
-            f"Expected finite images in {name}; there is a NaN, an Inf or a value beyond float32."
-        )
+        raise DataError(f"Expected finite images in {name}; there is a NaN, an Inf or a value beyond float32.")
     return converted
 
 
@@ -264,7 +258,6 @@ def _labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= _MAXIMUM_CLASSES:
         raise DataError(
-            f"Expected labels in {name} from 0 to {_MAXIMUM_CLASSES - 1}; "
-            f"got {lowest if lowest < 0 else highest}."
+            f"Expected labels in {name} from 0 to {_MAXIMUM_CLASSES - 1}; got {lowest if lowest < 0 else highest}."
         )
     return np.array(labels, np.int64)

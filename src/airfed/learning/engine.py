@@ -100,9 +100,7 @@ def make_engine(
     _validate.one_of(ENGINES, engine=name)
     if isinstance(model, QuadraticTask):
         if name != "auto" or batch_size is not None:
-            raise ValueError(
-                "Expected engine='auto' and no batch_size: the quadratic task brings its own engine."
-            )
+            raise ValueError("Expected engine='auto' and no batch_size: the quadratic task brings its own engine.")
         return QuadraticEngine(model, learning_rate=learning_rate, chunk=chunk)
     if data is None or shards is None:
         raise ValueError("Expected data and shards for a model that learns from images.")

@@ -124,9 +124,7 @@ def _from_mirror(url: str, report: Progress) -> dict[str, bytes]:
         packed = io.BytesIO()
         try:
             with urllib.request.urlopen(f"{url}/{file}.gz", timeout=_TIMEOUT) as response:
-                total = (
-                    int(length) if (length := response.headers.get("Content-Length", "")).isdigit() else None
-                )
+                total = int(length) if (length := response.headers.get("Content-Length", "")).isdigit() else None
                 report(file, 0, total)
                 # gzip adds at most a few bytes to what it cannot compress, so nothing longer can be the file
                 while packed.tell() <= _SIZES[key] + 65536 and (part := response.read(65536)):
@@ -192,9 +190,7 @@ def read_archive(stream: IO[bytes], wanted: dict[str, str]) -> dict[str, bytes]:
     """
     magic = stream.read(2)
     stream.seek(0)
-    whole = (
-        _gunzip(stream, _ARCHIVE_BYTES) if magic == b"\x1f\x8b" else read_exactly(stream, _ARCHIVE_BYTES + 1)
-    )
+    whole = _gunzip(stream, _ARCHIVE_BYTES) if magic == b"\x1f\x8b" else read_exactly(stream, _ARCHIVE_BYTES + 1)
     if len(whole) > _ARCHIVE_BYTES:
         raise DataError("the archive is larger than the data set can be")
     found: dict[str, bytes] = {}

@@ -30,9 +30,7 @@ def build_module(network: Network) -> nn.Sequential:
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = network.input_shape[0]
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # the layers' own initial values must not move the global generator
+    with torch.random.fork_rng(devices=[]):  # the layers' own initial values must not move the global generator
         for index, (outputs, kernel) in enumerate(network.convolutions):
             layers[f"conv{index}"] = nn.Conv2d(channels, outputs, kernel)
             layers[f"pool{index}"] = nn.MaxPool2d(2)
@@ -115,22 +113,18 @@ def check_forward(module: nn.Module, images: NDArray[np.float32], classes: int, 
             logits = module(inputs)
         except (RuntimeError, TypeError, ValueError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(
-                f"Expected model {name!r} to take images {tuple(inputs.shape)}; {reason}."
-            ) from None
+            raise ValueError(f"Expected model {name!r} to take images {tuple(inputs.shape)}; {reason}.") from None
         drew = not torch.equal(before, torch.get_rng_state())
     shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[0] != len(images):
         raise ValueError(f"Expected model {name!r} to return logits ({len(images)}, classes), got {shape}.")
     if logits.shape[1] < classes:
         raise ValueError(
-            f"Expected model {name!r} to have at least {classes} outputs, one per class; "
-            f"got {logits.shape[1]}."
+            f"Expected model {name!r} to have at least {classes} outputs, one per class; got {logits.shape[1]}."
         )
     if drew:
         raise ValueError(
-            f"Expected model {name!r} to draw no random numbers in training, as Dropout does: "
-            "set its probability to 0."
+            f"Expected model {name!r} to draw no random numbers in training, as Dropout does: set its probability to 0."
         )
 
 

@@ -61,9 +61,7 @@ def partition(
         return _dirichlet(classes_of, num_devices, size, alpha, rng)
     order = rng.permutation(len(classes_of))[: num_devices * size]
     if scheme == "shards":
-        return _shards(
-            order[np.argsort(classes_of[order], kind="stable")], num_devices, size, shards_per_device, rng
-        )
+        return _shards(order[np.argsort(classes_of[order], kind="stable")], num_devices, size, shards_per_device, rng)
     return order.reshape(num_devices, size)
 
 
@@ -72,9 +70,7 @@ def _shards(
 ) -> NDArray[np.intp]:
     """Return (N, D): the pieces (device, slot) laid in random order along the sorted images."""
     if per_device > size:
-        raise ValueError(
-            f"Expected shards_per_device={per_device} to be at most the images per device, {size}."
-        )
+        raise ValueError(f"Expected shards_per_device={per_device} to be at most the images per device, {size}.")
     pieces = rng.permutation(num_devices * per_device)
     lengths = np.where(pieces % per_device < size % per_device, size // per_device + 1, size // per_device)
     return _group(np.repeat(pieces // per_device, lengths), order, num_devices)
@@ -109,9 +105,7 @@ def _dirichlet(
     return _group(np.concatenate(owners), np.concatenate(images), num_devices)
 
 
-def _proportions(
-    num_devices: int, classes: int, alpha: float, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def _proportions(num_devices: int, classes: int, alpha: float, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return N draws of Dir(α, …, α); below α = 1e-3, where the law underflows, its limit: one class each."""
     if alpha < 1e-3:
         return np.eye(classes)[rng.integers(classes, size=num_devices)]

@@ -71,9 +71,7 @@ class QuadraticTask:
         if self.dimension < 2:
             raise ValueError(f"Expected dimension={self.dimension} >= 2: one entry is ϱ and one is ζ.")
         if self.strong_convexity > self.smoothness:
-            raise ValueError(
-                f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}."
-            )
+            raise ValueError(f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}.")
 
     def devices(self, indices: NDArray[np.intp]) -> tuple[Floats, Floats]:
         """Return b_k and the diagonals of A_k of the devices, each (m, d); made anew at every call."""
@@ -176,16 +174,12 @@ class QuadraticEngine:
         self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
         """Yield (devices, updates) chunk by chunk; see `Engine.updates`."""
-        check_round(
-            parameters, devices, dimension=self.dimension, num_devices=self._task.num_devices, steps=steps
-        )
+        check_round(parameters, devices, dimension=self.dimension, num_devices=self._task.num_devices, steps=steps)
         start = parameters.astype(np.float64)
         for first in range(0, len(devices), self._chunk):
             part = devices[first : first + self._chunk]
             centers, curvatures = self._task.devices(part)
-            with np.errstate(
-                over="ignore", invalid="ignore"
-            ):  # a diverging rate is reported by the round loop
+            with np.errstate(over="ignore", invalid="ignore"):  # a diverging rate is reported by the round loop
                 factor = (1 - (1 - self._learning_rate * curvatures) ** steps) / self._learning_rate
                 updates = factor * (start - centers)
                 yield part, updates.astype(np.float32)

@@ -75,14 +75,10 @@ class ReferenceEngine:
         size = len(labels)
         picks = np.tile(np.arange(size), (steps, 1))
         if self._batch_size is not None:
-            picks = batches(
-                self._seed, round_index, device, steps=steps, size=size, batch_size=self._batch_size
-            )
+            picks = batches(self._seed, round_index, device, steps=steps, size=size, batch_size=self._batch_size)
         total = [torch.zeros_like(w) for w in weights]
         for pick in torch.tensor(picks):
-            gradients = torch.autograd.grad(
-                self._loss(images[pick], labels[pick]), weights, materialize_grads=True
-            )
+            gradients = torch.autograd.grad(self._loss(images[pick], labels[pick]), weights, materialize_grads=True)
             with torch.no_grad():
                 for weight, gradient, accumulated in zip(weights, gradients, total, strict=True):
                     weight.sub_(self._learning_rate * gradient)  # [Yan23, (3)]
@@ -96,9 +92,7 @@ class ReferenceEngine:
             loss = loss + self._l2 / 2 * sum((w**2).sum() for w in parameters_of(self._module))
         return loss
 
-    def _tensors(
-        self, images: NDArray[np.float32], labels: NDArray[np.int64]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _tensors(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.tensor(images, dtype=self._dtype), torch.tensor(labels)
 
     def evaluate(

@@ -137,7 +137,8 @@ def build_task(scenario: Scenario) -> Task:
     learning, run = scenario.learning, scenario.run
     if learning.model == "quadratic":
         return _quadratic(scenario)
-    dataset = data.load(learning.dataset)
+    named = learning.dataset in data.NAMES
+    dataset = data.load(learning.dataset if named else scenario.folder / learning.dataset)
     shards = partition(
         dataset.train_labels,
         scenario.num_devices,
@@ -183,6 +184,10 @@ def _model(
 
 def _quadratic(scenario: Scenario) -> QuadraticLearning:
     learning = scenario.learning
+    if learning.batch_size is not None or scenario.run.engine != "auto":
+        raise ScenarioError(
+            "Expected no learning.batch_size and run.engine = 'auto': the quadratic model has an engine of its own."
+        )
     task = QuadraticTask(
         dimension=scenario.dimension,
         num_devices=scenario.num_devices,

@@ -121,16 +121,12 @@ class TorchEngine:
         finally:  # also when the caller stops early: leave no worker busy
             wait([job for _, jobs in ahead for job in jobs if not job.cancel()])
 
-    def _update(
-        self, start: torch.Tensor, device: int, steps: int, round_index: int, row: NDArray[np.float32]
-    ) -> None:
+    def _update(self, start: torch.Tensor, device: int, steps: int, round_index: int, row: NDArray[np.float32]) -> None:
         """Write g_k of one device into its row."""
         shard = self._shards[device]
         picks = None
         if self._batch_size is not None:
-            picks = batches(
-                self._seed, round_index, device, steps=steps, size=len(shard), batch_size=self._batch_size
-            )
+            picks = batches(self._seed, round_index, device, steps=steps, size=len(shard), batch_size=self._batch_size)
         worker = self._workers.get()
         try:
             images, labels = worker.place(self._images[shard], self._labels[shard])
@@ -183,9 +179,7 @@ class _Worker:
             p.grad = self._gradient[part].view(p.shape)
             offset += p.numel()
 
-    def place(
-        self, images: NDArray[np.float32], labels: NDArray[np.int64]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def place(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a copy of the arrays on the worker's device."""
         return torch.tensor(images, device=self._device), torch.tensor(labels, device=self._device)
 
@@ -205,9 +199,7 @@ class _Worker:
         order = None if picks is None else torch.tensor(picks, device=self._device)
         with _exact(self._device):
             for step in range(steps):
-                inputs, targets = (
-                    (images, labels) if order is None else (images[order[step]], labels[order[step]])
-                )
+                inputs, targets = (images, labels) if order is None else (images[order[step]], labels[order[step]])
                 self._gradient.zero_()  # backward adds to it, in place
                 loss = nn.functional.cross_entropy(self._module(inputs), targets)
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -216,9 +208,7 @@ class _Worker:
                 self.total.add_(self._gradient)  # [Yan23, (5)], with the sign put right
                 self._weights.sub_(self._gradient, alpha=learning_rate)  # [Yan23, (3)]
 
-    def measure(
-        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[float, int]:
+    def measure(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
         """Return the summed cross-entropy and the number of right answers."""
         self._weights.copy_(parameters)
         with torch.no_grad(), _exact(self._device):

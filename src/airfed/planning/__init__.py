@@ -2,5 +2,6 @@
 
 from airfed.planning.plan import Plan
 from airfed.planning.policies import POLICIES, from_policy, plan
+from airfed.planning.views import candidates, compare
 
-__all__ = ["POLICIES", "Plan", "from_policy", "plan"]
+__all__ = ["POLICIES", "Plan", "candidates", "compare", "from_policy", "plan"]

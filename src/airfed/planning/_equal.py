@@ -1,18 +1,21 @@
-"""The joint search over rounds and schedule sizes, when one sorted order of the devices settles every schedule.
+"""The joint search over rounds and schedule sizes, when one order of the devices settles every schedule.
 
-With equal peak powers the best schedule of size m holds the m devices of largest gain, and its alignment factor is
+With equal peak powers the best schedule of size m holds the m devices of largest gain, and its alignment
+factor is
 
-    θ(m, r) = min{cap_r, c_m, √(budget_r / S_m)},   S_m = Σ of 1/|h|² over those m devices,      [Yan23, Lemma 3]
+    θ(m, r) = min{cap_r, c_m, √(budget_r / S_m)},   S_m = Σ of 1/|h|² over those m devices,
 
-which never grows with m. So on a block m₁ ≤ m ≤ m₂ the objective is at least its value at size m₂ and alignment θ(m₁, r).
-Blocks that cannot beat the best value seen so far, over all candidate numbers of rounds at once, are dropped; the
-others are split until they hold one size. Of R·N pairs only a few thousand are ever looked at.
+which never grows with m [Yan23, Lemma 3]. So on a block m₁ ≤ m ≤ m₂ the objective is at least its value at
+size m₂ and alignment θ(m₁, r). Blocks that cannot beat the best value seen so far, over all candidate numbers
+of rounds at once, are dropped; the others are split until they hold one size. Of R·N pairs only a few
+thousand are ever looked at.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
-_FIRST_BLOCKS = 512  # blocks per number of rounds at the coarsest level
+_FIRST_BLOCKS = 64  # blocks per number of rounds at the coarsest level
 _SPLIT = 16  # pieces into which a surviving block is cut
 _MOST_PAIRS = 1 << 20  # (rounds, block) pairs held at once, a bound on memory when little can be dropped
 
@@ -44,21 +47,27 @@ class Rounds:
     noise_weight: float
     num_devices: int
 
-    def objective(self, index: Integers | int, size: Integers | Floats, alignment: Floats) -> Floats:
-        """W of scheduling `size` devices at θ = `alignment` in candidate `index` (arrays that broadcast together)."""
+    def objective(self, index: Integers | int, size: NDArray[Any] | float, alignment: Floats | float) -> Floats:
+        """W of scheduling `size` devices at θ = `alignment` in candidate `index`; the arrays broadcast."""
         participation = 4.0 * np.square(1.0 - size / self.num_devices)
         noise = self.noise_weight / np.square(size * alignment)
-        return self.offset[index] + self.scale[index] * (participation + noise)  # [Yan23, P1]
+        value: Floats = self.offset[index] + self.scale[index] * (participation + noise)  # [Yan23, P1]
+        return value
+
+    def take(self, index: Integers) -> Rounds:
+        """The candidates `index` alone."""
+        arrays = {name: getattr(self, name)[index] for name in ("cap", "budget", "offset", "scale")}
+        return replace(self, **arrays)
 
 
 def prefix_alignment(rounds: Rounds, index: Integers, size: Integers, peak: Floats, load: Floats) -> Floats:
-    """θ(m, r) of the m strongest devices, from `peak` (c_m) and `load` (S_m), both in the order of falling gain."""
+    """θ(m, r) of the m strongest devices, from `peak` (c_m) and `load` (S_m)."""
     own = np.minimum(rounds.cap[index], peak[size - 1])
     return np.minimum(own, np.sqrt(rounds.budget[index] / load[size - 1]))  # [Yan23, Lemma 3]
 
 
-def best_prefix(rounds: Rounds, peak: Floats, load: Floats) -> tuple[float, int, int]:
-    """The smallest W over all candidates r and sizes m = 1..len(peak), with its r and m: (W, r, m).
+def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) -> tuple[float, int, int]:
+    """The smallest W over all candidates r and schedules of the first 1..len(peak) devices: (W, r, m).
 
     Of equal W the lowest r wins, then the largest m.
 
@@ -66,6 +75,7 @@ def best_prefix(rounds: Rounds, peak: Floats, load: Floats) -> tuple[float, int,
         rounds: the candidate numbers of rounds.
         peak: c_m, the smallest |h|√P among the m strongest devices; never rises.
         load: S_m, the sum of their 1/|h|²; never falls.
+        beside: devices that are in every schedule besides; they count in the size m.
     """
     most = peak.size
     width = _SPLIT ** max(0, math.ceil(math.log(most / _FIRST_BLOCKS, _SPLIT)))
@@ -80,18 +90,17 @@ def best_prefix(rounds: Rounds, peak: Floats, load: Floats) -> tuple[float, int,
             stack += [(width, index[half:], start[half:]), (width, index[:half], start[:half])]
             continue
         end = np.minimum(start + (width - 1), most)
-        value = rounds.objective(index, end, prefix_alignment(rounds, index, end, peak, load))
+        value = rounds.objective(index, beside + end, prefix_alignment(rounds, index, end, peak, load))
         best = min(best, _first(value, index, end))
         if width > 1:
-            bound = rounds.objective(index, end, prefix_alignment(rounds, index, start, peak, load))
-            kept = np.flatnonzero(bound <= best[0] * (1 + 1e-12))
+            bound = rounds.objective(index, beside + end, prefix_alignment(rounds, index, start, peak, load))
+            kept = np.flatnonzero(bound <= best[0] + 1e-12 * abs(best[0]))
             index, start = np.repeat(index[kept], _SPLIT), start[kept]
             width //= _SPLIT
             start = (start[:, None] + width * np.arange(_SPLIT)).ravel()
             inside = start <= most
             stack.append((width, index[inside], start[inside]))
-    value, where, negative_size = best
-    return value, where, -negative_size
+    return best[0], best[1], beside - best[2]
 
 
 def _first(value: Floats, index: Integers, size: Integers) -> tuple[float, int, int]:

@@ -1,15 +1,16 @@
 """The largest alignment factor of every schedule size, when peak powers differ.
 
-For a fixed θ only devices with c_k = |h_k|√P_k ≥ θ are eligible, and the largest feasible set takes the eligible devices
-of smallest load a_k = 1/|h_k|² while θ² Σ a_k stays within the budget. Let E_j be the j devices of largest c, c₍ⱼ₎ the
-smallest c among them and P_j(m) the sum of the m smallest loads in E_j. Then
+For a fixed θ only devices with c_k = |h_k|√P_k ≥ θ are eligible, and the largest feasible set takes the
+eligible devices of smallest load a_k = 1/|h_k|² while θ² Σ a_k stays within the budget. Let E_j be the j
+devices of largest c, c₍ⱼ₎ the smallest c among them and P_j(m) the sum of the m smallest loads in E_j. Then
 
     θ_m = max over j of min{cap, c₍ⱼ₎, √(budget / P_j(m))}.
 
-As j grows the second term falls and the third rises, so the maximum is at the crossing: at the first j whose greedy set
-at θ = min{cap, c₍ⱼ₎} has m members, or one before it. Both questions, "how many members fit" and "what is P_j(m)", are
-asked of all (j, m, r) at once, by one descent of a binary tree over the devices in order of load. A node covers a range
-of loads, and for each prefix of its devices in the order of c it knows how many lie in its lower half and their sum.
+As j grows the second term falls and the third rises, so the maximum is at the crossing: at the first j whose
+greedy set at θ = min{cap, c₍ⱼ₎} has m members, or one before it. Both questions, "how many members fit" and
+"what is P_j(m)", are asked of all (j, m, r) at once, by one descent of a binary tree over the devices in
+order of load. A node covers a range of loads, and for each prefix of its devices in the order of c it knows
+how many lie in its lower half and their sum.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Sweep:
         self._levels = [self._level(rank, depth, level) for level in range(depth)]
 
     def _level(self, rank: Integers, depth: int, level: int) -> tuple[Integers, Floats]:
-        """Count and sum of the lower half for each prefix of each node; `rank` is rearranged for the next level."""
+        """Count and sum of the lower half for each prefix of each node; `rank` moves on to the next level."""
         half = 1 << (depth - level - 1)
         nodes = rank.reshape(-1, 2 * half)
         lower = (nodes & half) == 0
@@ -59,7 +60,7 @@ class Sweep:
         return count, total
 
     def _descend(self, prefix: Integers, fits: _Fits) -> tuple[Integers, Floats]:
-        """Count and sum of the longest run of smallest loads, among the `prefix` devices of largest c, that `fits`."""
+        """Count and sum of the smallest loads among the `prefix` devices of largest c: as many as `fits`."""
         count = np.zeros(prefix.shape, dtype=np.intp)
         total = np.zeros(prefix.shape)
         node = np.zeros(prefix.shape, dtype=np.intp)
@@ -76,13 +77,13 @@ class Sweep:
         last = fits(more, sum_)
         return np.where(last, more, count), np.where(last, sum_, total)
 
-    def alignment(self, cap: Floats, budget: Floats, *, sure: int = 0, sure_load: float = 0.0) -> tuple[Floats, Floats]:
-        """θ_m and the eligibility threshold c₍ⱼ₎ that attains it, (R, n) each; column i is size m = sure + i + 1.
+    def alignment(self, cap: Floats, budget: Floats, *, sure_load: float = 0.0) -> tuple[Floats, Floats]:
+        """θ_m and the eligibility threshold c₍ⱼ₎ that attains it, (R, n) each; column i is for i + 1 devices.
 
         Args:
             cap: (R,) the largest θ that privacy allows.
             budget: (R,) [W per round].
-            sure, sure_load: devices that belong to every schedule beside the n swept ones, and the sum of their loads.
+            sure_load: the load of devices that belong to every schedule beside the swept ones.
         """
         n, num = self.peak.size, cap.size
         limit = np.minimum(self.peak, cap[:, None])

@@ -1,4 +1,4 @@
-"""The optimum of [Yan23, P1] by trying every subset of the devices and every number of rounds: the oracle of `exact`."""
+"""The optimum of [Yan23, P1] by trying every schedule and every number of rounds: the oracle of `exact`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def brute_force_schedule(
 ) -> Solution:
     """The joint optimum, found by looking at all 2^N − 1 schedules in all R candidates.
 
-    Minimises W = offset_r + scale_r·(4(1 − |K|/N)² + noise_weight/(|K|θ)²). For one K and one r the best θ is the
-    smallest of the privacy limit cap_r, the peak limit min |h_k|√P_k and the total limit √(budget_r / Σ 1/|h_k|²).
+    Minimises W = offset_r + scale_r·(4(1 − |K|/N)² + noise_weight/(|K|θ)²). For one K and one r the best θ is
+    the smallest of the privacy limit cap_r, the peak limit min |h_k|√P_k and the total limit
+    √(budget_r / Σ 1/|h_k|²).
 
     Args:
         gain: |h_k| ≥ 0, (N,) with N ≤ 16.

@@ -6,11 +6,12 @@
                θ ≤ c_k = |h_k|√P_k, k ∈ K       peak power
                θ² Σ_{k∈K} 1/|h_k|² ≤ budget_r   total power
 
-W falls with |K| and with θ, so only the largest θ of each size matters. With equal peak powers the m strongest devices
-are best for all limits at once and θ has a closed form (`_equal`). With different peak powers the orders of c and |h|
-differ, and the best schedule of a size is found by a sweep over both (`_sweep`); `_unequal` leaves out all but the small
-part of the fleet on which the optimum hinges. Both searches run over all numbers of rounds together and discard by
-bounds only what cannot win, so that the answer is the global optimum.
+W falls with |K| and with θ, so only the largest θ of each size matters. With equal peak powers the m
+strongest devices are best for all limits at once and θ has a closed form (`_equal`). With different peak
+powers the orders of c and |h| differ, and the best schedule of a size is found by a sweep over both
+(`_sweep`); `_unequal` leaves out all but the small part of the fleet on which the optimum hinges. Both
+searches run over all numbers of rounds together and discard by bounds only what cannot win, so that the
+answer is the global optimum.
 
 This module knows arrays only; `plan` builds them from a problem.
 """
@@ -62,10 +63,10 @@ class CandidateSpace:
 
     Args:
         size: m.
-        alignment: θ_m, the largest feasible θ of any schedule of m devices; 0 where m exceeds the devices with a gain.
-        privacy_limit, peak_limit, total_limit: the largest θ that each limit alone would allow a schedule of m devices.
-            With equal peak powers θ_m is their minimum; with different ones it can be smaller, because no one
-            schedule need attain both.
+        alignment: θ_m, the largest feasible θ of any schedule of m devices; 0 where fewer have a gain.
+        privacy_limit, peak_limit, total_limit: the largest θ that each limit alone would allow m devices.
+            With equal peak powers θ_m is their minimum; with different ones it can be smaller, because no
+            one schedule need attain both.
         objective: Ψ_m = 4(1 − m/N)² + noise_weight/(mθ_m)².
     """
 
@@ -89,32 +90,32 @@ def best_schedule(
 ) -> Choice:
     """The joint optimum over all candidate numbers of rounds, all schedules and all alignment factors.
 
-    The problem is the one in the head of this module. Among optima of equal W (in float64) the lowest candidate index
-    wins, then the larger schedule; among devices of equal gain the lower index is scheduled first. θ never exceeds a
-    limit as evaluated in float64.
+    The problem is the one in the head of this module. Among optima of equal W (as far as float64 tells) the
+    lowest candidate index wins, then the larger schedule; among devices of equal gain the lower index is
+    scheduled first. θ never exceeds a limit as evaluated in float64.
 
     Args:
         gain: |h_k| ≥ 0, (N,). A device of gain 0 is never scheduled but counts in N.
         peak_power: P_k > 0 [W], (N,) or one number for all.
         cap: (R,) the largest θ that privacy allows in candidate r.
         round_budget: P_tot/I_r [W per round], (R,).
-        offset, scale: (R,) finite, scale ≥ 0.
+        offset, scale: (R,) finite, scale > 0.
         noise_weight: dσ²/2 > 0.
 
     Raises:
         InfeasibleError: no schedule has a finite objective; the message names the limit.
-        ValueError: the shapes do not match.
+        ValueError: the shapes do not match, or noise_weight is not positive.
 
     >>> one = np.ones(1)
-    >>> choice = best_schedule(np.array([0.1, 0.9, 1.0]), 1.0, cap=one * 0.5, round_budget=one, offset=one * 0,
-    ...                        scale=one, noise_weight=0.5)
+    >>> choice = best_schedule(np.array([0.1, 0.9, 1.0]), 1.0, cap=one * 0.5, round_budget=one,
+    ...                        offset=one * 0, scale=one, noise_weight=0.5)
     >>> choice.scheduled, choice.alignment, choice.binding
     (array([1, 2]), 0.5, 'privacy')
 
     Implements [Yan23, P1], [Yan23, Lemma 6] and [Yan23, Sec. IV-E].
 
-    Deviations: jointly optimal over the number of rounds, where Algorithm 2 stops at a partial optimum; feasible and
-    optimal for different peak powers, where the print can break the peak or the total limit.
+    Deviations: jointly optimal over the number of rounds, where Algorithm 2 stops at a partial optimum;
+    feasible and optimal for different peak powers, where the print can break the peak or the total limit.
     """
     gain = np.asarray(gain, dtype=np.float64)
     power, equal = _peak_power(peak_power, gain)
@@ -132,7 +133,8 @@ def best_schedule(
             found = best_subset(rounds, 1.0 / np.square(gain), peak)
             value, index, size = found.objective, found.index, found.size
             eligible = peak >= found.threshold
-            weakest = float(-np.partition(-gain[eligible], size - 1)[size - 1]) if size else 0.0
+            pool = gain[eligible]
+            weakest = float(np.partition(pool, pool.size - size)[pool.size - size]) if size else 0.0
     if not math.isfinite(value):
         raise InfeasibleError(_hopeless(rounds, gain, power))
     scheduled = _strongest(gain, size, weakest, eligible)
@@ -154,7 +156,7 @@ def candidate_space(
 
     >>> space = candidate_space(np.array([0.1, 0.9, 1.0]), 1.0, cap=0.5, round_budget=1.0, noise_weight=0.5)
     >>> space.alignment.round(4), int(space.size[space.objective.argmin()])
-    (array([0.5   , 0.5   , 0.0988]), 2)
+    (array([0.5   , 0.5   , 0.0989]), 2)
 
     Implements [Yan23, Lemma 3], [Yan23, Lemma 5] and [Yan23, Lemma 6].
 
@@ -193,7 +195,8 @@ def _peak_power(peak_power: ArrayLike, gain: Floats) -> tuple[Floats, bool]:
     power = np.asarray(peak_power, dtype=np.float64)
     if gain.ndim != 1 or power.shape not in ((), gain.shape):
         raise ValueError(
-            f"Expected a vector of gains and one peak_power or one per gain; got shapes {gain.shape}, {power.shape}."
+            "Expected a vector of gains and one peak_power for all or one per gain; "
+            f"got shapes {gain.shape} and {power.shape}."
         )
     power = np.broadcast_to(power, gain.shape)
     return power, power.strides == (0,) or bool(np.all(power == power[:1]))
@@ -218,6 +221,8 @@ def _usable_rounds(
     if len({x.shape for x in arrays}) != 1 or arrays[0].ndim != 1 or not arrays[0].size:
         shapes = ", ".join(str(x.shape) for x in arrays)
         raise ValueError(f"Expected cap, round_budget, offset and scale to be vectors of one length; got {shapes}.")
+    if not noise_weight > 0:
+        raise ValueError(f"Expected noise_weight={noise_weight!r} > 0.")
     if not np.any(arrays[0] > 0):
         raise InfeasibleError("No plan fits: the privacy budget allows no transmission at all.")
     if not np.any(arrays[1] > 0):
@@ -256,7 +261,7 @@ def _strongest(gain: Floats, size: int, weakest: float, eligible: NDArray[np.boo
 
 
 def _settle(gain: Floats, power: Floats, rounds: Rounds, index: int, scheduled: Integers, round_index: int) -> Choice:
-    """The decision with θ computed afresh from the devices that are really scheduled, on the safe side of each limit."""
+    """The decision with θ computed afresh from the scheduled devices, on the safe side of each limit."""
     strength = gain[scheduled]
     peak = strength * np.sqrt(power[scheduled])  # [Yan23, (14)]
     load = float(np.sum(1.0 / np.square(strength)))  # [Yan23, (17)]
@@ -269,14 +274,14 @@ def _settle(gain: Floats, power: Floats, rounds: Rounds, index: int, scheduled: 
     binding = min(limits, key=lambda name: limits[name])
     alignment = limits[binding]
     near = peak <= alignment * (1 + 1e-12)
-    while alignment**2 * load > budget or np.any((alignment / strength[near]) ** 2 > power[scheduled[near]]):
+    while alignment * alignment * load > budget or np.any((alignment / strength[near]) ** 2 > power[scheduled[near]]):
         alignment = math.nextafter(alignment, 0.0)  # rounding of the root or the product: an ulp or two
-    value = float(rounds.objective(index, np.float64(scheduled.size), np.float64(alignment)))
+    value = float(rounds.objective(index, scheduled.size, alignment))
     return Choice(round_index=round_index, scheduled=scheduled, alignment=alignment, binding=binding, objective=value)
 
 
 def _hopeless(rounds: Rounds, gain: Floats, power: Floats) -> str:
-    """The sentence for an objective that is infinite whatever is done: the limit on the strongest device alone."""
+    """The sentence for an objective that is infinite whatever is done: what limits the best device alone."""
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         limits = {
             "the privacy budget": float(rounds.cap.max()),
@@ -284,4 +289,4 @@ def _hopeless(rounds: Rounds, gain: Floats, power: Floats) -> str:
             "the total power budget": float(np.sqrt(rounds.budget.max()) * gain.max()),
         }
     name = min(limits, key=lambda key: limits[key])
-    return f"No plan fits: {name} allows an alignment factor of at most {limits[name]:.3g}, which the noise drowns."
+    return f"No plan fits: {name} holds the alignment factor to {limits[name]:.3g}, which the noise drowns."

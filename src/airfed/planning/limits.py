@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed.privacy import classic_mu, gaussian_epsilon, gaussian_mu
+from airfed.privacy.imperfect import amplification
 from airfed.problem import Budget, InfeasibleError, Problem
 
 _ULP = float(np.finfo(np.float64).eps)
 
 
+@lru_cache(maxsize=1024)  # two inversions in 60-digit arithmetic; a plan, its limits and its picture all ask
 def allowed_mu(budget: Budget) -> float:
     """Return the largest Gaussian-DP parameter that the budget allows to what it covers (a round, or all of them).
 
@@ -38,18 +41,29 @@ def allowed_mu(budget: Budget) -> float:
     return mu
 
 
-def privacy_limits(problem: Problem, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+def amplifications(problem: Problem) -> NDArray[np.float64]:
+    """Return f_k of every device: how much stronger than θ it may arrive; ones where the channels are known."""
+    link = problem.link
+    nmse = 0.0 if link.trust_estimates else link.estimation_error
+    return amplification(problem.fleet.gain, nmse=nmse, failure=link.estimation_failure)
+
+
+def privacy_limits(
+    problem: Problem, rounds: NDArray[np.int64], scheduled: NDArray[np.intp] | None = None
+) -> NDArray[np.float64]:
     """Return the largest θ that privacy allows, for each number of rounds.
 
     θ ≤ σμ/2 where the budget covers one round, σμ/(2√I) where it covers them all (replace-one; without the 2 to
-    add or remove one).
+    add or remove one). Where channels are known only roughly, `scheduled` lowers it by the largest f_k among them.
 
     Implements [Yan23, P1].
     Deviations: μ comes from the exact formula unless the budget asks for the classic one.
     """
     cap = problem.link.noise_std * allowed_mu(problem.budget) / problem.budget.sensitivity * (1 - 4 * _ULP)
+    if scheduled is not None and problem.link.estimation_error:
+        cap /= float(np.max(amplifications(problem)[scheduled])) * (1 + 4 * _ULP)
     if problem.budget.scope == "total":
-        return cap / np.sqrt(rounds)
+        return np.asarray(cap / np.sqrt(rounds))
     return np.full(rounds.shape, cap)
 
 
@@ -61,8 +75,9 @@ def peak_limit(problem: Problem, scheduled: NDArray[np.intp]) -> float:
 
 def total_limits(problem: Problem, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return √(P_tot / (I Σ_K 1/|h_k|²)), the largest θ that the total power allows, for each number of rounds."""
-    cost = float(np.sum(np.square(1.0 / problem.fleet.gain[scheduled])))  # W per round at θ = 1
-    return np.sqrt(problem.budget.total_power / (rounds * cost))  # [Yan23, (17)]
+    with np.errstate(divide="ignore", over="ignore"):  # a device that cannot be heard leaves θ = 0
+        cost = float(np.sum(np.square(1.0 / problem.fleet.gain[scheduled])))  # W per round at θ = 1
+        return np.asarray(np.sqrt(problem.budget.total_power / (rounds * cost)))  # [Yan23, (17)]
 
 
 def alignment_limits(
@@ -71,7 +86,7 @@ def alignment_limits(
     """Return the largest θ that each limit allows to the given devices in the given number of rounds."""
     each = np.array([rounds])
     return {
-        "privacy": float(privacy_limits(problem, each)[0]),
+        "privacy": float(privacy_limits(problem, each, scheduled)[0]),
         "peak_power": peak_limit(problem, scheduled),
         "total_power": float(total_limits(problem, scheduled, each)[0]),
     }
@@ -89,7 +104,7 @@ def largest_alignment(problem: Problem, scheduled: NDArray[np.intp], rounds: NDA
             f"No plan fits: device {dead[0]} has gain 0 and would need infinite power to be heard (peak_power)."
         )
     power = np.minimum(peak_limit(problem, scheduled), total_limits(problem, scheduled, rounds))
-    theta = np.minimum(privacy_limits(problem, rounds), power)
+    privacy = privacy_limits(problem, rounds, scheduled)
     # Squaring and summing may round up past a power limit: step down by what they can lose.
     slack = 4 * _ULP * (1 + math.log2(scheduled.size))
-    return np.where(theta < privacy_limits(problem, rounds), theta * (1 - slack), theta)
+    return np.minimum(privacy, power * (1 - slack))

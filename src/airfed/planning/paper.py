@@ -6,6 +6,7 @@ a limit; `Plan.violations` then says which. `exact.py` is what one should use.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -37,13 +38,14 @@ def alternate(problem: Problem, *, rounds: int | None = None) -> tuple[NDArray[n
     training, P3 also keeps θ within the privacy limit of I rounds, of which the print does not speak.
 
     Raises:
-        InfeasibleError: a device has gain 0 (the print takes every 1/|h|² for finite).
+        InfeasibleError: a device has gain 0 (the print takes every 1/|h|² for finite), or the limits leave so little
+            signal that no pair has a finite bound.
     """
     if np.any(problem.fleet.gain == 0):
         raise InfeasibleError(
             "No plan fits: a device has gain 0, and the paper's pairs take every 1/|h|² for finite (peak_power)."
         )
-    chosen = problem.learning.total_steps if rounds is None else rounds
+    chosen = problem.learning.total_steps if rounds is None else int(rounds)
     previous = np.inf
     notes: list[str] = []
     for _ in range(_MAX_ITERATIONS):
@@ -51,7 +53,7 @@ def alternate(problem: Problem, *, rounds: int | None = None) -> tuple[NDArray[n
         if rounds is not None:
             break
         chosen, value = solve_p3(problem, scheduled, theta, chosen)
-        if not np.isfinite(value):
+        if not math.isfinite(value):
             raise InfeasibleError("No plan fits: the limits leave so little signal that the bound is not finite.")
         if abs(previous - value) <= _RTOL * value:
             break
@@ -72,6 +74,9 @@ def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
 
     Implements [Yan23, Algorithm 1], [Yan23, P2] for equal peak powers and Sec. IV-E for different ones.
     Deviations: if |Q| = N the last pair is the empty set and is left out (Lemma 6's edge).
+
+    Raises:
+        InfeasibleError: the limits leave so little signal that no pair has a finite objective.
     """
     fleet, learning = problem.fleet, problem.learning
     num_devices = fleet.num_devices
@@ -79,11 +84,13 @@ def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
     by_peak = np.argsort(fleet.gain * np.sqrt(fleet.peak_power), kind="stable")
     pairs = _candidate_pairs(problem, rounds, by_gain, by_peak)
     size = num_devices - pairs.start
-    with np.errstate(over="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         objective = 4 * (1 - size / num_devices) ** 2 + 0.5 * learning.dimension * np.square(
             problem.link.noise_std / (size * pairs.theta)
         )
     best = int(np.argmin(objective))
+    if not np.isfinite(objective[best]):
+        raise InfeasibleError("No plan fits: the limits leave so little signal that the bound is not finite.")
     order = by_gain if pairs.by_gain[best] else by_peak
     return np.sort(order[pairs.start[best] :]), float(pairs.theta[best])
 
@@ -92,13 +99,17 @@ def _candidate_pairs(problem: Problem, rounds: int, by_gain: NDArray[np.intp], b
     fleet = problem.fleet
     cap = float(limits.privacy_limits(problem, np.array([rounds]))[0])
     peak = (fleet.gain * np.sqrt(fleet.peak_power))[by_peak]  # c, ascending
-    cost = np.cumsum(np.square(1 / fleet.gain[by_gain])[::-1])[::-1]
-    total = np.sqrt(problem.budget.total_power / (rounds * cost))  # q, ascending
+    with np.errstate(over="ignore"):
+        cost = np.cumsum(np.square(1 / fleet.gain[by_gain])[::-1])[::-1]
+        total = np.sqrt(problem.budget.total_power / (rounds * cost))  # q, ascending
     below = max(np.searchsorted(peak, cap), np.searchsorted(total, cap))  # |Q|
-    start = np.arange(below)
-    pairs = _Pairs(start, total[:below] < peak[:below], np.minimum(peak, total)[:below])
+    start, by_total = np.arange(below), total[:below] < peak[:below]
+    if not fleet.equal_peak_power:
+        start = np.where(by_total, start, np.searchsorted(peak, peak[:below]))  # K_c holds all k with c_k ≥ c_j
+    pairs = _Pairs(start, by_total, np.minimum(peak, total)[:below])
     if below == fleet.num_devices:
         return pairs
+    # With no pair before it (|Q| = 0) this one is everybody: [Yan23, Lemma 4].
     return _Pairs(np.append(pairs.start, below), np.append(pairs.by_gain, True), np.append(pairs.theta, cap))
 
 
@@ -121,7 +132,7 @@ def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, curren
         + (learning.total_steps / rounds - 1) ** 2
         + convergence.noise_error(learning.dimension, problem.link.noise_std, scheduled.size, theta)
     )
-    remaining = learning.initial_gap * learning.contraction ** rounds.astype(np.float64)
+    remaining = convergence.remaining_gap(learning, rounds)
     objective = remaining + convergence.round_scales(learning, rounds) * inner
     objective[~feasible] = np.inf
     best = int(np.argmin(objective))
@@ -137,10 +148,12 @@ def beats_full_participation(problem: Problem, *, num_scheduled: int, alignment:
     Implements [Yan23, Lemma 7].
     Deviations: the factor 1/2 of the full-participation value, and min{c_1, q_1} where the print has c_1.
     """
+    if np.any(problem.fleet.gain == 0):
+        return True  # the full fleet cannot be aligned at all
     everyone = np.arange(problem.fleet.num_devices)
     full = min(
         limits.peak_limit(problem, everyone), float(limits.total_limits(problem, everyone, np.array([rounds]))[0])
     )
     noise = problem.learning.dimension * problem.link.noise_std**2
     margin = 1 / (everyone.size * full) ** 2 - 8 / noise
-    return margin > 0 and num_scheduled * alignment >= 1 / np.sqrt(margin)
+    return margin > 0 and num_scheduled * alignment >= 1 / math.sqrt(margin)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import convergence
+from airfed import _validate, convergence
 from airfed.planning import limits
 from airfed.privacy import classic_epsilon, classic_validity, compose, gaussian_epsilon
 from airfed.problem import Problem
@@ -35,6 +35,9 @@ class Plan:
         alignment: θ = νϖ, the amplitude with which every scheduled device arrives at full norm.
         rounds: I.
         notes: remarks of the policy that a reader of the plan must know.
+
+    Raises:
+        ValueError: the devices are not ascending indices into the fleet, θ is not positive, or I is not in 1..T.
     """
 
     problem: Problem
@@ -43,6 +46,20 @@ class Plan:
     alignment: float
     rounds: int
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _validate.positive(alignment=self.alignment)
+        convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
+        devices, num_devices = np.array(self.scheduled), self.problem.fleet.num_devices
+        if devices.ndim != 1 or devices.dtype.kind not in "iu" or not devices.size:
+            raise ValueError(f"Expected scheduled to be a list of device indices, got {self.scheduled!r}.")
+        if devices[0] < 0 or devices[-1] >= num_devices or np.any(devices[1:] <= devices[:-1]):
+            raise ValueError(f"Expected scheduled to be ascending indices from 0 to {num_devices - 1}, each once.")
+        devices = devices.astype(np.intp, copy=False)
+        devices.flags.writeable = False
+        object.__setattr__(self, "scheduled", devices)
+        object.__setattr__(self, "alignment", float(self.alignment))
+        object.__setattr__(self, "rounds", int(self.rounds))
 
     @property
     def num_scheduled(self) -> int:
@@ -81,7 +98,10 @@ class Plan:
     @cached_property
     def power(self) -> NDArray[np.float64]:
         """φ_k P_k [W]: what each scheduled device transmits per round, at most (‖g_k‖ = ϖ)."""
-        return np.square(self.alignment / self.problem.fleet.gain[self.scheduled])  # [Yan23, (16)]
+        with np.errstate(divide="ignore", over="ignore"):  # as printed, a plan may ask for more power than there is
+            power = np.square(self.alignment / self.problem.fleet.gain[self.scheduled])  # [Yan23, (16)]
+        power.flags.writeable = False
+        return power
 
     @property
     def power_total(self) -> float:
@@ -104,10 +124,16 @@ class Plan:
         allowed = 1.0 + FEASIBILITY_RTOL
         return tuple(name for name, limit in self.limits.items() if self.alignment > limit * allowed)
 
+    @cached_property
+    def amplification(self) -> float:
+        """max f_k over K: how much stronger than θ a device may arrive; 1 where the channels are known."""
+        return float(np.max(limits.amplifications(self.problem)[self.scheduled]))
+
     @property
     def mu_round(self) -> float:
-        """μ = 2θ/σ (θ/σ for add or remove): one round is exactly μ-Gaussian-DP."""
-        return self.problem.budget.sensitivity * self.alignment / self.problem.link.noise_std
+        """μ = 2θ/σ (θ/σ for add or remove), times `amplification`: one round is μ-Gaussian-DP."""
+        amplitude = self.alignment * self.amplification
+        return self.problem.budget.sensitivity * amplitude / self.problem.link.noise_std
 
     @property
     def mu_total(self) -> float:
@@ -136,10 +162,11 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, under the names of its attributes, ready for JSON."""
-        budget = self.problem.budget
+        budget, link = self.problem.budget, self.problem.link
         return {
             "policy": self.policy,
             "num_devices": self.problem.fleet.num_devices,
+            "dimension": self.problem.learning.dimension,
             "num_scheduled": self.num_scheduled,
             "scheduled": self.scheduled.tolist(),
             "alignment": self.alignment,
@@ -152,6 +179,10 @@ class Plan:
             "violations": list(self.violations),
             "power": self.power.tolist(),
             "power_total": self.power_total,
+            "amplification": self.amplification,
+            "estimation_error": link.estimation_error,
+            "estimation_failure": link.estimation_failure,
+            "trust_estimates": link.trust_estimates,
             "mu_round": self.mu_round,
             "mu_total": self.mu_total,
             "epsilon_round": self.epsilon_round,

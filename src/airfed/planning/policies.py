@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence, seeds
-from airfed.planning import limits
+from airfed.planning import limits, uncertain
 from airfed.planning.exact import best_schedule
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
@@ -53,7 +54,7 @@ def plan(
     ...     budget=Budget(epsilon=2.0, delta=1e-3, total_power=1000.0, formula="classic"),
     ... ))
     >>> decision.scheduled, decision.rounds, decision.binding
-    (array([0, 1, 2]), 118, 'privacy')
+    (array([0, 1, 2]), 2, 'privacy')
 
     Implements [Yan23, P1].
     """
@@ -72,10 +73,14 @@ def plan(
     if policy == "optimal":
         return _optimal(problem, candidates)
     if policy == "paper":
-        scheduled, alignment, chosen, notes = alternate(problem, rounds=rounds)
-        return Plan(
+        scheduled, alignment, chosen, notes = alternate(uncertain.trusting(problem), rounds=rounds)
+        decision = Plan(
             problem=problem, policy=policy, scheduled=scheduled, alignment=alignment, rounds=chosen, notes=notes
         )
+        decision = uncertain.backed_off(decision)
+        if not math.isfinite(decision.bound.total):
+            raise InfeasibleError("No plan fits: the limits leave so little signal that the bound is not finite.")
+        return decision
     devices = _RULES[policy](problem, size, threshold, seed)
     return _best_for_devices(problem, policy, devices, candidates)
 
@@ -110,10 +115,12 @@ def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]
     if rounds is None:
         return np.arange(1, total_steps + 1)
     convergence.local_steps(total_steps, rounds)  # raises where rounds is out of range
-    return np.array([rounds])
+    return np.array([int(rounds)])
 
 
 def _optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
+    if uncertain.matters(problem):
+        return uncertain.optimal(problem, rounds)
     learning, fleet = problem.learning, problem.fleet
     choice = best_schedule(
         fleet.gain,

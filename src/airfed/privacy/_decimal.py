@@ -153,9 +153,7 @@ def _refine(step: Callable[[Decimal], tuple[Decimal, Decimal]], guess: Decimal) 
         x = max(x + move, Decimal(0))
         if abs(move) ** 3 * cubic < x * _PAD / 100:
             return x
-    raise ArithmeticError(
-        f"No convergence in {_MAX_STEPS} steps from {guess:.6e}: please report these arguments."
-    )
+    raise ArithmeticError(f"No convergence in {_MAX_STEPS} steps from {guess:.6e}: please report these arguments.")
 
 
 def _round_up(x: Decimal) -> float:

@@ -25,13 +25,12 @@ from airfed.learning.fused.tile import (
     Real,
     add,
     compress,
+    keep_first,
     keep_where,
     kernel,
     load,
     shift,
     store,
-    total,
-    zeros,
 )
 
 
@@ -88,9 +87,7 @@ def _dense_backward(table: Table, layer: Table, floats: Floats, last: bool, inpu
             t += v
         bias[j] += t
     weight = shift(floats, layer[Dense.WEIGHT_GRADIENT])
-    product(
-        weight, stride_in, by_unit, SAMPLES, x, stride_in, layer[Dense.OUTPUTS_PADDED], SAMPLES, stride_in
-    )
+    product(weight, stride_in, by_unit, SAMPLES, x, stride_in, layer[Dense.OUTPUTS_PADDED], SAMPLES, stride_in)
     if inputs_too:
         below = shift(floats, layer[Dense.INPUT_GRADIENT])
         clear(below, SAMPLES * stride_in)
@@ -99,9 +96,7 @@ def _dense_backward(table: Table, layer: Table, floats: Floats, last: bool, inpu
 
 
 @kernel
-def _list_live(
-    table: Table, layer: Table, floats: Floats, integers: Integers, first: Count, samples: Count
-) -> None:
+def _list_live(table: Table, layer: Table, floats: Floats, integers: Integers, first: Count, samples: Count) -> None:
     """For each output channel, list the gradients that are not zero and the input pixel of each."""
     gradient = shift(floats, layer[Conv.FLAT_GRADIENT])
     source = shift(integers, layer[Conv.FLAT_PLACES])
@@ -109,23 +104,17 @@ def _list_live(
     counts, bias = shift(integers, table[Head.LIST_COUNTS]), shift(floats, layer[Conv.BIAS_GRADIENT])
     cells, capacity = layer[Conv.CELLS], layer[Conv.LIST_CAPACITY]
     for c in range(layer[Conv.OUTPUTS]):
-        start = c * capacity
-        n = start
+        n = c * capacity
+        sums = load(1, 1, LANES, bias, c * LANES, ZERO)
         for s in range(first, first + samples):
             offset = s * layer[Conv.FLAT_SAMPLE] + c * layer[Conv.FLAT_CHANNEL]
             pixel = np.int32((s - first) * layer[Conv.SAMPLE_PIXELS])
             for i in range(0, cells, LANES):
-                t = load(1, 1, LANES, gradient, offset + i, ZERO)
-                n = compress(t, cells - i, source, offset + i, pixel, values, places, n)
-        counts[c] = np.int32(n - start)
-        t = zeros(1, 1, LANES)
-        whole = n - (n - start) % LANES
-        for k in range(start, whole, LANES):
-            t = add(t, load(1, 1, LANES, values, k, ZERO))
-        bias_sum = total(t)
-        for k in range(whole, n):
-            bias_sum += values[k]
-        bias[c] += bias_sum
+                t = keep_first(load(1, 1, LANES, gradient, offset + i, ZERO), cells - i)
+                sums = add(sums, t)
+                n = compress(t, source, offset + i, pixel, values, places, n)
+        counts[c] = np.int32(n - c * capacity)
+        store(sums, bias, c * LANES, ZERO)
 
 
 @kernel
@@ -164,9 +153,7 @@ def _convolution_backward(
         samples = group if first + group <= n else n - first
         x = shift(floats, layer[Conv.CHANNELS_LAST] + first * pixels * stride)
         _list_live(table, layer, floats, integers, first, samples)
-        accumulate(
-            kernel_size, run, channels, values, places, counts, capacity, gradient, patch, run, x, stride, row
-        )
+        accumulate(kernel_size, run, channels, values, places, counts, capacity, gradient, patch, run, x, stride, row)
         if inputs_too:
             below = shift(floats, layer[Conv.INPUT_GRADIENT] + first * pixels * stride)
             bins = samples * pixels

@@ -142,9 +142,7 @@ def _emit_object() -> bytes:
         types.CPointer(scalar) for scalar in (types.float32, types.int32, types.int64, types.float64)
     )
     counts, reals = (types.int64,) * 3, (types.float32,) * 2
-    signature = types.void(
-        table, floats, floats, table, table, *counts, *reals, floats, integers, floats, results
-    )
+    signature = types.void(table, floats, floats, table, table, *counts, *reals, floats, integers, floats, results)
     run: Any = kernels.run
     run.compile(signature)
     name = run.overloads[signature.args].fndesc.mangled_name

@@ -133,9 +133,7 @@ class FusedEngine:
         _validate.positive_integer(steps=steps)
         weights, order = self._parameters(parameters), np.array(devices, np.intp).ravel()
         if order.size and not (order.min() >= 0 and order.max() < len(self._shards)):
-            raise ValueError(
-                f"Expected devices in 0..{len(self._shards) - 1}; got {order.min()}..{order.max()}."
-            )
+            raise ValueError(f"Expected devices in 0..{len(self._shards) - 1}; got {order.min()}..{order.max()}.")
         return self._updates(weights, order, steps, round_index)
 
     def _updates(
@@ -236,9 +234,7 @@ class FusedEngine:
         )
 
 
-def _samples(
-    network: Network, images: ArrayLike, labels: ArrayLike
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _samples(network: Network, images: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return images and labels as contiguous arrays (no copy if they are already), checked."""
     pictures, classes = np.ascontiguousarray(images, np.float32), np.ascontiguousarray(labels, np.int64)
     if pictures.shape[1:] != network.input_shape or len(pictures) == 0:
@@ -246,9 +242,7 @@ def _samples(
     if classes.shape != (len(pictures),):
         raise ValueError(f"Expected {len(pictures)} labels, one per image; got shape {classes.shape}.")
     if classes.min() < 0 or classes.max() >= network.classes:
-        raise ValueError(
-            f"Expected labels in 0..{network.classes - 1}; got {classes.min()}..{classes.max()}."
-        )
+        raise ValueError(f"Expected labels in 0..{network.classes - 1}; got {classes.min()}..{classes.max()}.")
     return pictures, classes
 
 

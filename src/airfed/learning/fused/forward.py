@@ -109,9 +109,7 @@ def _planes_to_channels_last(layer: Table, planes: Floats, pixels: Floats) -> No
     sample = layer[Conv.SAMPLE_PIXELS] * stride
     for p in range(n):  # ascending: what a narrow pixel writes past its end, the next one overwrites
         source, target = shift(planes, p * SAMPLES), shift(pixels, p * stride)
-        transpose_squares(
-            source, n * SAMPLES, n * SAMPLES * SAMPLES, target, sample, SAMPLES, layer[Conv.INPUTS]
-        )
+        transpose_squares(source, n * SAMPLES, n * SAMPLES * SAMPLES, target, sample, SAMPLES, layer[Conv.INPUTS])
 
 
 @kernel
@@ -139,9 +137,7 @@ def _places_to_flat(layer: Table, planes: Integers, flat: Integers) -> None:
 
 
 @kernel
-def _convolution_forward(
-    table: Table, layer: Table, parameters: Floats, floats: Floats, integers: Integers
-) -> None:
+def _convolution_forward(table: Table, layer: Table, parameters: Floats, floats: Floats, integers: Integers) -> None:
     """Convolution, 2×2 max-pool and ReLU, two output rows at a time; planes to planes."""
     weight, bias = shift(parameters, layer[Conv.WEIGHT]), shift(parameters, layer[Conv.BIAS])
     taps, n = shift(table, layer[Conv.TAPS]), layer[Conv.NUM_TAPS]

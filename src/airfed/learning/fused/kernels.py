@@ -19,9 +19,9 @@ from airfed.learning.fused.forward import (
     taint_of,
     winner,
 )
-from airfed.learning.fused.micro import ONE, ZERO, Floats, Integers, Table
+from airfed.learning.fused.micro import LANES, ONE, ZERO, Floats, Integers, Table
 from airfed.learning.fused.tables import Conv, Dense, Head
-from airfed.learning.fused.tile import Count, Real, kernel, shift
+from airfed.learning.fused.tile import Count, Real, kernel, load, shift, total
 
 
 @kernel
@@ -38,7 +38,7 @@ def pack(table: Table, parameters: Floats, floats: Floats, train: Count) -> None
                         target = (c * size + y) * layer[Conv.RUN] + x * stride + i
                         packed[target] = weight[((c * channels + i) * size + y) * size + x]
         clear(shift(floats, layer[Conv.WEIGHT_GRADIENT]), layer[Conv.OUTPUTS] * size * layer[Conv.RUN])
-        clear(shift(floats, layer[Conv.BIAS_GRADIENT]), layer[Conv.OUTPUTS])
+        clear(shift(floats, layer[Conv.BIAS_GRADIENT]), layer[Conv.OUTPUTS] * LANES)
     for index in range(table[Head.DENSE_LAYERS]):
         layer = shift(table, table[Head.DENSE_TABLE] + index * DENSE_WIDTH)
         inputs, stride_in, stride_out = layer[Dense.INPUTS], layer[Dense.IN_STRIDE], layer[Dense.OUT_STRIDE]
@@ -63,7 +63,7 @@ def unpack(table: Table, floats: Floats, gradient: Floats) -> None:
         weight, packed = shift(gradient, layer[Conv.WEIGHT]), shift(floats, layer[Conv.WEIGHT_GRADIENT])
         bias, sums = shift(gradient, layer[Conv.BIAS]), shift(floats, layer[Conv.BIAS_GRADIENT])
         for c in range(layer[Conv.OUTPUTS]):
-            bias[c] = sums[c]
+            bias[c] = total(load(1, 1, LANES, sums, c * LANES, ZERO))
             for i in range(channels):
                 for y in range(size):
                     for x in range(size):

@@ -51,7 +51,8 @@ class Conv(IntEnum):
     GROUP = 20  # samples whose live gradients are listed together
     PLANES, NEXT_PLANES, CHANNELS_LAST, INPUT_GRADIENT = range(21, 25)  # workspace
     FLAT_GRADIENT, FLAT_PLACES = 25, 26  # workspace
-    PACKED_WEIGHT, WEIGHT_GRADIENT, BIAS_GRADIENT = 27, 28, 29  # workspace, [output][kernel row][RUN]
+    PACKED_WEIGHT, WEIGHT_GRADIENT = 27, 28  # workspace, [output][kernel row][RUN]
+    BIAS_GRADIENT = 29  # workspace, [output][lane]: sums by lane, added up at the end
     LIST_CAPACITY = 30
 
 
@@ -185,7 +186,7 @@ def _convolutions(
         row[Conv.FLAT_PLACES] = integers.take(SAMPLES * int(row[Conv.FLAT_SAMPLE]))
         row[Conv.PACKED_WEIGHT] = floats.take(outputs * kernel * run)
         row[Conv.WEIGHT_GRADIENT] = floats.take(outputs * kernel * run)
-        row[Conv.BIAS_GRADIENT] = floats.take(outputs)
+        row[Conv.BIAS_GRADIENT] = floats.take(outputs * ALIGN)
 
         channel, y, x = np.meshgrid(*map(np.arange, (channels, kernel, kernel)), indexing="ij")
         taps.append(((channel * height + y) * width + x).ravel().astype(np.int64) * SAMPLES)
@@ -193,9 +194,7 @@ def _convolutions(
     return taps
 
 
-def _dense_layers(
-    network: Network, conv: NDArray[np.int64], dense: NDArray[np.int64], floats: _Allocator
-) -> None:
+def _dense_layers(network: Network, conv: NDArray[np.int64], dense: NDArray[np.int64], floats: _Allocator) -> None:
     """Fill the rows of the dense layers; the flat output of the last convolution is the first input."""
     inputs = padded(network.dense_sizes[0][0])
     value, gradient = (floats.take(SAMPLES * inputs) for _ in range(2))
@@ -234,9 +233,7 @@ def _staging(
         head[[Head.STAGE, Head.STAGE_STRIDE]] = floats.take(SAMPLES * stride), stride
 
 
-def _scratch(
-    head: NDArray[np.int64], conv: NDArray[np.int64], floats: _Allocator, integers: _Allocator
-) -> None:
+def _scratch(head: NDArray[np.int64], conv: NDArray[np.int64], floats: _Allocator, integers: _Allocator) -> None:
     """Take the buffers that all convolutions share, one after the other."""
     rows = [{column: int(row[column]) for column in Conv} for row in conv]
     head[Head.CONV_OUT] = floats.take(max(2 * r[Conv.OUTPUTS] * r[Conv.OUT_STRIDE] for r in rows))

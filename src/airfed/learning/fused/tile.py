@@ -30,9 +30,7 @@ Real = float | np.float32
 cgutils: Any = _cgutils  # numba types only a part of its interface
 
 FLOAT, INT = ir.FloatType(), ir.IntType(32)
-CONTRACT = (
-    "contract",
-)  # multiply-add may round once; nothing else is relaxed, so NaN and Inf stay what they are
+CONTRACT = ("contract",)  # multiply-add may round once; nothing else is relaxed, so NaN and Inf stay what they are
 OPTIONS: dict[str, Any] = {
     "nogil": True,
     "boundscheck": False,
@@ -271,15 +269,26 @@ def keep_where(typing: Any, t: Any, a: Any) -> Build:
 
 
 @intrinsic
+def keep_first(typing: Any, t: Any, count: Any) -> Build:
+    """keep_first(t, count): the first `count` floats of the vector t, then zeros."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (vector,) = _unpack(builder, t, arguments[0])
+        lane = ir.Constant(ir.VectorType(INT, t.lanes), list(range(t.lanes)))
+        inside = builder.icmp_signed("<", lane, _splat(builder, builder.trunc(arguments[1], INT), t.lanes))
+        return _pack(builder, t, [builder.select(inside, vector, ir.Constant(t.vector, None))])
+
+    return t(t, types.int64), emit
+
+
+@intrinsic
 def rectify(typing: Any, t: Any) -> Build:
     """rectify(t): 0 where t <= 0, else t, so that NaN stays NaN."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         zero = ir.Constant(t.vector, None)
         vectors = _unpack(builder, t, arguments[0])
-        return _pack(
-            builder, t, [builder.select(builder.fcmp_ordered("<=", v, zero), zero, v) for v in vectors]
-        )
+        return _pack(builder, t, [builder.select(builder.fcmp_ordered("<=", v, zero), zero, v) for v in vectors])
 
     return t(t), emit
 
@@ -345,9 +354,7 @@ def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p:
         best, index = larger(top, bottom)
         dead = builder.fcmp_ordered("<=", best, ir.Constant(lanes, None))
         best = builder.select(dead, ir.Constant(lanes, None), best)
-        builder.store(
-            best, _vector_at(builder, _pointer(context, builder, kinds[3], out_), o_, lanes), align=4
-        )
+        builder.store(best, _vector_at(builder, _pointer(context, builder, kinds[3], out_), o_, lanes), align=4)
         indices = _vector_at(builder, _pointer(context, builder, kinds[4], where_), o_, index.type)
         builder.store(index, indices, align=4)
         return context.get_dummy_value()
@@ -357,40 +364,33 @@ def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p:
 
 
 @intrinsic
-def compress(
-    typing: Any, t: Any, count: Any, where: Any, i: Any, base: Any, g: Any, index: Any, n: Any
-) -> Build:
-    """compress(t, count, where, i, base, g, index, n): append the floats of t that are not zero to a list.
+def compress(typing: Any, t: Any, where: Any, i: Any, base: Any, g: Any, index: Any, n: Any) -> Build:
+    """compress(t, where, i, base, g, index, n): append the floats of t that are not zero to a list.
 
-    Of the first `count` floats of the vector t, those that are not zero (NaN is not zero) go to g[n:], and
-    where[i + lane] + base to index[n:]. Returns the new length of the list. Branch-free: full vectors are
-    written, so the lists need room for one vector more.
+    The floats of the vector t that are not zero (NaN is not zero) go to g[n:], and where[i + lane] + base
+    to index[n:]. Returns the new length of the list. Branch-free: full vectors are written, so the lists
+    need room for one vector more.
     """
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args
         (vector,) = _unpack(builder, t, arguments[0])
         integers, bits = ir.VectorType(INT, t.lanes), ir.VectorType(ir.IntType(1), t.lanes)
-        lane = ir.Constant(integers, list(range(t.lanes)))
-        inside = builder.icmp_signed("<", lane, _splat(builder, builder.trunc(arguments[1], INT), t.lanes))
-        alive = builder.fcmp_unordered("!=", vector, ir.Constant(t.vector, None))
-        mask = builder.and_(alive, inside)
-        source = _vector_at(
-            builder, _pointer(context, builder, kinds[2], arguments[2]), arguments[3], integers
-        )
-        places = builder.add(builder.load(source, align=4), _splat(builder, arguments[4], t.lanes))
-        for values, kind, pointer in ((vector, kinds[5], arguments[5]), (places, kinds[6], arguments[6])):
+        mask = builder.fcmp_unordered("!=", vector, ir.Constant(t.vector, None))
+        source = _vector_at(builder, _pointer(context, builder, kinds[1], arguments[1]), arguments[2], integers)
+        places = builder.add(builder.load(source, align=4), _splat(builder, arguments[3], t.lanes))
+        for values, kind, pointer in ((vector, kinds[4], arguments[4]), (places, kinds[5], arguments[5])):
             suffix = f"v{t.lanes}{'f32' if values is vector else 'i32'}"
             packed = cgutils.get_or_insert_function(
                 builder.module,
                 ir.FunctionType(values.type, [values.type, bits, values.type]),
                 f"llvm.experimental.vector.compress.{suffix}",
             )
-            target = _vector_at(builder, _pointer(context, builder, kind, pointer), arguments[7], values.type)
+            target = _vector_at(builder, _pointer(context, builder, kind, pointer), arguments[6], values.type)
             undefined = ir.Constant(values.type, ir.Undefined)
             builder.store(builder.call(packed, [values, mask, undefined]), target, align=4)
         alive_bits = builder.ctpop(builder.bitcast(mask, ir.IntType(t.lanes)))
-        return builder.add(arguments[7], builder.zext(alive_bits, arguments[7].type))
+        return builder.add(arguments[6], builder.zext(alive_bits, arguments[6].type))
 
     place = types.int64
-    return place(t, place, where, place, types.int32, g, index, place), emit
+    return place(t, where, place, types.int32, g, index, place), emit

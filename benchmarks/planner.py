@@ -1,0 +1,115 @@
+"""How long the exact planner takes beside `np.argsort` of the gains, and how much memory it needs.
+
+    python benchmarks/planner.py [--max-exponent 7] [--repeat 5] [--constants scaled|paper]
+
+Every candidate number of rounds 1..200 is searched, with equal peak powers (1 W) and with different ones
+(log-uniform from 0.1 to 10 W). Gains are Rayleigh and at least 0.1. Measurements of the three are interleaved
+in one process; each figure is the best of the repeats, so that a busy machine does not favour one of them.
+Memory is the peak resident size of a process of its own that draws the fleet and plans once.
+
+With the constants "paper" (σ = 0.1) the noise matters less and less as the fleet grows and nearly everybody
+is scheduled. "scaled" (the default) lets σ grow with the fleet, so that the choice of devices stays hard at
+every size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from airfed.planning.exact import best_schedule
+
+TOTAL_STEPS, DIMENSION, NOISE_STD, CAP = 200, 21840, 0.1, 0.2
+CONTRACTION, INITIAL_GAP, CLIP_OVER_CONVEXITY = 0.99, 2.3, 10.0
+POWER_PER_DEVICE = 0.5  # W over all rounds, so that total power limits many rounds and peak power few
+
+
+def instance(num_devices: int, *, equal: bool, constants: str) -> tuple[np.ndarray, np.ndarray, dict[str, object]]:
+    rng = np.random.default_rng(0)
+    gain = np.maximum(rng.rayleigh(size=num_devices), 0.1)
+    power = np.broadcast_to(1.0, gain.shape) if equal else 10 ** rng.uniform(-1, 1, num_devices)
+    rounds = np.arange(1, TOTAL_STEPS + 1)
+    shrunk = CONTRACTION**rounds
+    scale = CLIP_OVER_CONVEXITY * (1 - shrunk)
+    growth = (num_devices / 100) ** 2 if constants == "scaled" else 1.0
+    return (
+        gain,
+        power,
+        {
+            "cap": np.full(rounds.size, CAP),
+            "round_budget": POWER_PER_DEVICE * num_devices / rounds,
+            "offset": shrunk * INITIAL_GAP + scale * (TOTAL_STEPS / rounds - 1) ** 2,
+            "scale": scale,
+            "noise_weight": DIMENSION * NOISE_STD**2 / 2 * growth,
+        },
+    )
+
+
+def seconds(task: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    task()
+    return time.perf_counter() - start
+
+
+def compare(num_devices: int, repeat: int, constants: str) -> tuple[float, float, float, str]:
+    """Best times of argsort, equal and different peak powers, and what was decided."""
+    gain, one, equal = instance(num_devices, equal=True, constants=constants)
+    _, power, different = instance(num_devices, equal=False, constants=constants)
+    tasks = (
+        lambda: np.argsort(gain),
+        lambda: best_schedule(gain, one, **equal),
+        lambda: best_schedule(gain, power, **different),
+    )
+    times = np.array([[seconds(task) for task in tasks] for _ in range(repeat)]).min(axis=0)
+    choice = best_schedule(gain, power, **different)
+    decided = f"{choice.size / num_devices:.1%} in {choice.round_index + 1} rounds, {choice.binding}"
+    return *times.tolist(), decided
+
+
+def memory(num_devices: int, kind: str, constants: str) -> float:
+    """Peak resident megabytes of a process that draws the fleet and plans once."""
+    command = [sys.executable, __file__, "--plan-once", kind, str(num_devices), "--constants", constants]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def peak_megabytes() -> float:
+    """VmHWM of this process; the maximum of `getrusage` would include that of the parent on Linux."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--max-exponent", type=int, default=7, help="largest fleet, as a power of ten")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--constants", choices=("scaled", "paper"), default="scaled")
+    parser.add_argument("--plan-once", nargs=2, metavar=("KIND", "DEVICES"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plan_once:
+        kind, count = options.plan_once
+        gain, power, arguments = instance(int(count), equal=kind == "equal", constants=options.constants)
+        best_schedule(gain, power, **arguments)
+        print(peak_megabytes())
+        return
+    print(f"{'devices':>10} {'argsort':>10} {'equal':>10} {'ratio':>6} {'different':>10} {'ratio':>6}  decision")
+    for exponent in range(3, options.max_exponent + 1):
+        sort, equal, different, decided = compare(10**exponent, options.repeat, options.constants)
+        print(
+            f"{10**exponent:>10,} {sort * 1e3:>7.2f} ms {equal * 1e3:>7.2f} ms {equal / sort:>6.1f} "
+            f"{different * 1e3:>7.2f} ms {different / sort:>6.1f}  {decided}",
+            flush=True,
+        )
+    for kind in ("equal", "different"):
+        peak = memory(10**options.max_exponent, kind, options.constants)
+        print(f"peak memory, 10^{options.max_exponent} devices, {kind} peak powers: {peak:,.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

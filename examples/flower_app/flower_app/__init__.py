@@ -1,0 +1,1 @@
+"""Over-the-air federated averaging on Flower."""

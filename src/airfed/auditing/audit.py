@@ -1,0 +1,227 @@
+"""The audit: every check, the evidence, and a verdict."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from airfed import scenario as scenarios
+from airfed.auditing import canaries
+from airfed.auditing.canaries import Evidence, evidence
+from airfed.auditing.noise_checks import noise_checks
+from airfed.auditing.records import record_checks, recorded_plan
+from airfed.auditing.round_loop import round_loop_checks
+from airfed.auditing.sensitivity import sensitivity_checks
+from airfed.auditing.statistics import Check, Vector, epsilon_of
+from airfed.auditing.subject import Subject
+from airfed.runs import RunDirectory
+from airfed.training import NoiseFault
+
+PAIRS: Final = 1200
+TRIALS: Final = 100_000  # a side
+SAMPLES: Final = 1_000_000
+_RTOL: Final = 1e-9
+_LOOSE: Final = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Audit:
+    """What an audit found.
+
+    Args:
+        subject: what was audited.
+        checks: every check, passed or not.
+        warnings: what a reader should know although nothing failed.
+        round_evidence, total_evidence: lower bounds on μ of one round and of the whole training; None where the attack
+            could not be run.
+        false_positive, true_positive: the attack's ROC curve for one round.
+        seconds: how long it took.
+    """
+
+    subject: Subject
+    checks: list[Check]
+    warnings: list[str]
+    round_evidence: Evidence | None
+    total_evidence: Evidence | None
+    false_positive: Vector
+    true_positive: Vector
+    seconds: float
+
+    @property
+    def failures(self) -> list[Check]:
+        """The checks that did not pass."""
+        return [check for check in self.checks if not check.passed]
+
+    @property
+    def verdict(self) -> str:
+        """Return "pass", or "fail" if any check failed."""
+        return "fail" if self.failures else "pass"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the audit as plain values, ready for JSON."""
+        plan = self.subject.plan
+        budget = plan.problem.budget
+        each, whole = self.round_evidence, self.total_evidence
+        lower, lower_total = (None if e is None else e.lower for e in (each, whole))
+        return {
+            "verdict": self.verdict,
+            "scenario": self.subject.scenario.name,
+            "mu_claimed": plan.mu_round,
+            "mu_lower": lower,
+            "epsilon_claimed": plan.epsilon_round,
+            "epsilon_lower": None if lower is None else epsilon_of(lower, budget.delta),
+            "mu_total_claimed": plan.mu_total,
+            "mu_total_lower": lower_total,
+            "epsilon_total_claimed": plan.epsilon_total,
+            "epsilon_total_lower": None if lower_total is None else epsilon_of(lower_total, budget.delta),
+            "level": canaries.REPORT_LEVEL,
+            "fail_level": canaries.FAIL_LEVEL,
+            "delta": budget.delta,
+            "relation": budget.relation,
+            "unit": "device",
+            "privacy": self.subject.noise().privacy,
+            "rounds": plan.rounds,
+            "evidence": {"round": each and each.to_dict(), "total": whole and whole.to_dict()},
+            "checks": [asdict(check) for check in self.checks],
+            "warnings": self.warnings,
+            "roc": {"false_positive": self.false_positive.tolist(), "true_positive": self.true_positive.tolist()},
+            "seconds": self.seconds,
+        }
+
+
+def subject_of(path: Path, *, seed: int | None = None) -> Subject:
+    """Return what a path names: a scenario file, or a run directory with its record.
+
+    Raises:
+        ScenarioError, RunError, InfeasibleError: it is neither, or has no plan.
+    """
+    if not path.is_dir():
+        loaded = scenarios.load(path)
+        return Subject.of(loaded if seed is None else loaded.override({"seed": seed}))
+    directory = RunDirectory(path)
+    manifest = directory.manifest()
+    return Subject.of(
+        scenarios.load(directory.file("scenario.toml")),
+        dimension=recorded_plan(directory).get("dimension"),
+        data_digest=str(manifest.get("data_sha256")),
+        directory=directory,
+    )
+
+
+def audit(
+    subject: Subject, *, trials: int = TRIALS, pairs: int = PAIRS, samples: int = SAMPLES, seed: int = 0
+) -> Audit:
+    """Attack a claim and return what came of it.
+
+    Args:
+        subject: what to audit.
+        trials: canaries a side.
+        pairs: adversarial pairs of updates.
+        samples: values of the noise to look at.
+        seed: of the adversary's own choices.
+    """
+    with np.errstate(all="ignore"):  # code that is broken on purpose or not may overflow; its checks say so
+        return _audit(subject, trials, pairs, samples, np.random.default_rng((seed, 0x5EED)))
+
+
+def _audit(subject: Subject, trials: int, pairs: int, samples: int, rng: np.random.Generator) -> Audit:
+    started = time.monotonic()
+    checks = [accounting_check(subject)]
+    if subject.directory is not None:
+        checks += record_checks(subject, subject.directory)
+    checks += sensitivity_checks(subject, rng, pairs=pairs)
+    checks += round_loop_checks(subject, rng)
+    checks += noise_checks(subject, samples=samples)
+    try:
+        scores = canaries.attack(subject, rng, trials=trials)
+    except NoiseFault as fault:
+        checks.append(Check(name="canaries", passed=False, finding=str(fault), figures={}))
+        return _concluded(subject, checks, started)
+    each = evidence(scores.single, subject.plan.mu_round)
+    whole = evidence(scores.whole, subject.plan.mu_total)
+    delta = subject.plan.problem.budget.delta
+    checks += [
+        _claim_check("canaries", "one round", each, subject.plan.epsilon_round, delta),
+        _claim_check("trajectory", "the whole training", whole, subject.plan.epsilon_total, delta),
+    ]
+    return _concluded(subject, checks, started, each, whole, canaries.roc(scores.single))
+
+
+def accounting_check(subject: Subject) -> Check:
+    """Return whether the ε that is claimed follows from θ and σ, by another road, and is within the budget."""
+    plan = subject.plan
+    budget = plan.problem.budget
+    whole = plan.mu_round * math.sqrt(plan.rounds)
+    wrong = []
+    if plan.mu_round < (2 if subject.replaces else 1) * plan.alignment / subject.noise_std * (1 - _RTOL):
+        wrong.append("μ is below the sensitivity over σ")
+    if plan.epsilon_round < epsilon_of(plan.mu_round, budget.delta) * (1 - _RTOL):
+        wrong.append("ε of a round is below the truth")
+    if plan.mu_total < whole * (1 - _RTOL) or plan.epsilon_total < epsilon_of(whole, budget.delta) * (1 - _RTOL):
+        wrong.append("ε of the training is below the truth")
+    exact = plan.epsilon_total if budget.scope == "total" else plan.epsilon_round
+    spent = plan.epsilon_paper if budget.formula == "classic" else exact
+    if spent > budget.epsilon * (1 + _RTOL):
+        wrong.append(f"ε = {spent:.5g} exceeds the budget of {budget.epsilon:g}")
+    return Check(
+        name="accounting",
+        passed=not wrong,
+        finding="; ".join(wrong)
+        or f"ε = {plan.epsilon_round:.5g} a round, {plan.epsilon_total:.5g} in all follow from μ = {plan.mu_round:.5g}",
+        figures={"mu_round": plan.mu_round, "mu_total": plan.mu_total, "epsilon_budget": budget.epsilon},
+    )
+
+
+def _claim_check(name: str, what: str, found: Evidence, epsilon: float, delta: float) -> Check:
+    """The claim stands unless a lower bound at level 1e-6 exceeds it: of μ, or of the ε that goes with it."""
+    proved = max(found.strict, found.strict_guessing)
+    refuted = found.refuted or epsilon_of(proved, delta) > epsilon * (1 + _RTOL)
+    finding = (
+        f"{what}: μ ≥ {proved:.5g} except with probability 1e-6, but {found.claimed:.5g} is claimed"
+        if refuted
+        else f"{what}: μ ≥ {found.lower:.5g} at 99% confidence, {found.claimed:.5g} claimed"
+    )
+    return Check(name=name, passed=not refuted, finding=finding, figures=found.to_dict())
+
+
+def _concluded(
+    subject: Subject,
+    checks: list[Check],
+    started: float,
+    each: Evidence | None = None,
+    whole: Evidence | None = None,
+    curve: tuple[Vector, Vector] | None = None,
+) -> Audit:
+    plan = subject.plan
+    warnings = []
+    if each is not None and each.upper < _LOOSE * each.claimed:
+        why = (
+            "these channel errors are smaller than what is provided for"
+            if plan.problem.link.estimation_error
+            else "more signal could be sent for the same ε"
+        )
+        warnings.append(
+            f"The claim is loose: the attack shows μ ≤ {each.upper:.4g} where {each.claimed:.4g} is claimed; {why}."
+        )
+    if plan.epsilon_paper_validity == "unsafe":
+        warnings.append(
+            f"Lemma 1 prints ε = {plan.epsilon_paper:.4g} for a round; the truth is {plan.epsilon_round:.4g}."
+        )
+    if plan.problem.link.trust_estimates and plan.problem.link.estimation_error:
+        warnings.append("The channel estimates are trusted although they are known to be wrong.")
+    false, true = (np.empty(0), np.empty(0)) if curve is None else curve
+    return Audit(
+        subject=subject,
+        checks=checks,
+        warnings=warnings,
+        round_evidence=each,
+        total_evidence=whole,
+        false_positive=false,
+        true_positive=true,
+        seconds=time.monotonic() - started,
+    )

@@ -1,0 +1,128 @@
+"""The attack: devices send ±ϖu on orthogonal directions u, and an adversary guesses the signs from what is received.
+
+The score ⟨y, u⟩/σ of a canary is N(±θ/σ, 1), whatever the dimension, so that m devices with orthogonal canaries are m
+independent trials a round. Signs stay the same for a whole training, so that the sum of a canary's I scores over √I is
+one trial against the whole trajectory, N(±θ√I/σ, 1). Where neighbours add or remove a device, a canary is sent or not
+sent at all, and half of the claimed μ is taken off the scores, so that they are N(±μ/2, 1) all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from airfed.auditing.engines import ScriptedEngine
+from airfed.auditing.statistics import Vector, guessing_bound, parametric_bounds
+from airfed.auditing.subject import Subject
+from airfed.training import federated_averaging
+
+FAIL_LEVEL: Final = 1e-6  # of a bound that refutes a claim
+REPORT_LEVEL: Final = 0.01  # of the bounds that are shown
+_CROWD: Final = 256  # devices scheduled
+_CANARIES: Final = 192  # of them send or are counted; the others fail to answer, as devices do
+_FEWEST_TRAJECTORIES: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scores:
+    """Scores times the sign that was sent: N(μ/2, 1) if the claim is true and tight.
+
+    Args:
+        single: one per canary and round.
+        whole: one per canary and training.
+    """
+
+    single: Vector
+    whole: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the scores prove about a μ.
+
+    Args:
+        claimed: the μ of the plan.
+        lower: parametric lower bound at `REPORT_LEVEL`.
+        guessing: Clopper-Pearson lower bound at `REPORT_LEVEL`.
+        strict, strict_guessing: the same at `FAIL_LEVEL`: above the claim, it is refuted.
+        upper: parametric upper bound at `FAIL_LEVEL`: far below the claim, it is loose.
+        trials: scores on both sides together.
+    """
+
+    claimed: float
+    lower: float
+    guessing: float
+    strict: float
+    strict_guessing: float
+    upper: float
+    trials: int
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is too low, at level 1e-6."""
+        return max(self.strict, self.strict_guessing) > self.claimed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures under their names."""
+        return {
+            "claimed": self.claimed,
+            "lower": self.lower,
+            "lower_clopper_pearson": self.guessing,
+            "lower_strict": self.strict,
+            "lower_strict_clopper_pearson": self.strict_guessing,
+            "upper_strict": self.upper,
+            "trials": self.trials,
+        }
+
+
+def evidence(scores: Vector, claimed: float) -> Evidence:
+    """Return what scores prove about a claimed μ."""
+    lower, _ = parametric_bounds(scores, REPORT_LEVEL)
+    strict, upper = parametric_bounds(scores, FAIL_LEVEL / 2)
+    return Evidence(
+        claimed=claimed,
+        lower=lower,
+        guessing=guessing_bound(scores, REPORT_LEVEL),
+        strict=strict,
+        strict_guessing=guessing_bound(scores, FAIL_LEVEL / 2),
+        upper=upper,
+        trials=scores.size,
+    )
+
+
+def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores:
+    """Return the scores of at least `trials` canaries a side, sent through the real round loop.
+
+    Raises:
+        NoiseFault: the loop itself finds the noise wanting.
+    """
+    plan, air = subject.crowd(_CROWD)
+    trainings = math.ceil(max(2 * trials / (_CANARIES * plan.rounds), _FEWEST_TRAJECTORIES / _CANARIES))
+    directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CANARIES)))
+    start = np.zeros(_CROWD, np.float32)
+    middle = 0.0 if subject.replaces else subject.plan.mu_round / 2
+    single, whole = [], []
+    for repetition in range(trainings):
+        devices = np.sort(rng.permutation(_CROWD)[:_CANARIES])
+        signs = rng.choice((-1.0, 1.0), _CANARIES)
+        canaries = (2 * air.clip_norm * signs[:, None] * directions.T).astype(np.float32)
+        sent = signs > 0 if not subject.replaces else np.full(_CANARIES, True)
+        engine = ScriptedEngine(devices[sent], canaries[sent])
+        training = federated_averaging(plan, air, engine, subject.noise(repetition), parameters=start)
+        received = np.stack([done.reception.received for done in training])
+        scores = (received @ directions / subject.noise_std - middle) * signs  # (I, m)
+        single.append(scores.ravel())
+        whole.append(scores.sum(axis=0) / math.sqrt(plan.rounds))
+    return Scores(single=np.concatenate(single), whole=np.concatenate(whole))
+
+
+def roc(scores: Vector, points: int = 101) -> tuple[Vector, Vector]:
+    """Return (false positives, true positives) over thresholds; the other side's scores are −s."""
+    thresholds = np.quantile(np.concatenate([scores, -scores]), np.linspace(0, 1, points))
+    ordered = np.sort(scores)
+    true = 1 - np.searchsorted(ordered, thresholds, side="left") / scores.size
+    false = np.searchsorted(ordered, -thresholds, side="right") / scores.size
+    return false, true

@@ -1,0 +1,149 @@
+"""The noise alone: its size, its law, and whether any of it is used twice.
+
+Each test is wrong with a probability of about 1e-9, so that a thousand audits of sound code raise no alarm.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc, gammainc, gammaincc, kolmogorov, ndtr
+
+from airfed.auditing.statistics import Check
+from airfed.auditing.subject import Subject
+from airfed.noise import NoiseSource
+from airfed.training import noise_source
+
+Vector = NDArray[np.float64]
+
+LEVEL: Final = 1e-9
+_TOLERANCE: Final = 0.01  # of the standard deviation
+_BLOCKS: Final = 16  # parts of a round's noise that are looked at one by one: layers, workers
+_FEWEST_DIMENSION: Final = 4096
+_MOST_CORRELATED: Final = 16_384
+_MOST_ROUNDS: Final = 50
+_MOST_EQUAL: Final = 8  # among a million doubles two are equal by chance once in some thousand audits; nine are not
+
+
+def noise_checks(subject: Subject, *, samples: int) -> list[Check]:
+    """Return what is wrong with the receiver's noise, over at least `samples` values of it."""
+    source, std = subject.noise(), subject.noise_std
+    dimension = max(subject.plan.problem.learning.dimension, _FEWEST_DIMENSION)
+    rounds = min(_MOST_ROUNDS, max(4, math.ceil(samples / dimension)))
+    dimension = max(dimension, math.ceil(samples / rounds))
+    drawn = np.stack([source.draw(index, dimension, std) for index in range(rounds)]) / std
+    return [
+        _scale(drawn),
+        _law(drawn),
+        _blocks(drawn),
+        _correlation(drawn[:, :_MOST_CORRELATED]),
+        _distinct(drawn),
+        _key(subject, source),
+    ]
+
+
+def _scale(drawn: Vector) -> Check:
+    ratio = math.sqrt(float(np.mean(np.square(drawn))))
+    tolerance = max(_TOLERANCE, 6.5 / math.sqrt(2 * drawn.size))
+    return Check(
+        name="noise scale",
+        passed=abs(ratio - 1) <= tolerance,
+        finding=f"the noise's standard deviation is {ratio:.5f} σ per real dimension, over {drawn.size} values",
+        figures={"ratio": ratio, "samples": drawn.size, "tolerance": tolerance},
+    )
+
+
+def _law(drawn: Vector) -> Check:
+    """Kolmogorov-Smirnov against N(0, σ²)."""
+    ordered = np.sort(drawn, axis=None)
+    count = ordered.size
+    expected = ndtr(ordered)
+    steps = np.arange(count + 1) / count
+    distance = float(max(np.max(steps[1:] - expected), np.max(expected - steps[:-1])))
+    chance = float(kolmogorov(math.sqrt(count) * distance))
+    return Check(
+        name="noise law",
+        passed=chance >= LEVEL,
+        finding=f"Kolmogorov-Smirnov distance to N(0, σ²): {distance:.2e} (p = {chance:.2g})",
+        figures={"distance": distance, "p": chance},
+    )
+
+
+def _blocks(drawn: Vector) -> Check:
+    """The energy of each part of each round is σ² χ²."""
+    parts = np.array_split(drawn, _BLOCKS, axis=1)
+    energy = np.stack([np.sum(np.square(part), axis=1) for part in parts], axis=1)
+    size = np.array([part.shape[1] for part in parts])
+    chance = np.minimum(gammainc(size / 2, energy / 2), gammaincc(size / 2, energy / 2))
+    worst = float(chance.min())
+    index, part = np.unravel_index(int(np.argmin(chance)), chance.shape)
+    passed = worst >= LEVEL / chance.size
+    ratio = math.sqrt(float(energy[index, part] / size[part]))
+    return Check(
+        name="noise in every part",
+        passed=passed,
+        finding=f"{chance.size} parts of {drawn.shape[0]} rounds all carry noise of the right size"
+        if passed
+        else f"part {part} of {_BLOCKS} of round {index} carries {ratio:.4f} of the noise it should",
+        figures={"parts": int(chance.size), "p": worst},
+    )
+
+
+def _correlation(drawn: Vector) -> Check:
+    """The largest correlation between any two parts of any two rounds; for independent ones r² ~ Beta(½, (n−1)/2)."""
+    length = drawn.shape[1] // _BLOCKS
+    parts = drawn[:, : length * _BLOCKS].reshape(-1, length)
+    norms = np.linalg.norm(parts, axis=1)
+    parts = parts / np.where(norms > 0, norms, 1.0)[:, None]
+    gram = np.abs(parts @ parts.T)
+    np.fill_diagonal(gram, 0.0)
+    largest = float(min(1.0, gram.max()))
+    pairs = parts.shape[0] * (parts.shape[0] - 1) // 2
+    chance = float(betainc((length - 1) / 2, 0.5, 1 - largest**2))
+    return Check(
+        name="noise correlation",
+        passed=chance >= LEVEL / pairs,
+        finding=f"the largest correlation among {parts.shape[0]} parts of rounds is {largest:.4f}",
+        figures={"largest": largest, "pairs": pairs, "p": chance},
+    )
+
+
+def _distinct(drawn: Vector) -> Check:
+    equal = drawn.size - np.unique(drawn).size
+    return Check(
+        name="noise used once",
+        passed=equal <= _MOST_EQUAL,
+        finding=f"{equal} of {drawn.size} values occur twice",
+        figures={"equal": equal, "samples": drawn.size},
+    )
+
+
+def _key(subject: Subject, source: NoiseSource) -> Check:
+    """Whether a round's noise repeats exactly where it must, and never where anything has changed."""
+    scenario, gain = subject.scenario, subject.plan.problem.fleet.gain
+    first = source.draw(0, 64, 1.0)
+    again = subject.noise().draw(0, 64, 1.0)
+    link = scenario.link.model_copy(update={"noise_std": 2 * scenario.link.noise_std})
+    budget = scenario.budget.model_copy(update={"epsilon": 2 * scenario.budget.epsilon})
+    changed = {
+        "round": source.draw(1, 64, 1.0),
+        "seed": subject.noise(1).draw(0, 64, 1.0),
+        "data": noise_source(scenario, gain, subject.data_digest + " changed").draw(0, 64, 1.0),
+        "gains": noise_source(scenario, gain * (1 + 2.0**-52), subject.data_digest).draw(0, 64, 1.0),
+        "link": noise_source(scenario.model_copy(update={"link": link}), gain, subject.data_digest).draw(0, 64, 1.0),
+        "budget": noise_source(scenario.model_copy(update={"budget": budget}), gain, subject.data_digest).draw(
+            0, 64, 1.0
+        ),
+    }
+    reused = [name for name, noise in changed.items() if np.any(noise == first)]
+    if source.repeatable:
+        right = source.privacy == "simulated" and np.array_equal(first, again)
+        kept = "a round's noise repeats exactly" if right else "a repeated round's noise is not the same"
+    else:
+        right = source.privacy == "secure" and not np.any(first == again) and not vars(source)
+        kept = "the noise is fresh and nothing of it is kept" if right else "the secure noise repeats or is kept"
+    finding = f"{kept}; with another {', '.join(reused)} it is used again" if reused else kept
+    return Check(name="noise key", passed=right and not reused, finding=finding, figures={"reused": reused})

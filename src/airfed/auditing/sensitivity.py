@@ -1,0 +1,146 @@
+"""How far can one device move what is received? Adversarial pairs of updates, with the noise off.
+
+Claimed: the received signals of two neighbours differ by at most μσ, which is 2θ where a device's data is replaced and
+θ where a device is added or removed. The pairs go through `Superposition`, in many shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.air import Reception
+from airfed.auditing.adversary import FAMILIES, SHAPES, STEPS, Family, Shape, Update
+from airfed.auditing.statistics import Check, norm
+from airfed.auditing.subject import Subject
+
+RTOL: Final = 1e-6
+_CONTRIBUTION_RTOL: Final = 1e-9  # the clip aims 1e-6 below ϖ, so that even the last digit is on the safe side
+_MOST_DIMENSION: Final = 50_000
+_MOST_ORDERED: Final = 512
+
+
+@dataclass
+class _Tally:
+    """The worst that was seen."""
+
+    moved: float = 0.0
+    alone: float = 0.0
+    finite: bool = True
+    reported: bool = True
+    divided: bool = True
+
+
+def sensitivity_checks(subject: Subject, rng: np.random.Generator, *, pairs: int) -> list[Check]:
+    """Return what the adversarial pairs found: difference, contribution, bad updates, divisor and order."""
+    tally = _Tally()
+    for shape, steps, family, device in _cases(subject, rng, pairs):
+        _attack(subject, rng, tally, device=device, update=family(rng, shape, subject.air.clip_norm, steps))
+    alone = subject.largest_difference / (2 if subject.replaces else 1)
+    moved = 2 * alone
+    bad = tally.finite and tally.reported
+    return [
+        Check(
+            name="sensitivity",
+            passed=tally.finite and tally.moved <= moved * (1 + RTOL),
+            finding=f"{pairs} adversarial pairs move the received signal by at most {tally.moved / moved:.6f} of what "
+            "is claimed",
+            figures={"pairs": pairs, "largest": tally.moved, "claimed": moved},
+        ),
+        Check(
+            name="contribution",
+            passed=tally.finite and tally.alone <= alone * (1 + _CONTRIBUTION_RTOL),
+            finding=f"one device contributes at most {tally.alone / alone:.7f} of what is claimed",
+            figures={"largest": tally.alone, "claimed": alone},
+        ),
+        Check(
+            name="bad updates",
+            passed=bad,
+            finding="updates with a NaN or an Inf count as zero and are reported"
+            if bad
+            else "an update with a NaN or an Inf gets through or goes unreported",
+            figures={},
+        ),
+        Check(
+            name="divisor",
+            passed=tally.divided,
+            finding="the receiver divides by the number of devices that were planned"
+            if tally.divided
+            else "the receiver's divisor changes with who answers",
+            figures={},
+        ),
+        _order_check(subject, rng),
+    ]
+
+
+def _cases(subject: Subject, rng: np.random.Generator, pairs: int) -> Iterator[tuple[Shape, int, Family, int]]:
+    """Shapes, local steps and families in all combinations, shuffled; devices in turn, the strongest first."""
+    scheduled = subject.air.scheduled
+    order = np.argsort(-np.abs(subject.air.coefficient), kind="stable")
+    own = (min(subject.plan.problem.learning.dimension, _MOST_DIMENSION),)
+    cases = [(shape, steps, family) for family in FAMILIES for steps in STEPS for shape in (*SHAPES, own)]
+    turn = rng.permutation(len(cases))
+    for index in range(pairs):
+        yield *cases[turn[index % turn.size]], int(scheduled[order[index % order.size]])
+
+
+def _attack(subject: Subject, rng: np.random.Generator, tally: _Tally, *, device: int, update: Update) -> None:
+    """One device sends g, −g or nothing, a few others the same in all three worlds."""
+    others = np.setdiff1d(some_devices(subject, rng, int(rng.integers(0, 4))), [device])
+    common = 10 * subject.air.clip_norm * rng.normal(size=(others.size, update.size))
+    plus, minus, absent = (_receive(subject, device, sent, others, common) for sent in (update, -update, None))
+    moved = norm(plus.received - minus.received)
+    alone = max(norm(world.received - absent.received) for world in (plus, minus))
+    tally.finite &= math.isfinite(moved) and math.isfinite(alone)
+    tally.moved, tally.alone = max(tally.moved, moved), max(tally.alone, alone)
+    if not np.isfinite(update).all():
+        tally.reported &= device in plus.refused and device in minus.refused
+    planned = subject.air.scheduled.size * subject.air.alignment_coefficient
+    tally.divided &= all(
+        np.allclose(world.estimate * planned, world.received, rtol=1e-9, atol=0.0) for world in (plus, absent)
+    )
+
+
+def some_devices(subject: Subject, rng: np.random.Generator, count: int) -> NDArray[np.intp]:
+    """Return up to `count` scheduled devices at random, ascending."""
+    scheduled = subject.air.scheduled
+    if count >= scheduled.size:
+        return scheduled
+    return np.sort(rng.choice(scheduled, count, replace=False))
+
+
+def _receive(
+    subject: Subject, device: int, update: Update | None, others: NDArray[np.intp], common: NDArray[np.float64]
+) -> Reception:
+    superposition = subject.air.open_round(common.shape[1])
+    if others.size:
+        superposition.add(others, common)
+    if update is not None:
+        superposition.add(np.array([device]), update[None, :])
+    return superposition.receive(np.zeros(common.shape[1]))
+
+
+def _order_check(subject: Subject, rng: np.random.Generator) -> Check:
+    """Whether the order and the chunks in which devices are added change the sum: that would leak, too."""
+    devices = some_devices(subject, rng, _MOST_ORDERED)
+    updates = 10 * subject.air.clip_norm * rng.normal(size=(devices.size, 64)).astype(np.float32)
+    received = []
+    for chunk in (devices.size, 7, 1):
+        superposition = subject.air.open_round(64)
+        order = rng.permutation(devices.size)
+        for first in range(0, devices.size, chunk):
+            part = order[first : first + chunk]
+            superposition.add(devices[part], updates[part])
+        received.append(superposition.receive(np.zeros(64)).received)
+    same = all(np.array_equal(received[0], other) for other in received[1:])
+    return Check(
+        name="order",
+        passed=same,
+        finding="sums have the same bits in any order and chunks" if same else "sums depend on the order of devices",
+        figures={"devices": int(devices.size)},
+    )

@@ -1,0 +1,110 @@
+"""What is audited: a plan and its claims, the air and the noise that are to keep them, and a record if there is one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import planning
+from airfed.air import Air
+from airfed.noise import NoiseSource
+from airfed.planning import Plan
+from airfed.problem import Fleet
+from airfed.runs import RunDirectory
+from airfed.scenario import Scenario
+from airfed.training import air_of, noise_source
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """What is audited.
+
+    Args:
+        scenario: the world.
+        plan: the decision, whose μ and ε are the claims.
+        air: what the channel does to the uploads.
+        data_digest: of the run's data; part of the noise's key.
+        directory: the run's record, if it has run.
+    """
+
+    scenario: Scenario
+    plan: Plan
+    air: Air
+    data_digest: str
+    directory: RunDirectory | None = None
+
+    @classmethod
+    def of(
+        cls,
+        scenario: Scenario,
+        *,
+        dimension: int | None = None,
+        data_digest: str = "no data",
+        directory: RunDirectory | None = None,
+    ) -> Subject:
+        """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
+        problem = scenario.problem(dimension=dimension)
+        plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
+        return cls(
+            scenario=scenario,
+            plan=plan,
+            air=air_of(scenario, plan),
+            data_digest=data_digest,
+            directory=directory,
+        )
+
+    @property
+    def noise_std(self) -> float:
+        """σ."""
+        return self.plan.problem.link.noise_std
+
+    @property
+    def largest_difference(self) -> float:
+        """By how much the plan claims that one device can move the received signal, at most: μσ."""
+        return self.plan.mu_round * self.noise_std
+
+    @property
+    def replaces(self) -> bool:
+        """Whether neighbours replace a device's data (else they add or remove a device)."""
+        return self.plan.problem.budget.relation == "replace"
+
+    def noise(self, repetition: int = 0) -> NoiseSource:
+        """Return the noise of the run itself (0), or of an independent repetition of it under another seed."""
+        world = self.scenario.model_copy(update={"seed": self.scenario.seed + repetition})
+        return noise_source(world, self.plan.problem.fleet.gain, self.data_digest)
+
+    def resized(self, *, dimension: int, rounds: int | None = None) -> Plan:
+        """Return the plan for a model of another dimension: θ, σ and μ do not depend on it."""
+        learning = replace(self.plan.problem.learning, dimension=dimension)
+        problem = replace(self.plan.problem, learning=learning)
+        return replace(self.plan, problem=problem, rounds=self.plan.rounds if rounds is None else rounds)
+
+    def strongest(self, most: int) -> NDArray[np.intp]:
+        """Return positions in K of up to `most` devices that arrive within 0.1% of the strongest, ascending."""
+        amplitude = np.abs(self.air.coefficient.real)
+        near = np.flatnonzero(amplitude >= 0.999 * amplitude.max())
+        order = np.argsort(-amplitude[near], kind="stable")
+        return np.sort(near[order[:most]])
+
+    def crowd(self, count: int) -> tuple[Plan, Air]:
+        """Return plan and air of `count` copies of the strongest devices, for a model of dimension `count`.
+
+        What a device adds to the sum does not depend on how many there are: a crowd gives as many trials a round.
+        """
+        places = self.strongest(count)
+        places = np.tile(places, math.ceil(count / places.size))[:count]
+        fleet = self.plan.problem.fleet
+        devices = self.air.scheduled[places]
+        crowd = Fleet(gain=fleet.gain[devices], peak_power=fleet.peak_power[devices])
+        plan = self.resized(dimension=count)
+        plan = replace(plan, problem=replace(plan.problem, fleet=crowd), scheduled=np.arange(count))
+        air = replace(
+            self.air,
+            scheduled=plan.scheduled,
+            transmit_amplitude=self.air.transmit_amplitude[places],
+            coefficient=self.air.coefficient[places],
+        )
+        return plan, air

@@ -1,0 +1,205 @@
+"""airfed ledger and audit: what was spent, and whether the privacy claim holds."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from airfed.cli.plan import Json, Seed
+
+_SHOWN: Final = 5  # rounds at each end of the ledger
+_RELATIONS: Final = {"replace": "replace one device's data", "add_remove": "add or remove one device"}
+
+
+def ledger(
+    directory: Annotated[Path, Parameter(help="A run directory.")],
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """Print and verify what a run has spent; exits with 4 if its ledger was tampered with."""
+    from airfed.auditing import verified_ledger
+    from airfed.privacy.ledger import LedgerError
+    from airfed.runs import RunDirectory
+
+    try:
+        account = verified_ledger(RunDirectory(directory))
+    except LedgerError as error:
+        if json:
+            print(json_format.dumps({"verified": False, "message": str(error)}))
+        print(f"airfed: {error}", file=sys.stderr)
+        return 4
+    summary = _ledger_summary(account)
+    if json:
+        print(json_format.dumps(summary))
+    else:
+        _print_ledger(Console(highlight=False), summary)
+    return 0
+
+
+def audit(
+    path: Annotated[Path, Parameter(help="A scenario, or a run directory.")],
+    /,
+    *,
+    trials: Annotated[int | None, Parameter(help="Canaries a side (default 100000).")] = None,
+    seed: Seed = None,
+    json: Json = False,
+    plot: Annotated[Path | None, Parameter(help="Draw the ROC curve of the attack (png, pdf, svg).")] = None,
+) -> int:
+    """Try to break the privacy claim; exits with 4 if that succeeds."""
+    from airfed.auditing import audit as attack
+    from airfed.auditing.audit import TRIALS, subject_of
+
+    count = TRIALS if trials is None else trials
+    if count < 1:
+        raise ValueError(f"Expected --trials {count} to be at least 1.")
+    if seed is not None and seed < 0:
+        raise ValueError(f"Expected --seed {seed} to be at least 0.")
+    subject = subject_of(path, seed=seed)
+    if plot is not None:
+        from airfed.experiments import drawing, roc
+
+        drawing.check_name(plot)  # before the attack, which takes a while
+    columns = (SpinnerColumn(), TextColumn("attacking the code that transmits"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task("")
+        found = attack(subject, trials=count, seed=seed or 0)
+    if plot is not None:
+        drawing.save(roc.roc_figure(found.to_dict()), plot)
+    if json:
+        print(json_format.dumps(found.to_dict()))
+    else:
+        _print_audit(Console(highlight=False), found.to_dict(), plot)
+    return 0 if found.verdict == "pass" else 4
+
+
+def _ledger_summary(account: Any) -> dict[str, Any]:
+    book = account.ledger
+    header = book.header
+    rounds = [
+        {
+            "round": charge.round_index,
+            "attempt": charge.attempt,
+            "devices": charge.devices,
+            "alignment": charge.alignment,
+            "mu": charge.mu,
+            "epsilon_round": charge.epsilon_round,
+            "mu_total": charge.mu_total,
+            "epsilon_total": charge.epsilon_total,
+            "power_planned": charge.power_planned,
+            "power_metered": charge.power_metered,
+        }
+        for charge in book.charges
+    ]
+    return {
+        "verified": True,
+        **header,
+        "head": book.head,
+        "checkpoint": account.checkpoint,
+        "trained": account.trained,
+        "charged": book.rounds,
+        "mu_total": book.mu_total,
+        "epsilon_total": book.epsilon_total,
+        "power_planned": book.power_planned,
+        "power_metered": book.power_metered,
+        "rounds": rounds,
+    }
+
+
+def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
+    rounds = summary["rounds"]
+    console.print(
+        f"[bold]{escape(str(summary['scenario']))}[/bold] · {summary['charged']} rounds charged, "
+        f"{summary['trained']} trained · privacy: {summary['privacy']}\n"
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("round", "devices", "θ", "μ", "ε", "ε so far", "W planned", "W metered"):
+        table.add_column(column, justify="right", no_wrap=True)
+    cut = len(rounds) > 2 * _SHOWN + 1
+    for row in rounds[:_SHOWN] if cut else rounds:
+        table.add_row(*_ledger_row(row))
+    if cut:
+        table.add_row("…")
+        for row in rounds[-_SHOWN:]:
+            table.add_row(*_ledger_row(row))
+    console.print(table)
+    budget = summary["epsilon"]
+    metered = summary["power_metered"]
+    spent = "" if metered is None else f", {metered:.4g} W metered"
+    console.print(f"\nε = {summary['epsilon_total']:.4g} in all (μ = {summary['mu_total']:.4g}) {_basis(summary)}")
+    if summary["scope"] == "total":
+        console.print(f"budget: {summary['epsilon_total'] / budget:.1%} of ε = {budget:g} for the whole training")
+    else:
+        worst = max((row["epsilon_round"] for row in rounds), default=0.0)
+        formula = f"budget: ε = {budget:g} for each round by the {summary['formula']} formula"
+        console.print(f"{formula}; exact, at most {worst:.4g}")
+    share = summary["power_planned"] / summary["total_power"]
+    planned = f"power: {summary['power_planned']:.4g} W charged"
+    console.print(f"{planned}, {share:.1%} of {summary['total_power']:g} W{spent}")
+    console.print(_channel(summary), end="")
+    if summary["privacy"] == "simulated":
+        console.print("[dim]simulated: the noise comes from a seed that is stored with the run[/dim]")
+    seen = "no checkpoint yet" if summary["checkpoint"] is None else f"checkpoint {summary['checkpoint']} found in it"
+    console.print(f"[bold green]verified[/bold green]: the chain of hashes is whole; {seen}")
+
+
+def _ledger_row(row: dict[str, Any]) -> list[str]:
+    attempt = f" (again, {row['attempt']})" if row["attempt"] else ""
+    metered = row["power_metered"]
+    return [
+        f"{row['round']}{attempt}",
+        f"{row['devices']}",
+        f"{row['alignment']:.4g}",
+        f"{row['mu']:.4g}",
+        f"{row['epsilon_round']:.4g}",
+        f"{row['epsilon_total']:.4g}",
+        f"{row['power_planned']:.4g}",
+        "-" if metered is None else f"{metered:.4g}",
+    ]
+
+
+def _channel(summary: dict[str, Any]) -> str:
+    if not summary["estimation_error"]:
+        return ""
+    if summary["trust_estimates"]:
+        return "[bold red]! channel errors are not accounted for: ε does not hold[/bold red]\n"
+    return (
+        f"[dim]channels known to an NMSE of {summary['estimation_error']:g}: ε holds except with probability "
+        f"{summary['estimation_failure']:g}[/dim]\n"
+    )
+
+
+def _basis(summary: dict[str, Any]) -> str:
+    return f"at δ = {summary['delta']:g}\nunit: {summary['unit']}, neighbours: {_RELATIONS[summary['relation']]}"
+
+
+def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -> None:
+    console.print(f"[bold]{escape(summary['scenario'])}[/bold] · privacy: {summary['privacy']}\n")
+    for check in summary["checks"]:
+        mark = "[green]ok[/green]  " if check["passed"] else "[bold red]FAIL[/bold red]"
+        console.print(f"{mark} [bold]{check['name']}[/bold]: {escape(check['finding'])}")
+    if summary["mu_lower"] is not None:
+        console.print("")
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for column in ("99% lower bounds", "μ", "claimed", "ε", "claimed"):
+            table.add_column(column, justify="left" if column.startswith("99") else "right", no_wrap=True)
+        for name, part in (("one round", ""), (f"all {summary['rounds']} rounds", "total_")):
+            keys = (f"mu_{part}lower", f"mu_{part}claimed", f"epsilon_{part}lower", f"epsilon_{part}claimed")
+            table.add_row(name, *(f"{summary[key]:.5g}" for key in keys))
+        console.print(table)
+        console.print(f"[dim]{_basis(summary).replace(chr(10), ', ')}[/dim]")
+    for warning in summary["warnings"]:
+        console.print(f"[yellow]! {escape(warning)}[/yellow]")
+    if plot is not None:
+        console.print(f"drawn: {plot}")
+    failed = sum(not check["passed"] for check in summary["checks"])
+    colour, text = ("red", f"fail: {failed} checks failed") if failed else ("green", "pass: the claim stands")
+    console.print(f"\n[bold {colour}]{text}[/bold {colour}] ({summary['seconds']:.1f} s)")

@@ -1,0 +1,36 @@
+"""airfed explore: the planner as a live page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from airfed import scenario
+from airfed.explorer import design
+
+
+def explore(
+    file: Annotated[
+        Path | None, Parameter(help="A scenario to start from; the template of airfed new otherwise.")
+    ] = None,
+    /,
+    *,
+    port: Annotated[int, Parameter(help="Where to listen; 0 takes a free port.")] = 8080,
+    host: Annotated[
+        str, Parameter(help="Listen elsewhere than on this machine; a token is then demanded.")
+    ] = "127.0.0.1",
+    runs: Annotated[Path, Parameter(help="The folder of run directories to show, and to train into.")] = Path("runs"),
+    browser: Annotated[bool, Parameter(help="Open the page in the browser.")] = True,
+) -> int:
+    """Open the planner as a web page on this machine: move a slider, read the decision. Ctrl-C stops it."""
+    start = design.Design() if file is None else design.from_scenario(scenario.load(file))
+    try:
+        from airfed.explorer.server import serve
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("airfed"):
+            raise
+        raise ValueError(f'The explorer needs {error.name}: pip install "airfed[web]".') from None
+    serve(start, host=host, port=port, runs=runs, open_browser=browser)
+    return 0

@@ -1,0 +1,38 @@
+"""airfed report: records of runs -> one HTML page."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from airfed.cli.plan import Json
+
+
+def report(
+    directories: Annotated[list[Path], Parameter(help="Run directories; several are compared.", negative="")],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("report.html"),
+    json: Json = False,
+) -> int:
+    """Write one self-contained HTML page about one or several runs."""
+    from airfed.report import ReportError, read_run, write_report
+
+    runs, passed_over = [], []
+    for directory in directories:
+        try:
+            runs.append(read_run(directory))
+        except ReportError as error:
+            passed_over.append(str(error))
+    if not runs:
+        raise ReportError(passed_over[0] if passed_over else "Expected at least one run directory.")
+    for sentence in passed_over:
+        print(f"airfed: passed over: {sentence}", file=sys.stderr)
+    write_report(runs, out)
+    summary = {"written": str(out), "runs": len(runs), "passed_over": passed_over}
+    print(json_format.dumps(summary) if json else f"written: {out} ({len(runs)} {'run' if len(runs) == 1 else 'runs'})")
+    return 0

@@ -1,0 +1,140 @@
+"""The left column of the page: every knob as a field with a slider, every choice as buttons or a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nicegui import ui
+from nicegui.element import Element
+from nicegui.elements.mixins.value_element import ValueElement
+
+from airfed.explorer import knobs
+from airfed.explorer.design import Design
+from airfed.explorer.knobs import Choice, Knob
+
+Changed = Callable[[str, Any], None]
+
+
+class _Slider(ui.slider):
+    """A slider that moves under the hand at once and tells the server afterwards."""
+
+    LOOPBACK = False
+
+
+class Controls:
+    """The widgets of a design. `show` sets them from outside without a word; a user's move calls `changed`."""
+
+    def __init__(self, changed: Changed) -> None:
+        self._changed = changed
+        self._quiet = False
+        self._rows: dict[str, Element] = {}
+        self._fields: dict[str, ValueElement[Any]] = {}
+        self._sliders: dict[str, ui.slider] = {}
+        self._knobs: dict[str, Knob] = {}
+        self._groups: list[ui.expansion] = []
+        for group in knobs.GROUPS:
+            with ui.expansion(group.title, value=group.open).classes("group").props("dense dense-toggle") as box:
+                self._groups.append(box)
+                for item in group.items:
+                    if isinstance(item, Knob):
+                        self._knob(item)
+                    else:
+                        self._choice(item)
+
+    def show(self, design: Design, *, but: str = "") -> None:
+        """Set every widget to the design; `but` names the one that the user's hand is on."""
+        self._quiet = True
+        try:
+            for key, row in self._rows.items():
+                row.set_visibility(knobs.applies(key, design))
+                self._set(key, design.spread if key == "peak_spread" else design.get(key), sparing=key == but)
+        finally:
+            self._quiet = False
+
+    def fold(self) -> None:
+        """Close all groups but the first: on a small screen the pictures should be near."""
+        for group in self._groups[1:]:
+            group.value = False
+
+    def _set(self, key: str, value: Any, *, sparing: bool) -> None:
+        field = self._fields[key]
+        if key not in self._knobs:
+            if field.value != value and value is not None:
+                field.value = value
+            return
+        knob = self._knobs[key]
+        if knob.parse(str(field.value or "")) != value:
+            field.value = knobs.shown(value)
+        slider = self._sliders.get(key)
+        if slider is None:
+            return
+        slider.props["aria-valuetext"] = f"{knobs.shown(value)} {knob.unit}".strip()  # not the slider's position
+        position = knob.position(value)
+        if position is not None and not sparing and slider.value != position:
+            slider.value = position
+
+    def _knob(self, knob: Knob) -> None:
+        self._knobs[knob.key] = knob
+        with ui.element("div").classes("knob") as row:
+            with ui.element("div").classes("knob-head"):
+                ui.html(_label(knob.label, knob.symbol), sanitize=False, tag="span").classes("knob-label")
+                field = ui.input().props("dense borderless debounce=350 spellcheck=false autocomplete=off")
+                field.props["aria-label"] = _spoken(knob)
+                field.props["suffix"] = knob.unit
+                field.classes("knob-field").mark(f"field-{knob.key}")
+                field.on_value_change(lambda event, knob=knob: self._typed(knob, event.value))
+            if knob.kind not in ("list", "text"):
+                slider = _Slider(min=0, max=knobs.STEPS, step=1, value=0).props("dense")
+                slider.props["aria-label"] = _spoken(knob)
+                slider.classes("knob-slider").mark(f"slider-{knob.key}")
+                slider.on_value_change(lambda event, knob=knob: self._slid(knob, event.value))
+                self._sliders[knob.key] = slider
+            else:
+                field.classes("knob-wide")
+            if knob.help:
+                ui.label(knob.help).classes("knob-help")
+        row.props["data-key"] = knob.key
+        self._rows[knob.key], self._fields[knob.key] = row, field
+
+    def _choice(self, choice: Choice) -> None:
+        with ui.element("div").classes("knob choice") as row:
+            with ui.element("div").classes("knob-head"):
+                ui.label(choice.label).classes("knob-label")
+                widget: ValueElement[Any]
+                if len(choice.options) <= 3:
+                    widget = ui.toggle(choice.options).props("dense unelevated no-caps")
+                    widget.classes("knob-toggle")
+                else:
+                    widget = ui.select(choice.options).props("dense borderless options-dense")
+                    widget.classes("knob-select")
+                widget.props["aria-label"] = choice.label
+                widget.on_value_change(lambda event, key=choice.key: self._chosen(key, event.value))
+            if choice.help:
+                ui.label(choice.help).classes("knob-help")
+        row.props["data-key"] = choice.key
+        self._rows[choice.key], self._fields[choice.key] = row, widget
+
+    def _typed(self, knob: Knob, text: str | None) -> None:
+        if not self._quiet:
+            self._changed(knob.key, knob.parse(text or ""))
+
+    def _slid(self, knob: Knob, position: float | None) -> None:
+        if not self._quiet and position is not None:
+            self._changed(knob.key, knob.value(position))
+
+    def _chosen(self, key: str, value: Any) -> None:
+        if not self._quiet:
+            self._changed(key, value)
+
+
+def _label(label: str, symbol: str) -> str:
+    if not symbol:
+        return label
+    name, _, index = symbol.partition("_")
+    return f"{label} <i>{name}{f'<sub>{index}</sub>' if index else ''}</i>"
+
+
+def _spoken(knob: Knob) -> str:
+    unit = f" in {knob.unit}" if knob.unit else ""
+    return f"{knob.label}{unit}"

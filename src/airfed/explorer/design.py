@@ -1,0 +1,272 @@
+"""What the page edits: a scenario's tables as they stand, right or wrong, and how they travel by URL, file and shell.
+
+The tables are checked by `airfed.scenario`, the very code that reads files. On top of that the page admits only what
+can be shown to a stranger's link: built-in models and data sets, no file of gains, and a size that can be drawn.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import numpy as np
+
+from airfed import scenario, template
+from airfed.scenario import DATASET_SHAPES, FileChannel, FixedChannel, Scenario, ScenarioError
+
+Tables = dict[str, Any]
+
+MODELS: Final = ("cnn", "mlp", "logistic", "quadratic")
+DATASETS: Final = tuple(DATASET_SHAPES)
+MOST_DEVICES: Final = 100_000
+MOST_STEPS: Final = 20_000
+MOST_URL: Final = 6000  # characters; browsers and proxies cut longer ones
+MOST_TEXT: Final = 4_000_000  # characters of a scenario that is pasted or uploaded
+
+_SPREAD: Final = "peak_spread"
+_OTHER_QUERY: Final = ("tab", "token")  # query parameters that are not the scenario's
+
+# What a channel needs beyond its model, where nothing is written yet.
+CHANNELS: Final[dict[str, Tables]] = {
+    "rayleigh": {"scale": 1.0},
+    "rician": {"scale": 1.0, "k_factor": 3.0},
+    "uniform": {"low": 0.1, "high": 2.0},
+    "cell": {"radius": 300.0, "path_loss_exponent": 3.0, "shadowing_db": 4.0, "reference_distance": 50.0, "scale": 2.0},
+    "fixed": {"gains": [0.2, 0.5, 0.8, 1.1, 1.6]},
+}
+_SHARED_CHANNEL: Final[tuple[str, ...]] = (
+    "minimum",
+    "pin_minimum",
+    "estimation_error",
+    "estimation_failure",
+    "trust_estimates",
+)
+
+
+@cache
+def _start() -> Tables:
+    """The tables of the commented template, which the page starts from."""
+    return _resolved(scenario.parse(tomllib.loads(template.SCENARIO)))
+
+
+def _resolved(world: Scenario) -> Tables:
+    """The tables with defaults written out, so that every knob has something to show."""
+    return world.model_dump(mode="json", exclude_none=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """The present design.
+
+    Args:
+        tables: the scenario's tables as TOML would give them; perhaps wrong, `world` says so.
+        spread: largest over smallest peak power. Above 1 the devices' peak powers are spread evenly in decibels
+            around the one that is written down.
+    """
+
+    tables: Tables = field(default_factory=lambda: copy.deepcopy(_start()))
+    spread: float = 1.0
+
+    def world(self) -> Scenario:
+        """Return the scenario, checked like a file.
+
+        Raises:
+            ScenarioError: a key or value is wrong, or the explorer does not admit it.
+        """
+        checked = admit(scenario.parse(copy.deepcopy(self.tables)))
+        if self.spread == 1.0:
+            return checked
+        power = checked.fleet.peak_power
+        if isinstance(power, list):
+            raise ScenarioError("Expected one fleet.peak_power to spread; a list already gives one per device.")
+        if not 1.0 <= self.spread <= 1e6:
+            raise ScenarioError(f"Expected 1 <= {_SPREAD}={self.spread:g} <= 1e6.")
+        half = float(np.sqrt(self.spread))
+        powers = np.geomspace(power / half, power * half, checked.num_devices)
+        return checked.override({"fleet.peak_power": [float(f"{p:.6g}") for p in powers]})
+
+    def get(self, key: str) -> Any:
+        """Return the value of a dotted key; None where it is not written."""
+        value: Any = self.tables
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def change(self, key: str, value: Any) -> Design:
+        """Return the design with one dotted key changed (None removes it); nothing is checked yet.
+
+        Another `channel.model` brings the keys it needs and drops those it does not know.
+        """
+        if key == _SPREAD:
+            return replace(self, spread=value)
+        tables = copy.deepcopy(self.tables)
+        if key == "channel.model" and value in CHANNELS:
+            tables["channel"] = _channel(value, tables.get("channel", {}))
+            if value == "fixed":
+                tables.get("fleet", {}).pop("num_devices", None)
+            else:
+                tables.setdefault("fleet", {}).setdefault("num_devices", _start()["fleet"]["num_devices"])
+            return replace(self, tables=tables)
+        _put(tables, key, value)
+        return replace(self, tables=tables)
+
+    def query(self) -> str:
+        """Return the URL's query: every key that differs from the start, "" where nothing does.
+
+        Raises:
+            ScenarioError: it is too long for a URL (long lists of gains or peak powers).
+        """
+        start, here = dict(_flat(_comparable(_start()))), dict(_flat(_comparable(self.tables)))
+        if here.get("channel.model") != start["channel.model"]:
+            start = {key: value for key, value in start.items() if not key.startswith("channel.")}
+        pairs = [(key, _encode(value)) for key, value in here.items() if start.get(key) != value]
+        pairs += [(key, "") for key in start if key not in here]
+        if self.spread != 1.0:
+            pairs.append((_SPREAD, f"{self.spread:g}"))
+        text = urlencode(pairs, safe=":,[]\"'")
+        if len(text) > MOST_URL:
+            raise ScenarioError(f"This design is too long for a link ({len(text)} characters): save it as a file.")
+        return text
+
+    def command(self, name: str = "plan") -> str:
+        """Return a command for the shell that does the same, scenario included.
+
+        Raises:
+            ScenarioError: the design is wrong.
+        """
+        return f"airfed {name} /dev/stdin <<'EOF'\n{self.world().to_toml()}EOF\n"
+
+
+def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]]) -> Design:
+    """Return the design that `Design.query` wrote; nothing is checked yet.
+
+    >>> from_query({"budget.epsilon": "3.5"}).get("budget.epsilon")
+    3.5
+    """
+    pairs = [(k, v) for k, v in dict(query).items() if k not in _OTHER_QUERY]
+    # First the channel's model, which decides what else is in its table.
+    pairs.sort(key=lambda pair: pair[0] != "channel.model")
+    tables, spread = copy.deepcopy(_start()), 1.0
+    for key, text in pairs:
+        value = _decode(text)
+        if key == _SPREAD:
+            spread = float(value) if isinstance(value, int | float) else float("nan")
+        elif key == "channel.model" and value != tables["channel"]["model"]:
+            tables["channel"] = {"model": value}
+        else:
+            _put(tables, key, None if text == "" else value)
+    return Design(tables=tables, spread=spread)
+
+
+def from_text(text: str) -> Design:
+    """Return the design in a scenario's TOML.
+
+    Raises:
+        ScenarioError: it is not TOML, or not a scenario that the explorer admits.
+    """
+    if len(text) > MOST_TEXT:
+        raise ScenarioError(f"Expected a scenario of at most {MOST_TEXT:,} characters, got {len(text):,}.")
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"Not valid TOML: {error}.") from None
+    except RecursionError:
+        raise ScenarioError("Not valid TOML: lists are nested too deeply.") from None
+    return Design(tables=_resolved(admit(scenario.parse(tables))))
+
+
+def from_scenario(world: Scenario) -> Design:
+    """Return the design of a scenario from the user's own file; gains from a file are taken in.
+
+    Raises:
+        ScenarioError: the explorer does not admit it, or its file of gains is bad.
+    """
+    tables = world.model_dump(mode="json", exclude_unset=True)
+    if isinstance(world.channel, FileChannel):
+        try:
+            gains = world.channel.build(world.folder).draw(world.num_devices, np.random.default_rng(0))
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
+        shared = {key: value for key, value in tables["channel"].items() if key in _SHARED_CHANNEL}
+        tables["channel"] = {"model": "fixed", "gains": gains.tolist(), **shared}
+    return Design(tables=_resolved(admit(scenario.parse(tables))))
+
+
+def admit(world: Scenario) -> Scenario:
+    """Return the scenario if the explorer may compute it for anyone who opens a link to it.
+
+    Raises:
+        ScenarioError: it would import code, read a file, or is too large to draw.
+    """
+    learning = world.learning
+    if learning.model not in MODELS:
+        raise ScenarioError(
+            f"Expected learning.model to be one of {', '.join(MODELS)} in the explorer; got {learning.model!r} "
+            "(to explore a model of your own, write its size as learning.dimension beside a built-in model)."
+        )
+    if learning.dataset not in DATASETS:
+        raise ScenarioError(
+            f"Expected learning.dataset to be one of {', '.join(DATASETS)} in the explorer; got {learning.dataset!r}."
+        )
+    if isinstance(world.channel, FileChannel):
+        raise ScenarioError('Expected no channel.model="file" here: the explorer reads no files on request.')
+    if world.num_devices > MOST_DEVICES:
+        raise ScenarioError(f"Expected fleet.num_devices={world.num_devices} <= {MOST_DEVICES} in the explorer.")
+    if learning.total_steps > MOST_STEPS:
+        raise ScenarioError(f"Expected learning.total_steps={learning.total_steps} <= {MOST_STEPS} in the explorer.")
+    if isinstance(world.channel, FixedChannel) and world.num_devices != len(world.channel.gains):
+        raise ScenarioError(
+            f"Expected {world.num_devices} channel.gains (fleet.num_devices), got {len(world.channel.gains)}."
+        )
+    return world
+
+
+def _channel(model: str, old: Tables) -> Tables:
+    kept = {key: old[key] for key in _SHARED_CHANNEL if key in old}
+    return {"model": model, **CHANNELS[model], **kept}
+
+
+def _put(tables: Tables, key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    table = tables
+    for part in path:
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            inner = table[part] = {}
+        table = inner
+    if value is None:
+        table.pop(last, None)
+    else:
+        table[last] = value
+
+
+def _flat(tables: Tables, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _comparable(tables: Tables) -> Tables:
+    """The tables less [run], which changes no result and stays on its machine."""
+    return {key: value for key, value in tables.items() if key != "run"}
+
+
+def _encode(value: Any) -> str:
+    if isinstance(value, str) and value and _decode(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _decode(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # a text, or brackets nested to annoy
+        return text

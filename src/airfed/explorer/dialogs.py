@@ -1,0 +1,60 @@
+"""The two dialogs of the page: load a scenario, copy the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from nicegui import events, ui
+
+from airfed.explorer import design as designs
+from airfed.explorer.design import Design
+from airfed.scenario import ScenarioError
+
+
+def command_dialog(text: str) -> None:
+    """Show a command with a button that copies it."""
+    with ui.dialog(value=True) as dialog, ui.card().classes("sheet"):
+        ui.html("The same on the command line", sanitize=False, tag="h2")
+        area = ui.textarea(value=text).props("outlined readonly input-style=min-height:260px id=command")
+        area.props["aria-label"] = "Command"
+
+        async def copy() -> None:
+            copied = await ui.run_javascript(f"return await airfed.copy({json.dumps(text)})", timeout=5)
+            ui.notify("Copied." if copied else "Select the text and copy it.")
+
+        with ui.element("div").classes("row"):
+            ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps").classes("plain")
+            ui.button("Copy", on_click=copy).props("unelevated no-caps").classes("go")
+
+
+def load_dialog(take: Callable[[Design], None]) -> None:
+    """Ask for a scenario, pasted or from a file, and hand the design over; a mistake is told in the dialog."""
+    with ui.dialog(value=True) as dialog, ui.card().classes("sheet"):
+        ui.html("Load a scenario", sanitize=False, tag="h2")
+        area = ui.textarea(placeholder="Paste a scenario’s TOML here, or choose a file below.")
+        area.props("outlined input-style=min-height:220px id=paste")
+        area.props["aria-label"] = "Scenario as TOML"
+        wrong = ui.label("").classes("wrong").props("id=load-error role=alert")
+
+        def accept(text: str) -> None:
+            try:
+                design = designs.from_text(text)
+            except ScenarioError as error:
+                wrong.text = str(error)
+                return
+            dialog.close()
+            take(design)
+
+        async def uploaded(event: events.UploadEventArguments) -> None:
+            try:
+                accept(await event.file.text())
+            except UnicodeDecodeError:
+                wrong.text = "Expected a text file, got binary data."
+
+        upload = ui.upload(label="Choose a file", on_upload=uploaded, auto_upload=True, max_file_size=designs.MOST_TEXT)
+        upload.props("accept=.toml flat bordered").style("width:100%")
+        with ui.element("div").classes("row"):
+            ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps").classes("plain")
+            load = ui.button("Load", on_click=lambda: accept(area.value or "")).props("unelevated no-caps id=load")
+            load.classes("go")

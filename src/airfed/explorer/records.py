@@ -1,0 +1,145 @@
+"""Run directories below one root: found, read, never written, never left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from airfed.auditing import verified_ledger
+from airfed.privacy.ledger import Charge, LedgerError
+from airfed.runs import RunDirectory, RunError
+
+_MOST_RUNS: Final = 500
+_DEPTH: Final = 3  # folders below the root that are looked into: a sweep keeps its runs one or two down
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Record:
+    """One run as it is on disk.
+
+    Args:
+        name: its path below the root.
+        scenario: the name in its scenario.
+        plan: `plan.json`.
+        metrics: the rounds so far.
+        finished: whether its model was written.
+        problem: what is wrong with it, "" where nothing is.
+    """
+
+    name: str
+    scenario: str
+    plan: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    finished: bool
+    problem: str = ""
+
+    @property
+    def rounds_planned(self) -> int:
+        """I."""
+        return int(self.plan.get("rounds", 0))
+
+    def last(self, key: str) -> float | None:
+        """Return the latest value of a metric."""
+        return next((float(r[key]) for r in reversed(self.metrics) if r.get(key) is not None), None)
+
+    def series(self, key: str) -> tuple[list[int], list[float]]:
+        """Return rounds (counted from 1) and values of a metric where it was taken."""
+        taken = [(int(r["round"]) + 1, float(r[key])) for r in self.metrics if r.get(key) is not None]
+        return [r for r, _ in taken], [v for _, v in taken]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Spending:
+    """What a ledger says.
+
+    Args:
+        verified: whether its chain of hashes holds and it agrees with the rest of the run.
+        problem: the sentence where it does not.
+        charges: the rounds as charged.
+        header: what is counted.
+    """
+
+    verified: bool
+    problem: str
+    charges: list[Charge]
+    header: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Library:
+    """The run directories below `root`."""
+
+    root: Path
+
+    def names(self) -> list[str]:
+        """Return the paths of all runs below the root, the newest first."""
+        found: list[tuple[float, str]] = []
+        folders = [(self.root, 0)]
+        while folders and len(found) < _MOST_RUNS:
+            folder, depth = folders.pop()
+            if RunDirectory(folder).exists and depth:
+                found.append((_modified(folder), folder.relative_to(self.root).as_posix()))
+            elif depth < _DEPTH and folder.is_dir():
+                inner = (item for item in folder.iterdir() if not item.name.startswith("."))
+                folders += [(item, depth + 1) for item in inner if item.is_dir() and not item.is_symlink()]
+        return [name for _, name in sorted(found, reverse=True)]
+
+    def path(self, name: str) -> Path:
+        """Return the folder of a run.
+
+        Raises:
+            RunError: the name leads out of the root, or there is no run.
+        """
+        root = self.root.resolve()
+        folder = (root / name).resolve()
+        if folder == root or not folder.is_relative_to(root):
+            raise RunError(f"Expected a run below {self.root}, got {name!r}.")
+        if not RunDirectory(folder).exists:
+            raise RunError(f"Expected a run in {name!r}; there is none.")
+        return folder
+
+    def read(self, name: str) -> Record:
+        """Return a run; damage is told in its `problem`, not raised.
+
+        Raises:
+            RunError: as in `path`.
+        """
+        directory = RunDirectory(self.path(name))
+        manifest: dict[str, Any] = {}
+        plan: dict[str, Any] = {}
+        metrics: list[dict[str, Any]] = []
+        problem = ""
+        try:
+            manifest = directory.manifest()
+            plan = json.loads(directory.file("plan.json").read_bytes())
+            metrics = directory.read_metrics()
+        except (OSError, ValueError) as error:
+            problem = str(error)
+        return Record(
+            name=name,
+            scenario=str(manifest.get("name", "")),
+            plan=plan if isinstance(plan, dict) else {},
+            metrics=metrics,
+            finished=directory.file("model.safetensors").is_file(),
+            problem=problem,
+        )
+
+    def spending(self, name: str) -> Spending:
+        """Return what the run's ledger says, verified as `airfed ledger` does.
+
+        Raises:
+            RunError: as in `path`.
+        """
+        directory = RunDirectory(self.path(name))
+        try:
+            ledger = verified_ledger(directory).ledger
+        except (LedgerError, RunError, OSError) as error:
+            return Spending(verified=False, problem=str(error), charges=[], header={})
+        return Spending(verified=True, problem="", charges=ledger.charges, header=ledger.header)
+
+
+def _modified(folder: Path) -> float:
+    file = folder / "metrics.jsonl"
+    return (file if file.exists() else folder / "run.json").stat().st_mtime

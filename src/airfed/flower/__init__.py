@@ -1,0 +1,13 @@
+"""Federated averaging over the air in Flower: a strategy, a client mod, and an app made of them.
+
+Any Flower project gets differentially private over-the-air averaging by two additions: `over_the_air_mod` in its
+ClientApp, which clips and precodes what a device sends, and `OverTheAirFedAvg` in its ServerApp, which follows a plan.
+`client_app` and `server_app` are the two for an airfed scenario, ready to run.
+"""
+
+from airfed.flower.app import client_app, server_app
+from airfed.flower.books import Books, LedgerBooks
+from airfed.flower.mod import over_the_air_mod
+from airfed.flower.strategy import OverTheAirFedAvg
+
+__all__ = ["Books", "LedgerBooks", "OverTheAirFedAvg", "client_app", "over_the_air_mod", "server_app"]

@@ -1,0 +1,222 @@
+"""The server's side: a Flower strategy that follows a plan."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from airfed.air import CLIP_MARGIN, Air, Reception
+from airfed.flower import messages
+from airfed.flower.books import Books, LedgerBooks
+from airfed.flower.roster import Roster
+from airfed.noise import NoiseSource, SecureNoise
+from airfed.planning import Plan
+from airfed.training import federated_averaging
+
+Updates = NDArray[np.float64]
+_LOG = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Sent:
+    """The round that is under way: what was sent, and to whom."""
+
+    index: int
+    arrays: ArrayRecord
+    devices: dict[int, int]  # by node id
+
+
+class OverTheAirFedAvg(Strategy):
+    """Federated averaging over the air, as a plan has it.
+
+    The plan decides who is sampled, how strongly each device transmits, and how many rounds and local steps there are.
+    In each round everyone who is scheduled is charged before anything is sent. What comes back is clipped again,
+    superposed, and received with noise that is drawn once, here. A device that fails, or is late, counts as zero; the
+    divisor stays |K|. No metrics of devices are collected and nothing is evaluated on them: neither would be covered by
+    ε. Evaluate on the server (`evaluate_fn` of `start`).
+
+    Args:
+        plan: whom to sample, and all else.
+        books: where rounds are charged; a path makes a ledger there (`LedgerBooks`).
+        air: how the signals arrive; without it the devices' channels are as the plan knows them.
+        noise: draws the receiver's noise; fresh from the operating system by default.
+        first_round: i to begin with, where an earlier training is gone on with.
+        wait_for_devices: [s] for how long the first round waits for scheduled devices that are not there yet.
+
+    Implements [Yan23, Algorithm 2], second half.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        books: Books | str | Path,
+        *,
+        air: Air | None = None,
+        noise: NoiseSource | None = None,
+        first_round: int = 0,
+        wait_for_devices: float = 120.0,
+    ) -> None:
+        self.plan = plan
+        self.air = Air.from_plan(plan) if air is None else air
+        self.noise = SecureNoise() if noise is None else noise
+        if isinstance(books, str | Path):
+            books = LedgerBooks(Path(books), plan, privacy=self.noise.privacy)
+        self.books: Books = books
+        self.first_round = first_round
+        self.roster = Roster(num_devices=plan.problem.fleet.num_devices)
+        self._wait = wait_for_devices
+        self._timeout: float | None = None
+        self._sent: _Sent | None = None
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Train, and return the model and what `evaluate_fn` said of it after each round.
+
+        Args:
+            grid: where the devices are.
+            initial_arrays: m⁰; all arrays together hold d numbers.
+            num_rounds: at most the rounds that the plan has left, which is the default.
+            timeout: [s] how long a round waits for its devices.
+            train_config, evaluate_config: handed on to the devices under "config".
+            evaluate_fn: evaluates the model here, on the server.
+
+        Raises:
+            ValueError: the model is not of the plan's dimension, or there are fewer rounds left.
+            BudgetExhausted: a round does not fit the budget; it was not sent.
+            Diverged: nobody sent a usable update, or the model is no longer finite.
+        """
+        left = self.plan.rounds - self.first_round
+        rounds = left if num_rounds is None else num_rounds
+        if not 1 <= rounds <= left:
+            raise ValueError(f"Expected num_rounds={rounds} from 1 to {left}, the rounds that the plan has left.")
+        self._timeout = timeout
+        return super().start(grid, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Find the scheduled devices, charge the round, and return the messages that let them train."""
+        plan, learning = self.plan, self.plan.problem.learning
+        index = self.first_round + server_round - 1
+        if not index < plan.rounds:
+            raise ValueError(f"Expected a round before {plan.rounds}, the plan's last; got {index}.")
+        size = messages.flatten(arrays).size
+        if size != learning.dimension:
+            raise ValueError(f"Expected a model of the plan's dimension {learning.dimension}, got {size} numbers.")
+        nodes = self.roster.find(grid, plan.scheduled.tolist(), wait=self._wait)
+        self._wait = 0.0
+        absent = sorted(set(plan.scheduled.tolist()) - nodes.keys())
+        if absent:
+            _LOG.warning("round %d: devices %s are not there; they count as zero", index, absent)
+        self.books.charge(index)  # everyone who is scheduled, before anything is sent
+        self._sent = _Sent(index=index, arrays=arrays, devices={node: device for device, node in nodes.items()})
+        amplitude = dict(zip(plan.scheduled.tolist(), self.air.transmit_amplitude.tolist(), strict=True))
+        return [
+            messages.training(
+                node,
+                arrays,
+                config,
+                messages.Order(
+                    round_index=index,
+                    local_steps=plan.local_steps[index],
+                    learning_rate=learning.learning_rate,
+                    clip_norm=learning.clip_norm,
+                    amplitude=amplitude[device],
+                ),
+                ttl=self._timeout,
+            )
+            for device, node in nodes.items()
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the next model: the signals superposed, the noise added, the mean recovered and stepped along."""
+        sent, self._sent = self._sent, None
+        if sent is None or sent.index != self.first_round + server_round - 1:
+            raise ValueError(f"Expected the replies of the round that was sent out; got those of {server_round}.")
+        rounds = federated_averaging(
+            self.plan,
+            self.air,
+            _Arrived(self._uploads(sent, replies)),
+            self.noise,
+            parameters=messages.flatten(sent.arrays).astype(np.float32),
+            first_round=sent.index,
+        )
+        done = next(rounds)
+        done = replace(done, reception=_with_clipped(done.reception, self.air.clip_norm))
+        self.books.settle(done)
+        heard = self.plan.num_scheduled - done.reception.missing.size
+        _LOG.info("round %d: heard %d of %d devices", done.index, heard, self.plan.num_scheduled)
+        return messages.unflatten(done.parameters, sent.arrays), None
+
+    def _uploads(self, sent: _Sent, replies: Iterable[Message]) -> Iterator[tuple[NDArray[np.intp], Updates]]:
+        waiting = dict(sent.devices)
+        for reply in replies:
+            device = waiting.pop(reply.metadata.src_node_id, None)
+            if device is None:
+                continue  # of no scheduled device, or its second; an error of the grid itself comes from no node
+            try:
+                update = messages.received_update(reply, self.air, device, self.plan.problem.learning.dimension)
+            except ValueError as error:
+                _LOG.warning("round %d: device %d counts as zero: %s", sent.index, device, error)
+                continue
+            yield np.array([device]), update
+        if waiting:
+            _LOG.warning("round %d: devices %s did not answer in time", sent.index, sorted(waiting.values()))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return no messages: what devices would say of the model is covered by no ε."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return nothing: nobody was asked."""
+        return None
+
+    def summary(self) -> None:
+        """Log what the plan has decided."""
+        plan, budget = self.plan, self.plan.problem.budget
+        _LOG.info("\t├──> Plan (%s):", plan.policy)
+        _LOG.info("\t│\t├── devices: %d of %d", plan.num_scheduled, plan.problem.fleet.num_devices)
+        _LOG.info("\t│\t├── rounds: %d, of which done: %d", plan.rounds, self.first_round)
+        _LOG.info("\t│\t└── alignment: %.4g, limited by %s", plan.alignment, plan.binding)
+        _LOG.info("\t└──> Privacy (%s noise, added by the server):", self.noise.privacy)
+        _LOG.info("\t \t├── each round: ε = %.4g at δ = %.3g", plan.epsilon_round, budget.delta)
+        _LOG.info("\t \t└── all rounds: ε = %.4g", plan.epsilon_total)
+
+
+class _Arrived:
+    """Stands for the devices in the round loop of `airfed.training`: their updates are here already."""
+
+    def __init__(self, uploads: Iterator[tuple[NDArray[np.intp], Updates]]) -> None:
+        self._uploads = uploads
+
+    def updates(
+        self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
+    ) -> Iterator[tuple[NDArray[np.intp], Updates]]:
+        """Return what has arrived."""
+        return self._uploads
+
+
+def _with_clipped(reception: Reception, clip_norm: float) -> Reception:
+    """Count as clipped what arrives at the very limit: devices clip themselves, and do not say what they had before."""
+    limit = clip_norm * (1.0 - 2.0 * CLIP_MARGIN)
+    return replace(reception, clipped=int(np.count_nonzero(reception.norms > limit)))

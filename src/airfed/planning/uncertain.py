@@ -1,0 +1,118 @@
+"""Planning with channels that are known only roughly.
+
+Privacy then asks θ f_k ≤ cap of every scheduled device, with f_k from `privacy.imperfect.amplification`. That is one
+more limit per device, just like peak power: θ ≤ min(c_k, cap/f_k). The exact search for different peak powers therefore
+solves this problem too, for one number of rounds, or for all of them where cap does not depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import convergence
+from airfed.planning import limits
+from airfed.planning.exact import Choice, best_schedule
+from airfed.planning.plan import Plan
+from airfed.problem import InfeasibleError, Problem
+
+
+def matters(problem: Problem) -> bool:
+    """Return whether the channels are uncertain and the uncertainty is to be accounted for."""
+    return problem.link.estimation_error > 0 and not problem.link.trust_estimates
+
+
+def trusting(problem: Problem) -> Problem:
+    """Return the problem as the paper sees it: the gains are exact."""
+    return replace(problem, link=replace(problem.link, trust_estimates=True))
+
+
+def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
+    """Return P_k, lowered where θ ≤ cap/f_k says more than θ ≤ |ĥ_k|√P_k [W]."""
+    fleet = problem.fleet
+    if not matters(problem):
+        return fleet.peak_power
+    cap = float(limits.privacy_limits(problem, np.array([rounds]))[0])
+    heard = fleet.gain > 0
+    allowed = cap / limits.amplifications(problem)[heard]
+    power = np.array(fleet.peak_power)
+    power[heard] = np.minimum(power[heard], np.square(allowed / fleet.gain[heard]))
+    return power
+
+
+def optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
+    """Return the joint optimum of [Yan23, P1] with θ f_k ≤ cap for every scheduled device.
+
+    Raises:
+        InfeasibleError: no plan meets every limit.
+
+    Deviations: the paper takes the channels for known.
+    """
+    if problem.budget.scope == "round":
+        best = _search(problem, rounds, effective_peak_power(problem, 1))
+        chosen = int(rounds[best.round_index])
+    else:
+        best, chosen = _search_each(problem, rounds)
+    theta = limits.largest_alignment(problem, best.scheduled, np.array([chosen]))
+    return Plan(
+        problem=problem,
+        policy="optimal",
+        scheduled=best.scheduled,
+        alignment=min(best.alignment, float(theta[0])),
+        rounds=chosen,
+    )
+
+
+def backed_off(plan: Plan) -> Plan:
+    """Return the plan with θ lowered, if need be, to what privacy allows its devices; a note says so."""
+    allowed = plan.limits["privacy"]
+    if not matters(plan.problem) or plan.alignment <= allowed:
+        return plan
+    note = (
+        f"θ lowered from {plan.alignment:.6g} to {allowed:.6g}: a device may arrive {plan.amplification:.4g} times "
+        "stronger than planned, because its channel is known only roughly (the paper does not speak of this)."
+    )
+    return replace(plan, alignment=allowed, notes=(*plan.notes, note))
+
+
+def _search(problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64]) -> Choice:
+    learning = problem.learning
+    return best_schedule(
+        problem.fleet.gain,
+        peak_power,
+        cap=limits.privacy_limits(problem, rounds),
+        round_budget=problem.budget.total_power / rounds,
+        offset=convergence.round_offsets(learning, rounds),
+        scale=convergence.round_scales(learning, rounds),
+        noise_weight=_noise_weight(problem),
+    )
+
+
+def _search_each(problem: Problem, rounds: NDArray[np.int64]) -> tuple[Choice, int]:
+    """The limit per device changes with I: one search for each I that could still win."""
+    offset = convergence.round_offsets(problem.learning, rounds)
+    scale = convergence.round_scales(problem.learning, rounds)
+    most = problem.fleet.num_devices * limits.privacy_limits(problem, rounds)  # |K|θ ≤ N·cap
+    with np.errstate(divide="ignore", over="ignore"):
+        optimistic = offset + scale * _noise_weight(problem) / np.square(most)
+    best: tuple[Choice, int] | None = None
+    for index in np.argsort(optimistic, kind="stable"):
+        if best is not None and optimistic[index] >= best[0].objective:
+            break
+        each = rounds[index : index + 1]
+        try:
+            choice = _search(problem, each, effective_peak_power(problem, int(each[0])))
+        except InfeasibleError:
+            continue
+        if best is None or choice.objective < best[0].objective:
+            best = choice, int(each[0])
+    if best is None or not math.isfinite(best[0].objective):
+        raise InfeasibleError("No plan fits: the privacy budget and the channels' uncertainty leave no signal at all.")
+    return best
+
+
+def _noise_weight(problem: Problem) -> float:
+    return 0.5 * problem.learning.dimension * problem.link.noise_std**2

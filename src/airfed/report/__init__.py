@@ -1,0 +1,6 @@
+"""Records of runs -> one self-contained HTML page."""
+
+from airfed.report.page import write_report
+from airfed.report.records import ReportError, RunRecord, read_run
+
+__all__ = ["ReportError", "RunRecord", "read_run", "write_report"]

@@ -1,0 +1,363 @@
+"""The page in a real browser: open, move, read, compare with plan(), train, stop, reload by its address."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from airfed import planning, scenario
+from airfed.explorer.design import Design, from_query
+from airfed.explorer.view import decision
+from airfed.runs import RunDirectory
+
+pytest.importorskip("nicegui", reason="NiceGUI is not installed: pip install airfed[web]")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install airfed[dev]")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE = 30_000  # milliseconds; a busy machine is slow, a broken page never answers
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is on the PATH"),
+]
+
+Page = Any
+
+
+@dataclass(kw_only=True)
+class Server:
+    url: str
+    runs: Path
+    process: subprocess.Popen[str]
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[Server]:
+    """`airfed explore` as a process of its own; it is stopped by Ctrl-C and must then say 130."""
+    command = [sys.executable, "-m", "airfed", "explore", "--port", "0", "--no-browser", "--runs", "runs", *options]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+", process.stdout.readline())
+            assert found is not None
+            yield Server(url=found.group(), runs=folder / "runs", process=process)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("explore")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser: Any, server: Server) -> Iterator[Callable[..., Page]]:
+    """Opens the page for a new visitor. In the end: no request has left this machine, and no script has failed."""
+    contexts, requests, errors = [], [], []
+
+    def enter(query: str = "", **settings: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.goto(f"{server.url}?{query}", wait_until="domcontentloaded")
+        page.wait_for_selector("#decision")
+        page.wait_for_function("window.did_handshake !== false && document.querySelector('.q-slider')")
+        page.wait_for_timeout(600)
+        return page
+
+    yield enter
+    for context in contexts:
+        context.close()
+    strangers = {url for url in requests if urlsplit(url).scheme in ("http", "https", "ws", "wss")}
+    assert {urlsplit(url).netloc for url in strangers} == {urlsplit(server.url).netloc}
+    assert errors == []
+
+
+def expected(design: Design) -> str:
+    world = design.world()
+    return decision(planning.from_policy(world.problem(), world.policy, seed=world.seed))
+
+
+def shows(page: Page, sentence: str) -> None:
+    page.wait_for_function(
+        "text => document.querySelector('#decision').textContent === text", arg=sentence, timeout=PATIENCE
+    )
+
+
+def knob(page: Page, key: str) -> Any:
+    return page.locator(f"[data-key='{key}']")
+
+
+def slide(page: Page, key: str, share: float) -> None:
+    track = knob(page, key).locator(".q-slider__track-container")
+    track.scroll_into_view_if_needed()
+    box = track.bounding_box()
+    page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+
+
+def typed(page: Page, key: str, text: str) -> None:
+    knob(page, key).locator("input").fill(text)
+
+
+def field(page: Page, key: str) -> Any:
+    return knob(page, key).locator("input").input_value()
+
+
+def settled(page: Page, key: str) -> Design:
+    """The design in the address, once it has the key."""
+    page.wait_for_function("key => location.search.includes(key + '=')", arg=key, timeout=PATIENCE)
+    return from_query(parse_qsl(urlsplit(page.url).query, keep_blank_values=True))
+
+
+def test_it_opens_on_the_template_and_tells_its_plan(visit: Callable[..., Page]) -> None:
+    page = visit()
+    shows(page, expected(Design()))
+    assert page.locator("svg.chart:visible").count() == 3
+    assert page.title() == "airfed explore"
+
+
+def test_sliders_fields_and_choices_lead_to_the_plan_of_that_design(visit: Callable[..., Page]) -> None:
+    page = visit("link.noise_std=1.0&budget.epsilon=5.0")
+    slide(page, "budget.total_power", 0.45)
+    design = settled(page, "budget.total_power")
+    assert design.get("budget.total_power") == float(field(page, "budget.total_power"))
+    assert 50 < design.get("budget.total_power") < 500
+    shows(page, expected(design))
+    assert "stops the next one" in page.inner_text("#waiting")
+
+    track = knob(page, "fleet.num_devices").locator(".q-slider__track-container")
+    track.focus()  # by keyboard
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => new URLSearchParams(location.search).get('fleet.num_devices') > 103")
+    design = settled(page, "fleet.num_devices")
+    shows(page, expected(design))
+
+    typed(page, "fleet.peak_power", "20 dBm")
+    design = design.change("fleet.peak_power", "20 dBm")
+    shows(page, expected(design))
+    slide(page, "peak_spread", 0.5)
+    design = settled(page, "peak_spread")
+    assert design.spread > 5
+    shows(page, expected(design))
+
+    knob(page, "budget.scope").get_by_text("the training").click()
+    design = design.change("budget.scope", "total")
+    shows(page, expected(design))
+    knob(page, "channel.model").locator(".q-field__control").click()
+    page.get_by_role("option", name="cell").click()
+    design = design.change("channel.model", "cell")
+    shows(page, expected(design))
+    assert knob(page, "channel.radius").is_visible()
+    assert not knob(page, "channel.k_factor").is_visible()
+
+
+def test_an_impossible_point_shows_why_instead_of_an_empty_plot(visit: Callable[..., Page]) -> None:
+    page = visit()
+    typed(page, "budget.epsilon", "-1")
+    page.wait_for_selector("#reason:visible")
+    shows(page, "Expected budget.epsilon=-1.0 > 0.")
+    assert "Expected budget.epsilon=-1.0 > 0." in page.inner_text("#reason")
+    assert page.locator("svg.chart:visible").count() == 0
+    typed(page, "budget.epsilon", "3")
+    shows(page, expected(Design().change("budget.epsilon", 3.0)))
+    page.wait_for_selector("#reason", state="hidden")
+    assert page.locator("svg.chart:visible").count() == 3
+
+    page = visit("channel.model=fixed&channel.gains=[0,0]&fleet.num_devices=")
+    shows(page, "No plan fits: every device has gain 0, so none can reach the receiver.")
+    assert "Every device has gain 0" in page.inner_text("#reason")
+    typed(page, "channel.gains", "0, 0.5")
+    page.wait_for_function("() => document.querySelector('#decision').textContent.startsWith('Schedule 1 of 2')")
+
+
+def test_a_hostile_link_is_refused_in_words(visit: Callable[..., Page]) -> None:
+    page = visit("learning.model=os:system")
+    page.wait_for_selector("#reason:visible")
+    assert "Expected learning.model to be one of cnn" in page.inner_text("#decision")
+    page = visit("name=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E&budget.epsilon=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E")
+    assert "<img src=x" in page.inner_text("#decision")
+    assert page.locator("img").count() == 0
+
+
+def test_the_address_brings_the_design_back_and_visitors_do_not_disturb_each_other(
+    visit: Callable[..., Page],
+) -> None:
+    first, second = visit("link.noise_std=1.0"), visit("fleet.num_devices=50")
+    slide(first, "budget.epsilon", 0.7)
+    slide(second, "budget.epsilon", 0.2)
+    mine, other = settled(first, "budget.epsilon"), settled(second, "budget.epsilon")
+    shows(first, expected(mine))
+    shows(second, expected(other))
+    assert mine.get("budget.epsilon") != other.get("budget.epsilon")
+    again = visit(urlsplit(first.url).query)
+    shows(again, expected(mine))
+    again.reload()
+    shows(again, expected(mine))
+    assert float(field(again, "budget.epsilon")) == mine.get("budget.epsilon")
+
+
+def test_ten_visitors_at_once_get_ten_answers(server: Server) -> None:
+    designs = [Design().change("fleet.num_devices", 20 + 7 * i).change("link.noise_std", 1.0) for i in range(10)]
+
+    def fetch(design: Design) -> str:
+        with urllib.request.urlopen(f"{server.url}?{design.query()}", timeout=60) as response:
+            return re.sub(r"<[^>]*>|\\u003[ce]", "", response.read().decode())
+
+    with ThreadPoolExecutor(10) as pool:
+        pages = list(pool.map(fetch, designs))
+    for design, page in zip(designs, pages, strict=True):
+        plan = planning.plan(design.world().problem())
+        assert f"{plan.num_scheduled} of {20 + 7 * designs.index(design)}" in page
+
+
+def test_policies_prices_and_front_are_compared(visit: Callable[..., Page]) -> None:
+    page = visit("tab=compare&link.noise_std=1.0&budget.total_power=300.0&budget.epsilon=5.0")
+    page.wait_for_selector("#front svg")
+    rows = page.locator("#policies tbody tr")
+    assert rows.count() == len(planning.POLICIES)
+    design = from_query({"link.noise_std": "1.0", "budget.total_power": "300.0", "budget.epsilon": "5.0"})
+    plan = planning.plan(design.world().problem())
+    assert f"{plan.bound.total:.4g}" in rows.first.inner_text()
+    assert "One more watt lowers the bound" in page.inner_text("#prices")
+    assert "One more unit of ε" in page.inner_text("#prices")
+    assert page.locator("#front .contour.now").count() == 1
+    assert "tab=compare" in page.url
+
+
+def test_scenarios_are_loaded_saved_and_told_as_a_command(visit: Callable[..., Page], tmp_path: Path) -> None:
+    page = visit()
+    design = Design().change("budget.epsilon", 7.5).change("channel.model", "rician").change("name", "loaded")
+    page.click("#action-load")
+    page.locator("#paste, textarea").last.fill("budget = 3")
+    page.click("#load")
+    page.wait_for_function("() => document.querySelector('#load-error').textContent !== ''")
+    page.locator("textarea").last.fill(design.world().to_toml())
+    page.click("#load")
+    shows(page, expected(design))
+    assert float(field(page, "budget.epsilon")) == 7.5
+    with page.expect_download() as download:
+        page.click("#action-save")
+    assert download.value.suggested_filename == "loaded.toml"
+    download.value.save_as(tmp_path / "saved.toml")
+    assert scenario.load(tmp_path / "saved.toml").to_toml() == design.world().to_toml()
+    page.click("#action-command")
+    command = page.locator("textarea").last.input_value()
+    head, *body = command.strip().split("\n")
+    assert head == "airfed plan /dev/stdin <<'EOF'"
+    assert scenario.parse(tomllib.loads("\n".join(body[:-1]))) == design.world()
+
+
+def test_it_is_reachable_by_keyboard_small_and_dark(visit: Callable[..., Page]) -> None:
+    page = visit("link.noise_std=1.0", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.body.classList.contains('body--dark')")
+    page.click("#theme")
+    page.wait_for_function("() => document.body.classList.contains('body--light')")
+    page.reload()
+    page.wait_for_function("() => document.body.classList.contains('body--light')")
+    page.wait_for_selector("#timing", state="attached")
+    reached = set()
+    for _ in range(24):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("() => document.activeElement.closest('[data-key]')?.dataset.key ?? ''"))
+        reached.add(page.evaluate("() => document.activeElement.id"))
+    assert {"action-load", "action-save", "theme", "budget.epsilon", "budget.scope", "budget.total_power"} <= reached
+
+
+def test_the_present_design_is_trained_and_another_stopped(visit: Callable[..., Page], server: Server) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install airfed[sim]")
+    page = visit("tab=runs&learning.model=logistic&fleet.num_devices=20&learning.total_steps=30")
+    page.click("#train")
+    page.wait_for_function(
+        "() => document.querySelector('#training').textContent.startsWith('Finished')", timeout=60_000
+    )
+    name = page.locator("#training b").inner_text()
+    directory = RunDirectory(server.runs / name)
+    plan = planning.plan(scenario.load(directory.file("scenario.toml")).problem())
+    assert len(directory.read_metrics()) == plan.rounds
+    assert {"plan.json", "run.json", "ledger.jsonl", "metrics.csv", "model.safetensors"} <= set(
+        os.listdir(directory.path)
+    )
+    page.wait_for_function("() => document.querySelectorAll('#curves svg').length === 4")
+    assert f"The chain of {plan.rounds} charges holds" in page.inner_text("#ledger")
+    assert name in page.inner_text("#comparison")
+
+    page = visit("tab=runs&policy.rounds=2000&learning.total_steps=2000&fleet.num_devices=100")
+    page.click("#train")
+    page.wait_for_function("() => / [1-9][0-9]* of 2000 rounds/.test(document.querySelector('#training').textContent)")
+    page.click("#stop")
+    page.wait_for_function("() => document.querySelector('#training').textContent.startsWith('Stopped')")
+    stopped = RunDirectory(server.runs / page.locator("#training b").inner_text())
+    assert 0 < len(stopped.read_metrics()) < 2000
+    assert stopped.latest() is not None  # it can be resumed
+    assert not stopped.file("model.safetensors").exists()
+    assert page.locator("#runs .run").count() == 2
+
+
+def test_another_host_demands_the_token_it_printed(tmp_path: Path) -> None:
+    with serving(tmp_path, "--host", "0.0.0.0") as running:
+        token = dict(parse_qsl(urlsplit(running.url).query))["token"]
+        assert len(token) >= 32
+        port = urlsplit(running.url).port
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30)
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(f"http://127.0.0.1:{port}/?token={token}", timeout=30) as response:
+            assert "Schedule" in response.read().decode()
+            assert "token" not in response.url
+
+
+def test_a_busy_port_and_a_wrong_scenario_are_the_users_mistakes(server: Server, tmp_path: Path) -> None:
+    def explore(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "airfed", "explore", "--no-browser", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    busy = explore("--port", str(urlsplit(server.url).port))
+    assert busy.returncode == 2
+    assert "give another --port" in busy.stderr
+    missing = explore("none.toml")
+    assert missing.returncode == 2
+    assert "there is no such file" in missing.stderr

@@ -1,0 +1,160 @@
+"""A design travels by URL, file and shell, and is checked by the code that checks files."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airfed import scenario, template
+from airfed.explorer import design as designs
+from airfed.explorer.design import CHANNELS, Design, ScenarioError, from_query, from_scenario, from_text
+
+NUMBERS = {
+    "budget.epsilon": st.floats(0.01, 100),
+    "budget.delta": st.floats(1e-9, 0.5),
+    "budget.total_power": st.floats(0.1, 1e6),
+    "link.noise_std": st.floats(0.01, 10),
+    "fleet.num_devices": st.integers(1, 5000),
+    "fleet.peak_power": st.one_of(
+        st.floats(0.01, 100), st.just("30 dBm"), st.lists(st.floats(0.1, 9), min_size=1, max_size=5)
+    ),
+    "learning.total_steps": st.integers(1, 5000),
+    "peak_spread": st.sampled_from([1.0, 10.0, 250.0]),
+    "channel.model": st.sampled_from(sorted(CHANNELS)),
+    "channel.minimum": st.floats(0, 1),
+    "channel.pin_minimum": st.booleans(),
+    "budget.scope": st.sampled_from(["round", "total"]),
+    "policy.rounds": st.one_of(st.none(), st.integers(1, 20)),
+    "name": st.text(max_size=20),
+    "seed": st.integers(0, 2**40),
+}
+
+
+def reload(design: Design) -> Design:
+    return from_query(parse_qsl(design.query(), keep_blank_values=True))
+
+
+def test_the_start_is_the_template_and_needs_no_query() -> None:
+    design = Design()
+    assert design.query() == ""
+    assert design.world() == scenario.parse(tomllib.loads(template.SCENARIO))
+
+
+@given(changes=st.dictionaries(st.sampled_from(sorted(NUMBERS)), st.data(), max_size=6), data=st.data())
+def test_a_link_brings_the_same_design_back(changes: dict[str, object], data: st.DataObject) -> None:
+    design = Design()
+    for key in changes:
+        design = design.change(key, data.draw(NUMBERS[key], label=key))
+    again = reload(design)
+    assert again.query() == design.query()
+    assert again.spread == pytest.approx(design.spread)
+    assert again.tables == {**design.tables, "run": again.tables["run"]}
+
+
+@pytest.mark.parametrize("model", sorted(CHANNELS))
+def test_every_channel_can_be_chosen_and_drawn(model: str) -> None:
+    world = Design().change("channel.model", "uniform").change("channel.model", model).world()
+    assert world.channel.model == model
+    assert world.problem().fleet.num_devices == (len(CHANNELS["fixed"]["gains"]) if model == "fixed" else 100)
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({"learning.model": "os:system"}, "learning.model to be one of cnn, mlp, logistic"),
+        ({"learning.dataset": "/etc"}, "learning.dataset to be one of mnist-5k"),
+        ({"learning.dataset": "../secret.npz"}, "learning.dataset to be one of"),
+        ({"channel.model": "file", "channel.path": "/etc/passwd"}, "reads no files"),
+        ({"fleet.num_devices": "100001"}, "num_devices=100001 <= 100000"),
+        ({"learning.total_steps": "1000000"}, "total_steps=1000000 <= 20000"),
+        ({"budget.epsilon": "-1"}, "budget.epsilon=-1 > 0"),
+        ({"budget.epsilon": "NaN"}, "budget.epsilon"),
+        ({"budget.epsilonn": "1"}, "did you mean 'epsilon'"),
+        ({"budget.scope": "total", "budget.formula": "classic"}, 'Expected formula="exact" with scope="total"'),
+        ({"folder": "/"}, "Unknown key 'folder'"),
+        ({"budget.epsilon": "[" * 50_000}, "budget.epsilon"),
+        ({"peak_spread": "0.1"}, "peak_spread=0.1"),
+        ({"peak_spread": "x"}, "peak_spread=nan"),
+        ({"": "1"}, "Unknown key"),
+        ({"fleet": "1"}, "fleet"),
+    ],
+)
+def test_a_bad_link_is_refused_with_a_sentence(query: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ScenarioError, match=r"^[^\n]*$") as caught:
+        from_query(query).world()
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a = [", "x = 1", "[" * 5000, "", 'name = "a"\n[learning]\nmodel = "a:b"'])
+def test_bad_toml_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(ScenarioError):
+        from_text(text)
+
+
+def test_a_model_that_is_not_built_in_is_refused_in_pasted_text_too() -> None:
+    with pytest.raises(ScenarioError, match=r"learning\.model"):
+        from_text(template.SCENARIO.replace('"cnn"', '"os:system"'))
+
+
+def test_what_is_saved_loads_as_the_same_world() -> None:
+    design = Design().change("channel.model", "cell").change("peak_spread", 8.0).change("policy.rounds", 12)
+    world = design.world()
+    assert from_text(world.to_toml()).world().to_toml() == world.to_toml()
+
+
+def test_the_command_line_carries_the_whole_scenario() -> None:
+    design = Design().change("name", "quo'te \"EOF\n").change("budget.epsilon", 3.25)
+    head, *body, last, rest = design.command("compare").split("\n")
+    assert (head, last, rest) == ("airfed compare /dev/stdin <<'EOF'", "EOF", "")
+    assert "EOF" not in body
+    assert scenario.parse(tomllib.loads("\n".join(body))) == design.world()
+
+
+def test_spread_peak_powers_keep_their_middle_and_ratio() -> None:
+    power = np.array(Design().change("fleet.num_devices", 11).change("peak_spread", 100.0).world().fleet.peak_power)
+    assert power.max() / power.min() == pytest.approx(100, rel=1e-4)
+    assert power[5] == pytest.approx(1.0, rel=1e-4)
+
+
+def test_a_spread_of_a_list_is_refused() -> None:
+    design = Design().change("fleet.peak_power", [1.0] * 100).change("peak_spread", 2.0)
+    with pytest.raises(ScenarioError, match="already gives one per device"):
+        design.world()
+
+
+def test_a_long_list_does_not_fit_a_link() -> None:
+    gains = np.linspace(0.1, 1, 3000).tolist()
+    with pytest.raises(ScenarioError, match="too long for a link"):
+        Design().change("channel.model", "fixed").change("channel.gains", gains).query()
+
+
+def test_gains_of_the_users_own_file_are_taken_in(tmp_path: Path) -> None:
+    np.save(tmp_path / "gains.npy", np.array([0.5, 1.5, 0.1]))
+    text = template.SCENARIO.replace("num_devices = 100", "num_devices = 3")
+    tables = tomllib.loads(text)
+    tables["channel"] = {"model": "file", "path": "gains.npy", "minimum": 0.2}
+    design = from_scenario(scenario.parse(tables, folder=tmp_path))
+    assert design.world().problem().fleet.gain.tolist() == [0.5, 1.5, 0.2]
+    tables["channel"]["path"] = "none.npy"
+    with pytest.raises(ScenarioError, match="there is none"):
+        from_scenario(scenario.parse(tables, folder=tmp_path))
+
+
+def test_a_wrong_value_stays_until_it_is_corrected() -> None:
+    wrong = Design().change("budget.scope", "total").change("budget.formula", "classic")
+    with pytest.raises(ScenarioError):
+        wrong.world()
+    assert wrong.change("budget.scope", "round").world().budget.formula == "classic"
+
+
+def test_changes_leave_the_old_design_alone() -> None:
+    before = Design()
+    before.change("budget.epsilon", 9.0).change("channel.model", "fixed")
+    assert before == Design()
+    assert designs.Design().get("budget.epsilon") == 2.0

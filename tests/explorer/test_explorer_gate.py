@@ -1,0 +1,97 @@
+"""Who may talk to the page."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the explorer's packages are not installed (pip install airfed[web])")
+
+from airfed.explorer.gate import COOKIE, Gate, is_loopback
+
+TOKEN = "secret-token"
+
+
+async def behind(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"inside"})
+    else:
+        await send({"type": "websocket.accept"})
+
+
+def ask(
+    token: str | None, *, kind: str = "http", query: str = "", path: str = "/", **headers: str
+) -> tuple[int | str, dict[str, str]]:
+    """The status (or, of a web socket, what became of it) and the response's headers."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect" if kind == "websocket" else "http.request", "body": b""}
+
+    scope = {
+        "type": kind,
+        "method": "GET",
+        "path": path,
+        "query_string": query.encode(),
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+    }
+    asyncio.run(Gate(behind, token=token)(scope, receive, send))
+    first = sent[0]
+    if kind == "websocket":
+        return first["type"], {}
+    return first["status"], {name.decode(): value.decode() for name, value in first["headers"]}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "[::1]:8080", "127.0.0.1"])
+def test_this_machine_may_enter(host: str) -> None:
+    assert ask(None, host=host)[0] == 200
+    assert ask(None, host=host, origin=f"http://{host}")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:8080", "127.0.0.1.evil.example", "", "[", "10.0.0.1"])
+def test_a_name_that_points_here_by_foreign_dns_may_not(host: str) -> None:
+    assert ask(None, host=host)[0] == 403
+    assert ask(None, host=host, kind="websocket")[0] == "websocket.close"
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://["])
+def test_another_sites_script_may_not(origin: str) -> None:
+    assert ask(None, host="127.0.0.1:8080", origin=origin)[0] == 403
+    assert ask(None, kind="websocket", host="127.0.0.1:8080", origin=origin)[0] == "websocket.close"
+
+
+def test_a_token_opens_and_is_then_kept_in_a_cookie() -> None:
+    host = "10.0.0.1:8080"
+    assert ask(TOKEN, host=host)[0] == 401
+    assert ask(TOKEN, host=host, query="token=wrong")[0] == 401
+    assert ask(TOKEN, host=host, query="token=" + TOKEN.upper())[0] == 401
+    status, headers = ask(TOKEN, host=host, query=f"token={TOKEN}&budget.epsilon=3")
+    assert (status, headers["location"]) == (303, "/?budget.epsilon=3")
+    cookie = headers["set-cookie"]
+    assert "httponly" in cookie.lower()
+    assert "samesite=strict" in cookie.lower()
+    assert ask(TOKEN, host=host, cookie=f"{COOKIE}={TOKEN}")[0] == 200
+    assert ask(TOKEN, host=host, cookie=f"{COOKIE}=wrong")[0] == 401
+    assert ask(TOKEN, host=host, cookie=f"{COOKIE}=ä")[0] == 401
+
+
+def test_a_web_socket_needs_the_cookie_too() -> None:
+    host = "10.0.0.1:8080"
+    assert ask(TOKEN, kind="websocket", host=host, query=f"token={TOKEN}")[0] == "websocket.close"
+    assert ask(TOKEN, kind="websocket", host=host, cookie=f"{COOKIE}={TOKEN}")[0] == "websocket.accept"
+
+
+def test_the_welcome_leads_to_this_site_only() -> None:
+    _, headers = ask(TOKEN, host="h", query=f"token={TOKEN}", path="//evil.example/x")
+    assert headers["location"] == "/evil.example/x"
+
+
+def test_loopback_names() -> None:
+    assert [is_loopback(name) for name in ("127.0.0.1", "127.1.2.3", "::1", "LOCALHOST")] == [True] * 4
+    assert [is_loopback(name) for name in ("0.0.0.0", "::", "10.0.0.1", "example.org", "")] == [False] * 5

@@ -1,0 +1,136 @@
+"""Every picture is well-formed, whatever the design, and no name on disk becomes markup."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airfed import planning
+from airfed.explorer import pictures, pictures_compare, pictures_runs, svg, theme, tradeoffs, view
+from airfed.explorer.design import Design
+from airfed.explorer.records import Record, Spending
+from airfed.explorer.svg import Scale
+from airfed.problem import InfeasibleError
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parse(markup: str) -> ET.Element:
+    return ET.fromstring(markup.replace("<svg ", f'<svg xmlns="{SVG[1:-1]}" ', 1))
+
+
+def coordinates(markup: str) -> list[float]:
+    found = []
+    for element in parse(markup).iter():
+        found += [float(element.get(name, 0)) for name in ("x", "y", "width", "height")]
+    return found
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    devices=st.integers(1, 450),
+    epsilon=st.floats(1e-3, 1e3),
+    power=st.floats(1e-3, 1e7),
+    noise=st.floats(1e-3, 1e2),
+    spread=st.sampled_from([1.0, 50.0]),
+    steps=st.integers(1, 300),
+    width=st.sampled_from([280.0, 840.0]),
+)
+def test_design_pictures_are_well_formed(
+    devices: int, epsilon: float, power: float, noise: float, spread: float, steps: int, width: float
+) -> None:
+    design = Design().change("fleet.num_devices", devices).change("budget.epsilon", epsilon)
+    design = design.change("budget.total_power", power).change("link.noise_std", noise)
+    design = design.change("peak_spread", spread).change("learning.total_steps", steps)
+    try:
+        seen = view.look(design.world())
+    except InfeasibleError:
+        return
+    for draw in (pictures.strip, pictures.candidates, pictures.bound):
+        markup = draw(seen, width)
+        assert "nan" not in markup.lower().replace("finance", "")
+        assert all(np.isfinite(coordinates(markup)))
+        assert len(markup) < 60_000
+    lit = pictures.strip(seen, width).split('class="bar-lit"')[1].split('d="')[1].split('"')[0]
+    assert lit.count("M") == min(seen.plan.num_scheduled, lit.count("M"))
+    assert lit
+
+
+def test_the_strip_lights_one_bar_for_each_scheduled_device() -> None:
+    design = Design().change("link.noise_std", 1.0).change("budget.total_power", 300.0).change("budget.epsilon", 5.0)
+    seen = view.look(design.world())
+    markup = pictures.strip(seen, 800.0)
+    bars = {
+        name: markup.split(f'class="bar-{name}"')[1].split('d="')[1].split('"')[0].count("M") for name in ("lit", "out")
+    }
+    assert bars == {"lit": seen.plan.num_scheduled, "out": 100 - seen.plan.num_scheduled}
+    assert "total power stops the next one" in markup
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0])
+def test_comparison_pictures_are_well_formed(spread: float) -> None:
+    design = Design().change("fleet.num_devices", 30).change("peak_spread", spread).change("link.noise_std", 1.0)
+    world = design.world()
+    front = tradeoffs.front(world)
+    assert front is not None
+    for markup in (
+        pictures_compare.front_map(front, 800.0),
+        pictures_compare.slice_chart(front, 380.0, over="epsilon"),
+        pictures_compare.slice_chart(front, 380.0, over="total_power"),
+    ):
+        assert all(np.isfinite(coordinates(markup)))
+    plans, reasons = planning.compare(world.problem(), world.policy, seed=world.seed)
+    table = pictures_compare.policy_table(plans, {**reasons, "threshold": "<b>no</b>"})
+    assert "&lt;b&gt;no" in table
+    sentences = dict(pictures_compare.price_sentences(tradeoffs.price(world)))
+    assert set(sentences) == {"One more watt", "One more unit of ε", "Twice the power", "Twice the ε"}
+    assert all(text.startswith(("lowers the bound by", "buys nothing")) for text in sentences.values())
+
+
+def test_names_on_disk_are_not_markup() -> None:
+    metrics = [{"round": r, "accuracy": 0.1 * r, "loss": 1.0, "epsilon_total": 1.0} for r in range(3)]
+    evil = Record(
+        name="<script>alert(1)</script>",
+        scenario="",
+        plan={"rounds": 5, "policy": "<i>"},
+        metrics=metrics,
+        finished=False,
+    )
+    for markup in (pictures_runs.run_legend([evil]), pictures_runs.comparison_table([evil])):
+        assert "<script>" not in markup
+        assert "<i>" not in markup
+    parse(pictures_runs.curves([evil, evil], 400.0, key="accuracy", label="accuracy"))
+    assert "nothing was recorded" in pictures_runs.curves([evil], 400.0, key="none", label="x")
+    broken = Spending(verified=False, problem="<b>line 3 was changed</b>", charges=[], header={})
+    assert "<b>" not in pictures_runs.ledger_table(broken)
+
+
+@given(
+    low=st.floats(1e-6, 1e3),
+    ratio=st.floats(1.01, 1e6),
+    kind=st.sampled_from(["linear", "log", "root"]),
+    most=st.integers(2, 7),
+)
+def test_ticks_are_few_and_inside(low: float, ratio: float, kind: svg.Kind, most: int) -> None:
+    scale = Scale(low=0.0 if kind == "root" else low, high=low * ratio, start=0.0, end=100.0, kind=kind)
+    ticks = scale.ticks(most)
+    assert len(ticks) <= 2 * most + 3
+    assert all(scale.low * (1 - 1e-6) <= tick <= scale.high * (1 + 1e-6) for tick in ticks)
+    assert sorted(set(ticks)) == ticks
+    pixels = scale(np.array(ticks))
+    assert (np.diff(pixels) > 0).all()
+
+
+def test_scales_meet_their_ends_and_cut_off() -> None:
+    scale = Scale(low=1.0, high=100.0, start=10.0, end=110.0, kind="log")
+    assert scale(np.array([1.0, 10.0, 100.0, 1e4, 0.5])).tolist() == pytest.approx([10, 60, 110, 110, 10])
+
+
+def test_every_colour_of_the_figures_is_on_the_page_in_both_themes() -> None:
+    css = theme.variables()
+    for name in ("term-noise", "lim-privacy", "policy-optimal", "run-0"):
+        assert css.count(f"--{name}:#") == 2

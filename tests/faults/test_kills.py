@@ -1,0 +1,224 @@
+"""SIGKILL at dozens of moments, SIGINT, SIGTERM and a full disk: the end is the uninterrupted run's, to the bit.
+
+More than 100 deaths: at chosen calls that touch the disk, at random times within a run, and of real commands from the
+first import on.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from airfed.privacy.ledger import Ledger
+from airfed.runs import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+RESULTS = (
+    "model.safetensors",
+    "metrics.jsonl",
+    "metrics.csv",
+    "ledger.jsonl",
+    "plan.json",
+    "scenario.toml",
+    "run.json",
+)
+
+SCENARIO = """
+name = "short rounds"
+seed = 5
+[fleet]
+num_devices = 6
+peak_power = 1.0
+[channel]
+model = "rayleigh"
+minimum = 0.3
+[link]
+noise_std = 0.01
+[budget]
+epsilon = 4.0
+delta = 1e-3
+total_power = 2000.0
+[learning]
+{learning}
+learning_rate = 0.1
+clip_norm = 40.0
+smoothness = 10.0
+strong_convexity = 1.0
+initial_gap = 150.0
+[policy]
+name = "full"
+rounds = {rounds}
+[run]
+checkpoint_every = {every}
+{run}
+"""
+
+
+def scenario(file, *, rounds, every, learning='model = "quadratic"\ndimension = 150', run=""):
+    learning += f"\ntotal_steps = {2 * rounds}"
+    file.write_text(SCENARIO.format(rounds=rounds, every=every, learning=learning, run=run))
+    return file
+
+
+def contents(out):
+    return {name: (out / name).read_bytes() for name in RESULTS}
+
+
+@pytest.fixture
+def fast_folder(tmp_path):
+    """A folder in memory where there is one: flushing to a disk takes most of the time otherwise."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
+        yield Path(folder)
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "airfed", *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def finish(process):
+    _, err = process.communicate(timeout=300)
+    return process.returncode, err.decode()
+
+
+@pytest.mark.parametrize(("mode", "every", "count"), [("points", 1, 30), ("points", 3, 30), ("times", 2, 50)])
+def test_death_at_any_call_or_moment_costs_nothing(tmp_path, fast_folder, mode, every, count):
+    file = scenario(tmp_path / "s.toml", rounds=12, every=every)
+    script = Path(__file__).with_name("kill_points.py")
+    done = subprocess.run(
+        [sys.executable, script, file, fast_folder, mode, str(every), str(count)], capture_output=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout)["kills"] >= (30 if mode == "points" else 20)
+
+
+def kill_until_finished(file, out, seed, duration):
+    """Start or resume the command, kill it at a random moment, and so on; the sixth life is left alone."""
+    chance, kills = random.Random(seed), 0
+    while True:
+        process = start("run", file, "--out", out, *(["--resume"] if out.is_dir() else []))
+        if kills < 5:
+            time.sleep(chance.uniform(0, 1.1) * duration)
+            process.kill()
+        code, err = finish(process)
+        if code == 0:
+            return kills
+        assert code == -signal.SIGKILL, err
+        kills += 1
+
+
+def test_a_killed_command_is_resumed_to_the_same_bits(tmp_path):
+    file = scenario(tmp_path / "s.toml", rounds=60, every=7)
+    started = time.monotonic()
+    assert finish(start("run", file, "--out", tmp_path / "whole")) == (0, "")
+    duration = time.monotonic() - started
+    with ThreadPoolExecutor(2) as pool:
+        kills = list(pool.map(lambda n: kill_until_finished(file, tmp_path / f"run-{n}", n, duration), range(5)))
+    assert sum(kills) >= 10
+    for n in range(5):
+        assert contents(tmp_path / f"run-{n}") == contents(tmp_path / "whole")
+
+
+def test_a_killed_training_on_images_is_resumed_to_the_same_bits(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part in ("train", "test"):
+        arrays[f"{part}_images"] = rng.integers(0, 255, (60, 12, 12)).astype(np.uint8)
+        arrays[f"{part}_labels"] = np.arange(60) % 3
+    np.savez(tmp_path / "data.npz", **arrays)
+    file = scenario(
+        tmp_path / "s.toml",
+        rounds=150,
+        every=3,
+        learning='model = "mlp"\ndataset = "data.npz"\nbatch_size = 4',
+        run='engine = "torch"\nthreads = 2\nchunk = 2',
+    )
+    assert finish(start("run", file, "--out", tmp_path / "whole"))[0] == 0
+    out = tmp_path / "run"
+    for rounds in (1, 40, 90):
+        process = start("run", file, "--out", out, *(["--resume"] if out.is_dir() else []))
+        wait_for_rounds(process, out, rounds)
+        process.kill()
+        assert finish(process)[0] == -signal.SIGKILL
+    assert finish(start("run", file, "--out", out, "--resume"))[0] == 0
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def wait_for_rounds(process, out, rounds):
+    file, deadline = out / "metrics.jsonl", time.monotonic() + 300
+    while not (file.exists() and file.read_bytes().count(b"\n") >= rounds):
+        assert process.poll() is None, "it ended before it could be interrupted"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_polite_signal_leaves_a_checkpoint_of_the_very_round(tmp_path, number, code):
+    file = scenario(tmp_path / "s.toml", rounds=400, every=10_000)
+    out = tmp_path / "run"
+    process = start("run", file, "--out", out)
+    wait_for_rounds(process, out, 5)
+    process.send_signal(number)
+    ended, err = finish(process)
+    assert (ended, err) == (code, "")
+    directory = RunDirectory(out)
+    stopped = directory.latest().round_index
+    assert 5 <= stopped == len(directory.read_metrics()) < 400
+    assert Ledger.load(out / "ledger.jsonl").rounds in (stopped, stopped + 1)
+    ended, err = finish(start("run", file, "--out", out, "--resume"))
+    assert (ended, err) == (0, "")
+    assert finish(start("run", file, "--out", tmp_path / "whole"))[0] == 0
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_two_commands_cannot_share_a_run(tmp_path):
+    file = scenario(tmp_path / "s.toml", rounds=400, every=10)
+    one = start("run", file, "--out", tmp_path / "run")
+    wait_for_rounds(one, tmp_path / "run", 1)
+    code, err = finish(start("run", file, "--out", tmp_path / "run", "--resume"))
+    one.kill()
+    finish(one)
+    assert code == 2
+    assert err.startswith("airfed: Another process is running in ")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 kB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True)
+    if made.returncode:
+        pytest.skip("only root may mount a small disk")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_ends_the_run_in_words_and_more_room_lets_it_go_on(tmp_path, small_disk):
+    file = scenario(tmp_path / "s.toml", rounds=60, every=1)
+    out = small_disk / "run"
+    code, err = finish(start("run", file, "--out", out))
+    assert code == 2
+    assert err.startswith(f"airfed: Cannot write to {out}: No space left on device.")
+    assert len(err.splitlines()) == 1
+    directory = RunDirectory(out)
+    stopped = directory.latest().round_index
+    assert 0 < stopped < 60
+    assert finish(start("run", file, "--out", out, "--resume"))[0] == 2  # still full
+    assert directory.latest().round_index >= stopped
+    subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True)
+    assert finish(start("run", file, "--out", out, "--resume"))[0] == 0
+    assert finish(start("run", file, "--out", tmp_path / "whole"))[0] == 0
+    assert contents(out) == contents(tmp_path / "whole")

@@ -1,0 +1,255 @@
+"""Flower for real: the example's README as it stands, and a SuperNode that dies in the middle of a training.
+
+Every process listens on 127.0.0.1 only, lives for a bounded time, and is marked by a variable of its environment:
+whatever a test started is ended by its process id when the test ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("torch")
+pytest.importorskip("mlxtend")
+
+from safetensors.numpy import load_file
+
+import airfed
+from airfed import scenario as scenarios
+from airfed.privacy.ledger import Ledger
+from airfed.runs import RunDirectory
+from airfed.training import federated_averaging, prepare
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux")]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
+MARK = "AIRFED_TEST_MARK"
+PATIENCE = 420.0  # s, for a machine that has much else to do; a quiet one needs a minute
+ROUND_TIMEOUT = 25.0
+
+
+class Processes:
+    """Processes of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.mark = folder, uuid.uuid4().hex
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.environment = {
+            **os.environ,
+            MARK: self.mark,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(airfed.__file__).parents[1]),  # the airfed that is tested, wherever a process runs
+            "FLWR_HOME": str(folder / ".flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def start(self, *command: str, log: str) -> subprocess.Popen[bytes]:
+        """Start a command in a session of its own."""
+        # timeout: even if the tests themselves are killed, nothing stays behind for long.
+        command = ("timeout", "--kill-after=5", f"{PATIENCE:.0f}", *command)
+        with (self.folder / log).open("wb") as stream:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    def alive(self) -> list[int]:
+        """The ids of all processes that carry this test's mark."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except (FileNotFoundError, PermissionError, ProcessLookupError):
+                continue  # gone meanwhile, or somebody else's
+        return found
+
+    def end(self) -> None:
+        for kind, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+            for pid in self.alive():
+                try:
+                    os.kill(pid, kind)
+                except ProcessLookupError:
+                    continue
+            deadline = time.monotonic() + seconds
+            while self.alive() and time.monotonic() < deadline:
+                time.sleep(0.1)
+        for process in self.started:
+            process.wait(5)
+
+
+@pytest.fixture
+def app(tmp_path):
+    """A copy of the example, its processes, and the first of five free ports."""
+    folder = tmp_path / "flower_app"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(".flwr", "certificates", "run*", "__pycache__"))
+    processes = Processes(folder)
+    try:
+        yield folder, processes
+    finally:
+        processes.end()
+    assert processes.alive() == []
+
+
+def free_ports(count: int) -> int:
+    """The first of so many free ports in a row."""
+    for first in np.random.default_rng().integers(20000, 50000, size=100).tolist():
+        sockets = [socket.socket() for _ in range(count)]
+        try:
+            for offset, one in enumerate(sockets):
+                one.bind(("127.0.0.1", first + offset))
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
+        return first
+    raise AssertionError("no free ports")
+
+
+def commands(section: str) -> str:
+    """The commands of a section of the example's README."""
+    text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", text, flags=re.S | re.M)
+    return "".join(re.findall(r"^```sh\n(.*?)^```", body, flags=re.S | re.M))
+
+
+def run_readme(app, section: str) -> str:
+    """Run the settings and a section in one shell, with free ports, and return what was printed."""
+    folder, processes = app
+    script = (commands("Settings") + commands(section)).replace("PORT=8000", f"PORT={free_ports(5)}")
+    (folder / "script.sh").write_text(script)
+    shell = processes.start("bash", "-eu", "script.sh", log="output.txt")
+    code = shell.wait(PATIENCE)
+    output = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
+    assert code == 0, output[-5000:]
+    return output
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """What airfed trains by itself: the README's last section."""
+    folder = tmp_path_factory.mktemp("own")
+    shutil.copytree(EXAMPLE / "flower_app", folder / "flower_app", ignore=shutil.ignore_patterns("__pycache__"))
+    words = commands("The same without Flower").split()
+    assert words[0] == "airfed"
+    command, environment = [sys.executable, "-m", *words], Processes(folder).environment
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=PATIENCE, capture_output=True)
+    return folder / "run-airfed"
+
+
+def assert_same_run(run: Path, reference: Path) -> None:
+    model, own = load_file(run / "model.safetensors"), load_file(reference / "model.safetensors")
+    assert model.keys() == own.keys()
+    for name, tensor in own.items():
+        np.testing.assert_allclose(model[name], tensor, rtol=0.0, atol=1e-5 * min(1.0, np.abs(tensor).max()))
+    ledgers = [Ledger.load(folder / "ledger.jsonl") for folder in (run, reference)]
+    assert ledgers[0].header == ledgers[1].header
+    assert ledgers[0].mu_total == ledgers[1].mu_total
+    assert ledgers[0].power_metered == pytest.approx(ledgers[1].power_metered, rel=1e-5)
+
+
+def test_a_simulation_trains_what_airfed_trains(app, reference):
+    run_readme(app, "Simulation")
+    assert_same_run(app[0] / "run-simulation", reference)
+
+
+def test_a_deployment_trains_what_airfed_trains(app, reference):
+    run_readme(app, "Deployment")
+    assert_same_run(app[0] / "run-deployment", reference)
+
+
+def test_tls_and_node_authentication_let_in_who_is_registered_and_nobody_else(app, reference):
+    output = run_readme(app, "Deployment with TLS and node authentication")
+    assert_same_run(app[0] / "run-secure", reference)
+    before, _, after = output.partition("Failed to activate SuperNode")
+    assert after.startswith(".")
+    assert "turned away" in after
+    assert "turned away" not in before
+
+
+class Without:
+    """airfed's engine, less a device from some round on."""
+
+    def __init__(self, engine, device, first):
+        self.engine, self.device, self.first = engine, device, first
+
+    def updates(self, parameters, devices, *, steps, round_index):
+        there = devices[(devices != self.device) | (round_index < self.first)]
+        return self.engine.updates(parameters, there, steps=steps, round_index=round_index)
+
+
+def test_a_supernode_that_dies_neither_stops_nor_falsifies_the_training(app, scenario_file):
+    folder, processes = app
+    shutil.copy(scenario_file, folder / "flower_app" / "scenario.toml")
+    port, run = free_ports(6), RunDirectory(folder / "run")
+    home = folder / ".flwr"
+    home.mkdir()
+    (home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
+    processes.start("flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port), log="superlink.txt")
+    scheduled = [0, 2, 3, 4]
+    nodes = {
+        device: processes.start(
+            *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"),
+            *("--port", str(port + 1 + device), "--node-config", f"partition-id={device}"),
+            log=f"node-{device}.txt",
+        )
+        for device in scheduled
+    }
+    patience = time.monotonic() + PATIENCE
+    assert wait_for(lambda: listens(port), patience)
+    asking = ("flwr", "run", ".", "here", "--stream", "--run-config", f"round-timeout={ROUND_TIMEOUT}")
+    training, output = processes.start(*asking, log="output.txt"), folder / "output.txt"
+    wait_for(lambda: bool(run.read_metrics()) or training.poll() is not None, patience)
+    assert run.read_metrics(), output.read_text()[-5000:]
+    victim = nodes[2]
+    os.killpg(victim.pid, signal.SIGKILL)  # the SuperNode and all that it runs
+    victim.wait(10)
+    assert training.wait(PATIENCE) == 0, output.read_text()[-5000:]
+
+    records = run.read_metrics()
+    assert [record["missing"] for record in records] == [0, 1, 1], output.read_text()[-5000:]
+    setup = prepare(scenarios.load(scenario_file))
+    assert setup.plan.scheduled.tolist() == scheduled
+    engine = Without(setup.task.engine, device=2, first=1)
+    *_, last = federated_averaging(setup.plan, setup.air, engine, setup.noise, parameters=setup.task.initial_parameters)
+    trained = load_file(run.file("model.safetensors"))["parameters"]
+    np.testing.assert_allclose(trained, last.parameters, rtol=0.0, atol=1e-5)
+    ledger = Ledger.load(run.file("ledger.jsonl"))
+    assert [(c.round_index, c.devices, c.mu) for c in ledger.charges] == [(i, 4, setup.plan.mu_round) for i in range(3)]
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for(condition, deadline: float) -> bool:
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

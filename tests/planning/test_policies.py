@@ -1,0 +1,444 @@
+"""One contract for all policies, and what each promises beyond it."""
+
+import json
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+
+from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan, scenario, seeds, template
+from airfed.planning import POLICIES
+from airfed.privacy import classic_mu, gaussian_mu
+
+BUDGETS = [("round", "classic"), ("round", "exact"), ("total", "exact")]
+EQUAL, DIFFERENT = 0.0, 2.0  # decades of peak power
+CASES = list(product(POLICIES, BUDGETS, ("replace", "add_remove"), (EQUAL, DIFFERENT)))
+INSTANCES = 8  # random problems per case: 576 in all
+
+
+def make(random_problem, policy, budget, relation, decades, index):
+    case = CASES.index((policy, budget, relation, decades))
+    rng = np.random.default_rng([case, index])
+    problem = random_problem(rng, decades=decades, scope=budget[0], formula=budget[1], relation=relation)
+    return problem, decide(problem, policy)
+
+
+def decide(problem, policy, **options):
+    if policy == "threshold":
+        options["threshold"] = float(np.median(problem.fleet.gain))
+    return plan(problem, policy=policy, **options)
+
+
+def limits_by_hand(problem, scheduled, rounds):
+    """The three limits on θ, from the formulas of P1."""
+    budget, gain = problem.budget, problem.fleet.gain[scheduled]
+    mu = (classic_mu if budget.formula == "classic" else gaussian_mu)(budget.epsilon, budget.delta)
+    mu /= np.sqrt(rounds) if budget.scope == "total" else 1.0
+    return {
+        "privacy": problem.link.noise_std * mu / (2.0 if budget.relation == "replace" else 1.0),
+        "peak_power": (gain * np.sqrt(problem.fleet.peak_power[scheduled])).min(),
+        "total_power": np.sqrt(budget.total_power / (rounds * np.sum(gain**-2.0))),
+    }
+
+
+@pytest.mark.parametrize(("policy", "budget", "relation", "decades"), CASES)
+def test_contract(random_problem, policy, budget, relation, decades):
+    for index in range(INSTANCES):
+        problem, decision = make(random_problem, policy, budget, relation, decades, index)
+        num_devices, total_steps = problem.fleet.num_devices, problem.learning.total_steps
+
+        # the decision
+        assert decision.problem is problem
+        assert decision.policy == policy
+        assert decision.scheduled.dtype.kind == "i"
+        assert decision.num_scheduled == len(decision.scheduled) >= 1
+        assert np.all(np.diff(decision.scheduled) > 0)
+        assert decision.scheduled[0] >= 0
+        assert decision.scheduled[-1] < num_devices
+        assert decision.alignment > 0
+        assert decision.alignment_coefficient == decision.alignment / problem.learning.clip_norm
+        assert type(decision.rounds) is int
+        assert 1 <= decision.rounds <= total_steps
+        assert len(decision.local_steps) == decision.rounds
+        assert sum(decision.local_steps) == total_steps
+        assert list(decision.local_steps) == sorted(decision.local_steps, reverse=True)
+        assert max(decision.local_steps) - min(decision.local_steps) <= 1
+
+        # the bound
+        assert list(decision.bound.terms) == ["initial_gap", "participation", "local_drift", "noise"]
+        assert min(decision.bound.terms.values()) >= 0
+        assert sum(decision.bound.terms.values()) == decision.bound.total
+        assert np.isfinite(decision.bound.total)
+
+        # power
+        gain = problem.fleet.gain[decision.scheduled]
+        np.testing.assert_allclose(decision.power, decision.alignment**2 / gain**2, rtol=1e-13)
+        assert decision.power_total == pytest.approx(decision.rounds * decision.power.sum(), rel=1e-13)
+
+        # limits
+        allowed = limits_by_hand(problem, decision.scheduled, decision.rounds)
+        assert decision.binding == min(allowed, key=allowed.get)
+        for name, value in decision.limits.items():
+            assert value == pytest.approx(allowed[name], rel=1e-12)
+        broken = tuple(name for name, value in allowed.items() if decision.alignment > value * (1 + 1e-12))
+        assert decision.violations == broken
+        if broken:
+            assert policy == "paper"
+            assert decades
+            for name in broken:
+                assert any(f"breaks the {name} limit" in note for note in decision.notes)
+        else:
+            assert decision.notes == ()
+            assert decision.alignment == pytest.approx(allowed[decision.binding], rel=1e-9)  # nothing is left unused
+            assert np.all(decision.power <= problem.fleet.peak_power[decision.scheduled] * (1 + 1e-12))
+            assert decision.power_total <= problem.budget.total_power * (1 + 1e-12)
+
+        # privacy: without any tolerance
+        scope, formula = budget
+        assert decision.epsilon_total >= decision.epsilon_round
+        if formula == "classic":
+            assert decision.epsilon_paper <= problem.budget.epsilon
+        else:
+            spent = decision.epsilon_round if scope == "round" else decision.epsilon_total
+            assert spent <= problem.budget.epsilon
+            if decision.binding == "privacy" and not broken:
+                assert spent == pytest.approx(problem.budget.epsilon, rel=1e-9)
+
+        # a record of it
+        record = json.loads(json.dumps(decision.to_dict(), allow_nan=False))
+        assert record["scheduled"] == decision.scheduled.tolist()
+        assert record["alignment"] == decision.alignment
+
+        # no policy beats the optimum
+        if not broken:
+            assert decision.bound.total >= plan(problem).bound.total * (1 - 1e-12)
+
+        # the same problem, the same plan
+        assert decide(problem, policy).to_dict() == decision.to_dict()
+
+
+@pytest.mark.parametrize(("policy", "decades"), list(product(POLICIES, (EQUAL, DIFFERENT))))
+@pytest.mark.parametrize(("scope", "formula"), BUDGETS)
+def test_rounds_can_be_fixed(random_problem, policy, decades, scope, formula):
+    rng = np.random.default_rng(1)
+    problem = random_problem(rng, total_steps=9, devices=6, decades=decades, scope=scope, formula=formula)
+    each = {rounds: decide(problem, policy, rounds=rounds) for rounds in range(1, 10)}
+    assert [decision.rounds for decision in each.values()] == list(range(1, 10))
+    if policy != "paper":  # the others take the best I; Algorithm 2 may stop before
+        free = decide(problem, policy)
+        assert free.bound.total == min(decision.bound.total for decision in each.values())
+        assert free.to_dict() == each[free.rounds].to_dict()
+    numpy_int = decide(problem, policy, rounds=np.int64(3))
+    assert json.dumps(numpy_int.to_dict()) == json.dumps(each[3].to_dict())
+
+
+@pytest.mark.parametrize("instances", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_plans_keep_every_limit_and_use_up_one(random_problem, instances):
+    rng = np.random.default_rng(instances)
+    binding = Counter()
+    for index in range(instances):
+        scope, formula = BUDGETS[index % 3]
+        decades = (EQUAL, DIFFERENT)[index % 2]
+        relation = ("replace", "add_remove")[index // 2 % 2]
+        steps = int(rng.integers(1, 13))
+        problem = random_problem(
+            rng, decades=decades, scope=scope, formula=formula, relation=relation, total_steps=steps
+        )
+        decision = plan(problem)
+        allowed = limits_by_hand_quick(decision)
+        tightest = min(allowed, key=allowed.get)
+        assert decision.alignment <= allowed[tightest] * (1 + 1e-12)
+        assert decision.alignment >= allowed[tightest] * (1 - 1e-9)
+        assert decision.binding == tightest
+        binding[tightest] += 1
+    assert min(binding.values()) > 0.1 * instances  # the instances try all three
+
+
+_MU = {}
+
+
+def limits_by_hand_quick(decision):
+    """`limits_by_hand`, with the inversions of the few budgets remembered."""
+    problem, budget = decision.problem, decision.problem.budget
+    key = (budget.formula, budget.epsilon, budget.delta)
+    if key not in _MU:
+        _MU[key] = (classic_mu if budget.formula == "classic" else gaussian_mu)(budget.epsilon, budget.delta)
+    gain = problem.fleet.gain[decision.scheduled]
+    shrink = np.sqrt(decision.rounds) if budget.scope == "total" else 1.0
+    return {
+        "privacy": problem.link.noise_std * _MU[key] / shrink / (2.0 if budget.relation == "replace" else 1.0),
+        "peak_power": (gain * np.sqrt(problem.fleet.peak_power[decision.scheduled])).min(),
+        "total_power": np.sqrt(budget.total_power / (decision.rounds * np.sum(gain**-2.0))),
+    }
+
+
+def test_the_order_of_the_devices_does_not_matter(random_problem):
+    rng = np.random.default_rng(3)
+    for decades in (EQUAL, DIFFERENT):
+        problem = random_problem(rng, devices=12, decades=decades)
+        order = rng.permutation(12)
+        fleet = Fleet(gain=problem.fleet.gain[order], peak_power=problem.fleet.peak_power[order])
+        shuffled = Problem(fleet=fleet, link=problem.link, learning=problem.learning, budget=problem.budget)
+        for policy in ("optimal", "full", "top_k", "threshold", "paper"):
+            one, other = decide(problem, policy), decide(shuffled, policy)
+            assert sorted(order[other.scheduled]) == one.scheduled.tolist()
+            assert other.alignment == pytest.approx(one.alignment, rel=1e-12)
+            assert other.rounds == one.rounds
+
+
+# Extremes: any positive magnitude is answered by a plan or by an InfeasibleError, never by a warning (an error here).
+
+
+def extreme_problem(rng):
+    num_devices = int(rng.choice([1, 2, 5]))
+    kind = rng.integers(4)
+    gain = 10 ** rng.uniform(-8, 8, num_devices)
+    if kind == 1:
+        gain[:] = gain[0]
+    elif kind == 2:
+        gain = rng.choice(gain, num_devices)
+    elif kind == 3:
+        gain[rng.random(num_devices) < 0.3] = 0.0
+    scope, formula = BUDGETS[rng.integers(3)]
+    smoothness = 10 ** rng.uniform(-12, 12)
+    return Problem(
+        fleet=Fleet(gain=gain, peak_power=10 ** rng.uniform(-12, 12, num_devices)),
+        link=Link(noise_std=10 ** rng.uniform(-12, 12)),
+        learning=Learning(
+            dimension=int(10 ** rng.uniform(0, 9)),
+            total_steps=int(rng.choice([1, 2, 7])),
+            clip_norm=10 ** rng.uniform(-3, 3),
+            learning_rate=0.1,
+            smoothness=smoothness,
+            strong_convexity=smoothness * rng.choice([1.0, 0.5, 1e-6, 1e-16]),
+            initial_gap=10 ** rng.uniform(-6, 6),
+        ),
+        budget=Budget(
+            epsilon=10 ** rng.uniform(-12, 12),
+            delta=10 ** rng.uniform(-12, -0.01),
+            total_power=10 ** rng.uniform(-12, 12),
+            scope=scope,
+            formula=formula,
+        ),
+    )
+
+
+def test_extreme_magnitudes_give_a_plan_or_a_reason():
+    rng = np.random.default_rng(4)
+    outcomes = Counter()
+    for _ in range(150):
+        problem = extreme_problem(rng)
+        for policy in POLICIES:
+            try:
+                decision = decide(problem, policy)
+            except InfeasibleError:
+                outcomes["infeasible"] += 1
+                outcomes["without a cause"] += bool(np.all(problem.fleet.gain > 0))
+                continue
+            json.dumps(decision.to_dict(), allow_nan=False)
+            assert policy == "paper" or not decision.violations
+            outcomes["plan"] += 1
+    assert outcomes["plan"] > 600
+    assert outcomes["infeasible"] > 30
+    assert outcomes["without a cause"] == 0
+
+
+def example(**changes):
+    parts = {
+        "fleet": {"gain": [0.2, 0.5, 1.1], "peak_power": 1.0},
+        "link": {"noise_std": 0.1},
+        "learning": {
+            "dimension": 21840,
+            "total_steps": 200,
+            "clip_norm": 1.0,
+            "learning_rate": 0.1,
+            "smoothness": 10.0,
+            "strong_convexity": 0.1,
+            "initial_gap": 2.3,
+        },
+        "budget": {"epsilon": 2.0, "delta": 1e-3, "total_power": 1000.0, "scope": "round", "formula": "classic"},
+    }
+    for key, value in changes.items():
+        part, name = key.split("__")
+        parts[part][name] = value
+    return Problem(
+        fleet=Fleet(**parts["fleet"]),
+        link=Link(**parts["link"]),
+        learning=Learning(**parts["learning"]),
+        budget=Budget(**parts["budget"]),
+    )
+
+
+def test_the_first_example():
+    p = plan(example())
+    assert p.scheduled.tolist() == [0, 1, 2]
+    assert sum(p.local_steps) == 200
+    assert p.binding == "privacy"
+    assert p.epsilon_paper == pytest.approx(2.0, rel=1e-12)
+    assert p.epsilon_paper <= 2.0
+    assert p.epsilon_round < p.epsilon_paper  # Lemma 1 is safe, and loose, at this ε
+    assert p.epsilon_total > p.epsilon_round
+
+
+def test_one_device_and_one_step():
+    p = plan(example(fleet__gain=[0.7], learning__total_steps=1))
+    assert (p.scheduled.tolist(), p.rounds, p.local_steps) == ([0], 1, (1,))
+    assert p.bound.participation == p.bound.local_drift == 0.0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_device_can_be_heard(policy):
+    with pytest.raises(InfeasibleError, match="gain 0"):
+        plan(example(fleet__gain=[0.0, 0.0]), policy=policy, threshold=0.0 if policy == "threshold" else None)
+
+
+def test_devices_without_gain_are_left_out():
+    p = plan(example(fleet__gain=[0.0, 0.5, 0.0, 1.1]))
+    assert p.scheduled.tolist() == [1, 3]
+    assert p.bound.participation > 0  # but they count in N
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("rounds", [None, 3])
+def test_a_budget_that_the_noise_drowns_is_infeasible(policy, rounds):
+    problem = example(budget__total_power=5e-324, link__noise_std=1e100)
+    with pytest.raises(InfeasibleError):
+        plan(problem, policy=policy, rounds=rounds, threshold=0.1 if policy == "threshold" else None)
+
+
+@pytest.mark.parametrize("rounds", [0, -1, 201, 2.0, True, "3", 10**400])
+def test_bad_rounds_are_named(rounds):
+    for policy in ("optimal", "paper", "full"):
+        with pytest.raises(ValueError, match="rounds"):
+            plan(example(), policy=policy, rounds=rounds)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"policy": "best"}, "policy to be one of optimal, paper, full, uniform, top_k, threshold"),
+        ({"size": 2}, "no size with policy='optimal'"),
+        ({"policy": "full", "size": 2}, "no size"),
+        ({"policy": "top_k", "size": 4}, "size=4 <= num_devices=3"),
+        ({"policy": "uniform", "size": 0}, "size=0 >= 1"),
+        ({"policy": "uniform", "size": 1.0}, "size to be a whole number"),
+        ({"policy": "uniform", "seed": -1}, "seed=-1"),
+        ({"policy": "uniform", "seed": 1.5}, "seed to be a whole number"),
+        ({"policy": "threshold"}, "threshold"),
+        ({"policy": "threshold", "threshold": -1.0}, "threshold=-1.0 >= 0"),
+        ({"policy": "threshold", "threshold": float("nan")}, "threshold"),
+        ({"threshold": 0.5}, "threshold"),
+    ],
+)
+def test_bad_arguments_are_named(options, named):
+    with pytest.raises(ValueError, match=named):
+        plan(example(), **options)
+
+
+# The rules
+
+
+def test_full_takes_everybody():
+    assert plan(example(), policy="full").scheduled.tolist() == [0, 1, 2]
+
+
+def test_top_k_takes_the_strongest_and_the_first_of_equals():
+    problem = example(fleet__gain=[0.3, 1.0, 0.3, 0.9, 0.3])
+    assert plan(problem, policy="top_k", size=3).scheduled.tolist() == [0, 1, 3]
+    assert plan(problem, policy="top_k").num_scheduled == 3  # half, rounded up
+    assert plan(problem, policy="top_k", size=5).scheduled.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_threshold_takes_all_gains_from_it_on():
+    problem = example(fleet__gain=[0.3, 1.0, 0.5])
+    assert plan(problem, policy="threshold", threshold=0.5).scheduled.tolist() == [1, 2]
+    with pytest.raises(InfeasibleError, match="largest gain is 1"):
+        plan(problem, policy="threshold", threshold=1.5)
+
+
+def fleet_of(num_devices):
+    return example(fleet__gain=np.linspace(0.1, 2.0, num_devices))
+
+
+def test_uniform_is_deterministic_per_seed_and_differs_across_seeds():
+    problem = fleet_of(30)
+    draws = [plan(problem, policy="uniform", size=10, seed=seed, rounds=5).scheduled.tolist() for seed in range(50)]
+    again = [plan(problem, policy="uniform", size=10, seed=seed, rounds=5).scheduled.tolist() for seed in range(50)]
+    assert draws == again
+    assert all(len(draw) == 10 for draw in draws)
+    assert len({tuple(draw) for draw in draws}) == 50
+    assert plan(problem, policy="uniform", seed=1).num_scheduled == 15  # half the fleet unless told
+
+
+def test_uniform_has_its_own_stream(random_problem):
+    problem = fleet_of(30)
+    expected = np.sort(seeds.stream(7, "policy").choice(30, 10, replace=False))
+    assert plan(problem, policy="uniform", size=10, seed=7).scheduled.tolist() == expected.tolist()
+    world = scenario.parse(tables())
+    uniform = world.override({"policy.name": "uniform", "policy.size": 5})
+    np.testing.assert_array_equal(world.problem().fleet.gain, uniform.problem().fleet.gain)
+
+
+def test_uniform_gives_every_device_the_same_chance():
+    # 2,000 draws of 3 out of 10: each device is in 600 ± 20.5 (one standard deviation) of them.
+    problem, counts = fleet_of(10), np.zeros(10)
+    for seed in range(2_000):
+        counts[plan(problem, policy="uniform", size=3, seed=seed, rounds=1).scheduled] += 1
+    assert counts.sum() == 6_000
+    assert np.all(np.abs(counts - 600) < 5 * 20.5)
+
+
+# What an ε refers to
+
+
+def test_neighbours_that_add_or_remove_a_device_allow_twice_the_signal():
+    replace = plan(example(link__noise_std=0.01), rounds=5)
+    add_remove = plan(example(link__noise_std=0.01, budget__relation="add_remove"), rounds=5)
+    assert replace.binding == add_remove.binding == "privacy"
+    assert add_remove.alignment == pytest.approx(2 * replace.alignment, rel=1e-12)
+    assert add_remove.epsilon_paper == pytest.approx(replace.epsilon_paper, rel=1e-12)
+    assert add_remove.to_dict()["relation"] == "add_remove"
+
+
+def test_a_total_budget_holds_for_all_rounds_and_a_round_budget_does_not():
+    by_round = plan(example(link__noise_std=0.01, budget__formula="exact"), rounds=50)
+    total = plan(example(link__noise_std=0.01, budget__formula="exact", budget__scope="total"), rounds=50)
+    assert by_round.binding == total.binding == "privacy"
+    assert by_round.epsilon_round == pytest.approx(2.0, rel=1e-12)
+    assert by_round.epsilon_total > 10
+    assert total.epsilon_total == pytest.approx(2.0, rel=1e-12)
+    assert total.alignment == pytest.approx(by_round.alignment / np.sqrt(50), rel=1e-12)
+
+
+def test_more_budget_is_never_worse(random_problem):
+    rng = np.random.default_rng(5)
+    for index in range(60):
+        scope, formula = BUDGETS[index % 3]
+        problem = random_problem(rng, decades=(EQUAL, DIFFERENT)[index % 2], scope=scope, formula=formula)
+        base = plan(problem).bound.total
+        for name in ("epsilon", "total_power"):
+            more = {**vars(problem.budget), name: 1.5 * getattr(problem.budget, name)}
+            richer = Problem(fleet=problem.fleet, link=problem.link, learning=problem.learning, budget=Budget(**more))
+            assert plan(richer).bound.total <= base * (1 + 1e-12)
+
+
+# A plan must not leak data: nothing of the data enters it.
+
+
+def tables():
+    import tomllib
+
+    return tomllib.loads(template.SCENARIO)
+
+
+def test_the_plan_does_not_depend_on_the_data():
+    world = scenario.parse(tables())
+    expected = json.dumps(plan(world.problem()).to_dict())
+    for changes in (
+        {"learning.dataset": "fashion-mnist"},
+        {"learning.dataset": "mnist", "learning.partition": "dirichlet", "learning.alpha": 0.1},
+        {"learning.partition": "shards", "learning.shards_per_device": 3, "learning.batch_size": 7},
+        {"learning.dataset": "/nowhere/at/all", "learning.dimension": 21840},
+    ):
+        assert json.dumps(plan(world.override(changes).problem()).to_dict()) == expected

@@ -1,0 +1,447 @@
+"""airfed plan, compare and new, as a user types them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from airfed import template
+from airfed.cli import main
+from airfed.planning import POLICIES
+
+PUBLIC = {
+    "scheduled",
+    "alignment",
+    "rounds",
+    "local_steps",
+    "bound",
+    "binding",
+    "power",
+    "power_total",
+    "epsilon_round",
+    "epsilon_total",
+    "epsilon_paper",
+}
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("AIRFED_DEBUG", raising=False)
+
+
+@pytest.fixture
+def airfed(capsys):
+    """Run a command line: (exit code, standard output, standard error)."""
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a scenario, the template with some lines changed."""
+
+    def changed(*changes, name="s.toml"):
+        text = template.SCENARIO
+        for old, new in changes:
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return changed
+
+
+def one_sentence(error):
+    assert error.startswith("airfed: ")
+    assert error.count("\n") == 1
+    assert error.endswith("\n")
+    assert "Traceback" not in error
+    return error
+
+
+# What it says
+
+
+def test_plan(airfed, write):
+    code, out, err = airfed("plan", write())
+    assert (code, err) == (0, "")
+    assert "my-scenario · policy optimal" in out
+    for part in ("devices, ", " rounds of ", "is the limit.", "Limits on θ", "binds", "ν = θ/ϖ"):
+        assert part in out
+    for term in ("initial gap", "devices left out", "local drift", "receiver noise", "total"):
+        assert term in out
+    for line in ("Lemma 1, one round", "exact, one round", "exact, all"):
+        assert line in out
+    assert "of 1000 W" in out
+    assert "unit: device, neighbours: replace one device's data" in out
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "says"), [("0.5", "proved (ε < 1)"), ("2.0", "unproven (ε ≥ 1)"), ("50.0", "UNSAFE")]
+)
+def test_plan_says_what_lemma_1_is_worth(airfed, write, epsilon, says):
+    world = write(
+        ("epsilon = 2.0", f"epsilon = {epsilon}"),
+        ('formula = "exact"', 'formula = "classic"'),
+        ("noise_std = 0.1 ", "noise_std = 0.001 "),
+    )
+    assert says in airfed("plan", world)[1]
+
+
+def test_plan_says_that_the_bound_wants_another_learning_rate(airfed, write):
+    assert "proved for τ = 1/ζ" not in airfed("plan", write())[1]
+    assert "proved for τ = 1/ζ" in airfed("plan", write(("learning_rate = 0.1", "learning_rate = 0.2")))[1]
+
+
+def test_plan_json(airfed, write):
+    code, out, err = airfed("plan", write(), "--json")
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1
+    record = json.loads(out)
+    assert set(record) >= PUBLIC
+    assert record["scenario"] == "my-scenario"
+    assert set(record["bound"]["terms"]) == {"initial_gap", "participation", "local_drift", "noise"}
+    assert sum(record["local_steps"]) == 200
+    assert record["epsilon_round"] <= 2.0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_plan_with_another_policy(airfed, write, policy):
+    world = write(('name = "optimal"', 'name = "threshold"\nthreshold = 0.5'))  # kept only where it means something
+    code, out, _ = airfed("plan", world, "--policy", policy, "--json")
+    assert code == 0
+    assert json.loads(out)["policy"] == policy
+
+
+def test_options_override_the_file(airfed, write):
+    record = json.loads(airfed("plan", write(), "--rounds", 17, "--json")[1])
+    assert record["rounds"] == 17
+    one = json.loads(airfed("plan", write(), "--seed", 1, "--json")[1])
+    two = json.loads(airfed("plan", write(), "--seed", 2, "--json")[1])
+    assert one["power"] != two["power"]
+
+
+def test_compare(airfed, write):
+    code, out, err = airfed("compare", write())
+    assert (code, err) == (0, "")
+    for policy in POLICIES:
+        assert f"\n{policy} " in out
+    assert out.index("\noptimal") < out.index("\npaper")
+
+
+def test_compare_json(airfed, write):
+    code, out, _ = airfed("compare", write(), "--json")
+    record = json.loads(out)
+    assert code == 0
+    assert out.count("\n") == 1
+    assert list(record["policies"]) == list(POLICIES)
+    assert record["infeasible"] == {}
+    best = record["policies"]["optimal"]["bound"]["total"]
+    for plan in record["policies"].values():
+        assert set(plan) >= PUBLIC
+        assert plan["excess"] == pytest.approx(plan["bound"]["total"] / best - 1)
+        assert plan["excess"] >= -1e-12 or plan["violations"]
+    # one channel draw for all: everybody's power is θ²/|h|² of the same gains
+    full = record["policies"]["full"]
+    gain = full["alignment"] / np.sqrt(full["power"])
+    for plan in record["policies"].values():
+        np.testing.assert_allclose(plan["power"], (plan["alignment"] / gain[plan["scheduled"]]) ** 2, rtol=1e-12)
+
+
+def test_compare_goes_on_where_a_policy_has_no_plan(airfed, tmp_path, write):
+    world = write(
+        ('model = "rayleigh" ', 'model = "fixed" '),
+        ("scale = 1.0 ", "gains = [0.0, 0.5, 1.0] "),
+        ("minimum = 0.2 ", "minimum = 0.0 "),
+        ("pin_minimum = true ", "pin_minimum = false "),
+        ("num_devices = 100", "num_devices = 3"),
+    )
+    code, out, _ = airfed("compare", world)
+    assert code == 0
+    assert "full: No plan fits: device 0 has gain 0" in out
+    assert set(json.loads(airfed("compare", world, "--json")[1])["infeasible"]) >= {"full", "paper"}
+
+
+def test_compare_marks_a_printed_plan_that_breaks_a_limit(airfed, write):
+    powers = np.geomspace(0.01, 1.0, 100)[np.random.default_rng(0).permutation(100)].tolist()
+    world = write(("peak_power = 1.0 ", f"peak_power = {powers} "), ("total_power = 1000.0", "total_power = 100000.0"))
+    record = json.loads(airfed("compare", world, "--json")[1])["policies"]["paper"]
+    assert record["violations"]
+    _, out, _ = airfed("compare", world)
+    assert "paper*" in out
+    assert "* paper: As printed, this plan breaks the" in out
+    _, out, _ = airfed("plan", world, "--policy", "paper")
+    assert "! As printed, this plan breaks the" in out
+    assert "broken" in out
+
+
+# 80 columns
+
+
+def examples(repository):
+    found = [path for path in sorted((repository / "examples").glob("*.toml")) if "[fleet]" in path.read_text()]
+    assert found
+    return found
+
+
+def test_output_fits_80_columns(airfed, write, repository):
+    wide = write(
+        ('name = "my-scenario"', f'name = "{"long name " * 20}"'),
+        ("num_devices = 100 ", "num_devices = 20000 "),
+        ("total_steps = 200 ", "total_steps = 1500 "),
+        ("peak_power = 1.0 ", "peak_power = 1e-5 "),
+        ("scale = 1.0 ", "scale = 1e-4 "),
+        ("minimum = 0.2 ", "minimum = 1e-6 "),
+        ("clip_norm = 1.0 ", "clip_norm = 1234.5 "),
+        ("# rounds = 40", "rounds = 1490\n#"),
+        name="wide.toml",
+    )
+    for path in [*examples(repository), write(), wide]:
+        for command in ("plan", "compare"):
+            code, out, _ = airfed(command, path)
+            assert code == 0
+            assert max(map(len, out.splitlines())) <= 80
+            assert "…" not in out  # nothing is cut off
+
+
+# Pictures
+
+
+@pytest.mark.parametrize("command", ["plan", "compare"])
+def test_plot_writes_real_pictures(airfed, write, tmp_path, command):
+    for suffix, magic in ((".png", b"\x89PNG\r\n\x1a\n"), (".pdf", b"%PDF-"), (".svg", b"<?xml")):
+        picture = tmp_path / f"{command}{suffix}"
+        world = write(("num_devices = 100", "num_devices = 10"), ("total_steps = 200", "total_steps = 8"))
+        assert airfed(command, world, "--plot", picture)[0] == 0
+        content = picture.read_bytes()
+        assert content.startswith(magic)
+        assert len(content) > 5_000
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes"),
+    [
+        ("optimal", [("num_devices = 100", "num_devices = 1"), ("total_steps = 200", "total_steps = 1")]),
+        ("full", [("total_steps = 200", "total_steps = 1")]),
+        (
+            "paper",
+            [
+                ("num_devices = 100", "num_devices = 3"),
+                ("peak_power = 1.0 ", "peak_power = [1.0, 0.01, 3.0] "),
+                ("total_steps = 200", "total_steps = 3"),
+            ],
+        ),
+    ],
+)
+def test_plot_of_small_problems(airfed, write, tmp_path, policy, changes):
+    code, _, err = airfed("plan", write(*changes), "--policy", policy, "--plot", tmp_path / "p.svg")
+    assert (code, err) == (0, "")
+
+
+# Mistakes
+
+
+def test_mistakes_in_the_file(airfed, write, tmp_path):
+    bad = {
+        ("peak_power = 1.0 ", "peak_power = -1.0 "): "fleet.peak_power=-1.0 > 0",
+        ("peak_power = 1.0 ", 'peak_power = "30" '): "missing unit",
+        ("num_devices = 100", "num_devices = 0"): "fleet.num_devices=0 >= 1",
+        ("num_devices = 100", "num_devicez = 100"): "did you mean 'num_devices'",
+        ("noise_std = 0.1 ", "noise_std = nan "): "link.noise_std=NaN > 0",
+        ("[link]", "[lnik]"): "Unknown key 'lnik'; did you mean 'link'?",
+        ('name = "optimal"', 'name = "best"'): "policy.name",
+        ("epsilon = 2.0 ", "epsilon = "): "not valid TOML",
+        ("# rounds = 40", "rounds = 400\n#"): "rounds=400 <= total_steps=200",
+        ("# rounds = 40", "size = 4\n#"): "no size with policy='optimal'",
+        ("num_devices = 100", "num_devices = 1000000000000000"): "fits into memory",
+        ("total_steps = 200", "total_steps = 1000000000000000"): "fits into memory",
+    }
+    for change, named in bad.items():
+        for command in ("plan", "compare"):
+            code, out, err = airfed(command, write(change))
+            if "no size" in named and command == "compare":
+                assert code == 0  # there the size belongs to the policies that have one
+                continue
+            assert (code, out) == (2, "")
+            assert named in one_sentence(err)
+
+
+@pytest.mark.parametrize(
+    ("gains", "named"),
+    [
+        ("[0.5, nan]", "channel.gains[1]=NaN >= 0"),
+        ("[]", "at least 1 entry"),
+        ("[0.5, -1]", "channel.gains[1]=-1 >= 0"),
+    ],
+)
+def test_bad_gains(airfed, write, gains, named):
+    world = write(('model = "rayleigh" ', 'model = "fixed" '), ("scale = 1.0 ", f"gains = {gains} "))
+    code, out, err = airfed("plan", world)
+    assert (code, out) == (2, "")
+    assert named in one_sentence(err)
+
+
+def test_a_million_lines_with_one_bad_cell(airfed, write, tmp_path):
+    lines = ["0.5"] * 1_000_000
+    lines[500_000] = "O.5"
+    (tmp_path / "gains.csv").write_text("\n".join(lines))
+    world = write(
+        ('model = "rayleigh" ', 'model = "file" '),
+        ("scale = 1.0 ", 'path = "gains.csv" '),
+        ("num_devices = 100", "num_devices = 1000000"),
+    )
+    code, out, err = airfed("plan", world)
+    assert (code, out) == (2, "")
+    assert "line 500001 of " in one_sentence(err)
+    assert "'O.5'" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["plan", "none.toml"], "there is no such file"),
+        (["compare", "none.toml"], "there is no such file"),
+        (["plan", "."], "got a folder"),
+        (["plan"], "FILE"),
+        (["plan", "SCENARIO", "extra"], "extra"),
+        (["plan", "SCENARIO", "--policy", "best"], "policy.name to be one of"),
+        (["plan", "SCENARIO", "--policy"], "--policy"),
+        (["plan", "SCENARIO", "--policy", "threshold"], "threshold"),
+        (["plan", "SCENARIO", "--rounds", "201"], "rounds=201 <= total_steps=200"),
+        (["plan", "SCENARIO", "--rounds", "0"], "policy.rounds=0 >= 1"),
+        (["plan", "SCENARIO", "--rounds", "x"], "--rounds"),
+        (["plan", "SCENARIO", "--seed", "-1"], "seed=-1 >= 0"),
+        (["plan", "SCENARIO", "--frob"], "--frob"),
+        (["plan", "SCENARIO", "--plot", "/nowhere/p.png"], "Cannot write /nowhere/p.png"),
+        (["plan", "SCENARIO", "--plot", "p.txt"], ".png, .pdf or .svg, got p.txt"),
+        (["plan", "SCENARIO", "--plot", "p"], ".png, .pdf or .svg"),
+        (["compare", "SCENARIO", "--plot", "p.exe"], ".png, .pdf or .svg"),
+        (["compare", "SCENARIO", "--policy", "full"], "--policy"),
+        (["frobnicate"], "frobnicate"),
+        (["new"], "FILE"),
+        (["new", "/nowhere/s.toml"], "Cannot write /nowhere/s.toml"),
+    ],
+)
+def test_mistakes_on_the_command_line(airfed, write, arguments, named):
+    path = write(("num_devices = 100", "num_devices = 5"))
+    code, out, err = airfed(*[path if argument == "SCENARIO" else argument for argument in arguments])
+    assert (code, out) == (2, "")
+    assert named in one_sentence(err)
+
+
+@pytest.mark.parametrize("command", ["plan", "compare"])
+def test_no_feasible_plan(airfed, write, command):
+    world = write(
+        ('model = "rayleigh" ', 'model = "fixed" '),
+        ("scale = 1.0 ", "gains = [0.0, 0.0] "),
+        ("minimum = 0.2 ", "minimum = 0.0 "),
+        ("pin_minimum = true ", "pin_minimum = false "),
+        ("num_devices = 100", "num_devices = 2"),
+    )
+    code, out, err = airfed(command, world)
+    assert (code, out) == (3, "")
+    assert "No plan fits" in one_sentence(err)
+    code, out, err = airfed(command, write(("total_power = 1000.0", "total_power = 1e-320")))
+    assert (code, out) == (3, "")
+    assert "total power" in one_sentence(err)
+
+
+def test_the_traceback_is_there_for_those_who_ask(write, monkeypatch):
+    monkeypatch.setenv("AIRFED_DEBUG", "1")
+    with pytest.raises(ValueError, match="no such file"):
+        main(["plan", "none.toml"])
+
+
+# airfed new
+
+
+def test_new(airfed, tmp_path):
+    path = tmp_path / "mine.toml"
+    code, out, err = airfed("new", path)
+    assert (code, err) == (0, "")
+    assert str(path) in out
+    assert path.read_text(encoding="utf-8") == template.SCENARIO
+    assert airfed("plan", path)[0] == 0
+    path.write_text("precious")
+    code, out, err = airfed("new", path)
+    assert (code, out) == (2, "")
+    assert "left as it is" in one_sentence(err)
+    assert path.read_text() == "precious"
+    code, out, _ = airfed("new", tmp_path / "other.toml", "--json")
+    assert json.loads(out) == {"written": str(tmp_path / "other.toml")}
+
+
+# The program itself
+
+
+def run(*arguments, code=None, **environment):
+    command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "airfed", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}, check=False
+    )
+
+
+def test_the_program_sets_its_exit_code(write):
+    done = run("plan", "none.toml")
+    assert done.returncode == 2
+    one_sentence(done.stderr)
+
+
+def test_help_and_version(airfed):
+    code, out, _ = airfed("--help")
+    assert code == 0
+    assert "compare" in out
+    code, out, _ = airfed("--version")
+    assert code == 0
+    assert out.strip()[0].isdigit()
+
+
+def test_a_reader_that_has_seen_enough(write):
+    command = f"{sys.executable} -m airfed plan {write()} --json | head -c 10"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr == ""
+
+
+BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "matplotlib", "numba", "mlxtend", "plotly", "flwr", "pandas"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def test_planning_needs_no_torch_and_no_plotting(write):
+    world = write(("num_devices = 100", "num_devices = 5"))
+    program = BLOCK + (
+        "from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Plan, Problem, plan\n"
+        "from airfed.cli import main\n"
+        f"assert main(['plan', {str(world)!r}, '--json']) == 0\n"
+        f"assert main(['compare', {str(world)!r}]) == 0\n"
+        f"assert main(['plan', {str(world)!r}, '--plot', 'p.png']) == 2\n"
+    )
+    done = run(code=program)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Pictures need matplotlib" in done.stderr
+
+
+def test_importing_airfed_loads_nothing_heavy():
+    program = (
+        "import sys, airfed\n"
+        "heavy = {'torch', 'matplotlib', 'numba', 'mlxtend', 'plotly', 'cyclopts', 'rich', 'joblib'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = run(code=program)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,238 @@
+"""airfed run: what it prints, what may be overridden, and one sentence for every mistake."""
+
+import json
+import os
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+
+from airfed.cli.app import main
+
+SCENARIO = """
+name = "tiny"
+seed = 3
+[fleet]
+num_devices = 6
+peak_power = 1.0
+[channel]
+model = "rayleigh"
+minimum = 0.3
+[link]
+noise_std = 0.01
+[budget]
+epsilon = 4.0
+delta = 1e-3
+total_power = 2000.0
+[learning]
+model = "quadratic"
+dimension = 50
+total_steps = 12
+learning_rate = 0.1
+clip_norm = 40.0
+smoothness = 10.0
+strong_convexity = 1.0
+initial_gap = 150.0
+[policy]
+name = "uniform"
+size = 3
+rounds = 4
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(SCENARIO)
+    return tmp_path
+
+
+def airfed(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_run_shows_plan_progress_and_summary(place, capsys):
+    code, out, err = airfed(capsys, "run", "tiny.toml", "--out", "run")
+    assert code == 0
+    assert err == ""
+    for words in ("Schedule 3 of 6 devices", "Bound on the gap", "simulated", "finished after 4 of 4 rounds"):
+        assert words in out
+    for words in ("W transmitted", "W planned", "per round", "in total", "δ = 0.001", "record: run"):
+        assert words in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_json_is_one_object_and_nothing_else(place, capsys):
+    code, out, err = airfed(capsys, "run", "tiny.toml", "--out", "run", "--json")
+    assert code == 0
+    summary = json.loads(out, parse_constant=pytest.fail)
+    assert summary["status"] == "finished"
+    assert summary["rounds"] == summary["rounds_planned"] == 4
+    assert summary["num_scheduled"] == 3
+    assert summary["power_transmitted"] <= summary["power_planned"]
+    assert summary["epsilon_total"] > summary["epsilon_round"] > 0
+    assert "Schedule 3 of 6" in err  # what people read goes elsewhere
+
+
+def resolved(run):
+    return tomllib.loads((run / "scenario.toml").read_text()), json.loads((run / "plan.json").read_text())
+
+
+def test_policy_seed_and_rounds_override_the_file(place, capsys):
+    assert airfed(capsys, "run", "tiny.toml", "--out", "a", "--policy", "full", "--rounds", 6, "--seed", 11)[0] == 0
+    tables, plan = resolved(place / "a")
+    assert tables["seed"] == 11
+    assert tables["policy"] == {"name": "full", "rounds": 6}
+    assert plan["policy"] == "full"
+    assert plan["rounds"] == 6
+    assert plan["num_scheduled"] == 6
+    airfed(capsys, "run", "tiny.toml", "--out", "b")
+    tables, plan = resolved(place / "b")
+    assert tables["seed"] == 3
+    assert tables["policy"] == {"name": "uniform", "size": 3, "rounds": 4}
+    # the resolved file alone repeats the run
+    airfed(capsys, "run", "b/scenario.toml", "--out", "c")
+    assert (place / "c" / "model.safetensors").read_bytes() == (place / "b" / "model.safetensors").read_bytes()
+
+
+def test_an_interrupted_command_is_resumed_with_the_same_overrides(place, capsys):
+    arguments = ("run", "tiny.toml", "--out", "a", "--seed", 4)
+    airfed(capsys, *arguments)
+    code, _, err = airfed(capsys, "run", "tiny.toml", "--out", "a", "--resume")
+    assert code == 2
+    assert "scenario of the run in a; it has changed" in err
+    code, out, _ = airfed(capsys, *arguments, "--resume")
+    assert code == 0
+    assert "resuming at round 4" in out
+
+
+def test_names_with_brackets_are_shown_as_they_are(place, capsys):
+    (place / "tiny.toml").write_text(SCENARIO.replace('"tiny"', '"[red]x[/] [b"'))
+    code, out, _ = airfed(capsys, "run", "tiny.toml", "--out", "a[bold]b[/]")
+    assert code == 0
+    assert "record: a[bold]b[/]" in out
+    assert "[red]x[/] [b" in out
+
+
+def sentence(err, *words):
+    assert err.startswith("airfed: ")
+    assert len(err.splitlines()) == 1
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "tiny.toml"), ("--out",)),
+        (("run", "--out", "run"), ("FILE",)),
+        (("run", "none.toml", "--out", "run"), ("none.toml", "no such file")),
+        (("run", ".", "--out", "run"), ("folder",)),
+        (("run", "tiny.toml", "--out", "run", "--resume"), ("Expected a run to resume in run; there is none.",)),
+        (("run", "tiny.toml", "--out", "tiny.toml"), ("Expected tiny.toml to be a folder",)),
+        (("run", "tiny.toml", "--out", "tiny.toml/run"), ("Cannot write to tiny.toml/run",)),
+        (("run", "tiny.toml", "--out", "."), ("Expected . to be empty or a run; it holds 'tiny.toml'",)),
+        (("run", "tiny.toml", "--out", "/proc/airfed"), ("Cannot write to /proc/airfed",)),
+        (("run", "tiny.toml", "--out", "run", "--policy", "best"), ("policy", "best")),
+        (("run", "tiny.toml", "--out", "run", "--rounds", "0"), ("rounds",)),
+        (("run", "tiny.toml", "--out", "run", "--rounds", "13"), ("rounds",)),
+        (("run", "tiny.toml", "--out", "run", "--seed", "-1"), ("seed",)),
+        (("run", "tiny.toml", "--out", "run", "--seed", "x"), ("seed",)),
+        (("run", "tiny.toml", "--out", "run", "--fast"), ("--fast",)),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(place, capsys, arguments, words):
+    code, out, err = airfed(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    sentence(err, *words)
+    assert (place / "tiny.toml").read_text() == SCENARIO
+
+
+def test_a_second_run_in_the_same_place_is_refused(place, capsys):
+    airfed(capsys, "run", "tiny.toml", "--out", "run")
+    code, _, err = airfed(capsys, "run", "tiny.toml", "--out", "run")
+    assert code == 2
+    sentence(err, "Expected no run in run", "--resume")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_named(place, capsys):
+    (place / "closed").mkdir(mode=0o500)
+    code, _, err = airfed(capsys, "run", "tiny.toml", "--out", "closed/run")
+    assert code == 2
+    sentence(err, "Cannot write to closed/run: Permission denied")
+
+
+def test_a_data_set_that_was_not_fetched_says_how_to_get_it(place, capsys, monkeypatch):
+    monkeypatch.setenv("AIRFED_DATA", str(place / "nothing"))
+    text = SCENARIO.replace('"quadratic"', '"logistic"\ndataset = "mnist"').replace("dimension = 50\n", "")
+    (place / "mnist.toml").write_text(text)
+    code, _, err = airfed(capsys, "run", "mnist.toml", "--out", "run")
+    assert code == 2
+    sentence(err, "airfed data fetch mnist")
+    # and once it is there, the same command works: nothing is in its way
+    (place / "mnist.toml").write_text(SCENARIO)
+    assert airfed(capsys, "run", "mnist.toml", "--out", "run")[0] == 0
+
+
+def test_no_feasible_plan_is_exit_code_3(place, capsys):
+    text = SCENARIO.replace(
+        'model = "rayleigh"\nminimum = 0.3', 'model = "fixed"\ngains = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]'
+    )
+    (place / "deaf.toml").write_text(text)
+    code, _, err = airfed(capsys, "run", "deaf.toml", "--out", "run")
+    assert code == 3
+    sentence(err)
+
+
+def test_divergence_is_told_and_is_exit_code_2(place, capsys):
+    (place / "wild.toml").write_text(SCENARIO.replace("learning_rate = 0.1", "learning_rate = 1e30"))
+    code, out, _ = airfed(capsys, "run", "wild.toml", "--out", "run")
+    assert code == 2
+    assert "diverged after" in out
+    assert "Round " in out
+    assert (place / "run" / "model.safetensors").exists()
+
+
+USER = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.Tanh(), nn.Linear(4, 3))
+"""
+
+
+def test_a_users_own_model_from_plan_to_model_file(place, capsys):
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part in ("train", "test"):
+        arrays[f"{part}_images"] = rng.integers(0, 255, (60, 6, 6)).astype(np.uint8)
+        arrays[f"{part}_labels"] = np.arange(60) % 3
+    np.savez(place / "data.npz", **arrays)
+    (place / "own_cli_model.py").write_text(USER)
+    text = SCENARIO.replace('"quadratic"', '"own_cli_model:make"\ndataset = "data.npz"').replace("dimension = 50\n", "")
+    (place / "own.toml").write_text(text)
+    try:
+        code, _, err = airfed(capsys, "plan", "own.toml")  # planning does not build models
+        assert code == 2
+        sentence(err, "Missing key learning.dimension", "own_cli_model:make")
+        code, out, _ = airfed(capsys, "run", "own.toml", "--out", "run", "--json")
+        assert code == 0
+        assert json.loads(out)["accuracy"] is not None
+        (place / "own.toml").write_text(text.replace("total_steps", "dimension = 163\ntotal_steps"))
+        assert airfed(capsys, "plan", "own.toml")[0] == 0
+        (place / "own.toml").write_text(text.replace("total_steps", "dimension = 99\ntotal_steps"))
+        code, _, err = airfed(capsys, "run", "own.toml", "--out", "other")
+        assert code == 2
+        sentence(err, "learning.dimension=163")
+        (place / "own.toml").write_text(text.replace("own_cli_model:make", "own_cli_model:absent"))
+        code, _, err = airfed(capsys, "run", "own.toml", "--out", "other")
+        assert code == 2
+        sentence(err, "absent")
+    finally:
+        sys.modules.pop("own_cli_model", None)

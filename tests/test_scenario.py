@@ -1,0 +1,438 @@
+"""Scenarios: every mistake names its key; files round-trip; the digest knows what shapes a result."""
+
+import tomllib
+
+import numpy as np
+import pytest
+
+from airfed import plan, scenario, seeds, template
+from airfed.scenario import Scenario, ScenarioError
+
+CHANNELS = {
+    "fixed": {"gains": [0.3, 0.5, 1.0, 2.0]},
+    "rayleigh": {"scale": 0.5},
+    "rician": {"scale": 0.5, "k_factor": 3.0},
+    "uniform": {"low": 0.1, "high": 2.0},
+    "cell": {"radius": 300.0, "path_loss_exponent": 2.5, "shadowing_db": 4.0, "reference_distance": 2.0, "scale": 5.0},
+    "file": {"path": "gains.csv"},
+}
+
+
+def tables(**changes):
+    """A valid scenario; `fleet__peak_power=...` changes a key, `...=None` removes it."""
+    content = {
+        "name": "test",
+        "seed": 3,
+        "fleet": {"num_devices": 4, "peak_power": 1.0},
+        "channel": {"model": "rayleigh"},
+        "link": {"noise_std": 0.1},
+        "budget": {"epsilon": 2.0, "delta": 1e-3, "total_power": 100.0},
+        "learning": {
+            "total_steps": 10,
+            "learning_rate": 0.1,
+            "clip_norm": 1.0,
+            "smoothness": 10.0,
+            "strong_convexity": 0.1,
+            "initial_gap": 2.3,
+        },
+    }
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        table = content
+        for part in path:
+            table = table.setdefault(part, {})
+        if value is None:
+            table.pop(last)
+        else:
+            table[last] = value
+    return content
+
+
+def mistake(**changes):
+    with pytest.raises(ScenarioError) as caught:
+        scenario.parse(tables(**changes)).problem()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith((".", "?"))
+    return message
+
+
+NUMBERS = [
+    ("fleet__peak_power", "> 0"),
+    ("link__noise_std", "> 0"),
+    ("budget__epsilon", "> 0"),
+    ("budget__delta", "> 0 and < 1"),
+    ("budget__total_power", "> 0"),
+    ("channel__scale", "> 0"),
+    ("channel__minimum", ">= 0"),
+    ("channel__estimation_error", ">= 0"),
+    ("learning__learning_rate", "> 0"),
+    ("learning__clip_norm", "> 0"),
+    ("learning__smoothness", "> 0"),
+    ("learning__strong_convexity", "> 0"),
+    ("learning__initial_gap", "> 0"),
+    ("learning__alpha", "> 0"),
+]
+COUNTS = [
+    "fleet__num_devices",
+    "learning__total_steps",
+    "learning__dimension",
+    "learning__batch_size",
+    "learning__shards_per_device",
+    "policy__rounds",
+    "policy__size",
+    "run__threads",
+    "run__chunk",
+    "run__evaluate_every",
+    "run__checkpoint_every",
+]
+
+
+@pytest.mark.parametrize(("key", "allowed"), NUMBERS)
+def test_numbers_out_of_range_name_the_key_and_the_range(key, allowed):
+    dotted = key.replace("__", ".")
+    for value, shown in ((-1.0, "-1.0"), (float("nan"), "NaN")):
+        message = mistake(**{key: value})
+        assert f"{dotted}={shown} {allowed}" in message
+    assert f"{dotted}=inf {allowed}" in mistake(**{key: float("inf")})
+    if ">=" not in allowed:
+        assert f"{dotted}=0 {allowed}" in mistake(**{key: 0})
+
+
+@pytest.mark.parametrize(("key", "allowed"), NUMBERS)
+@pytest.mark.parametrize("value", [True, "abc", {"a": 1}])
+def test_what_is_no_number_names_the_key(key, allowed, value):
+    message = mistake(**{key: value})
+    assert key.replace("__", ".") in message
+    assert repr(value) in message
+
+
+@pytest.mark.parametrize("key", COUNTS)
+@pytest.mark.parametrize("value", [0, -3, 1.5, 2.0, True, "3", [1]])
+def test_counts_name_the_key_and_the_range(key, value):
+    message = mistake(**{key: value})
+    assert key.replace("__", ".") in message
+    assert ">= 1" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"fleet__num_devicez": 4}, "Unknown key 'fleet.num_devicez'; did you mean 'num_devices'?"),
+        ({"flet": {}}, "Unknown key 'flet'; did you mean 'fleet'?"),
+        ({"channel__k_factor": 1.0}, "Unknown key 'channel.k_factor'; expected one of minimum"),
+        ({"learning__xyz": 1}, "Unknown key 'learning.xyz'; expected one of dataset"),
+        ({"folder": "/"}, "Unknown key 'folder'"),
+        ({"budget__epsilon": None}, "Missing key budget.epsilon: expected a number > 0"),
+        ({"budget__delta": None}, "Missing key budget.delta: expected a number > 0 and < 1"),
+        ({"learning__total_steps": None}, "Missing key learning.total_steps: expected a whole number >= 1"),
+        ({"fleet__num_devices": None}, "Missing key fleet.num_devices: expected a whole number >= 1"),
+        ({"link": None}, "Missing key link: expected a table"),
+        ({"channel": {"model": "fixed"}}, "Missing key channel.gains: expected a list of numbers >= 0"),
+        ({"channel": {"model": "uniform", "high": 1.0}}, "Missing key channel.low: expected a number >= 0"),
+        ({"channel": {"model": "file"}}, "Missing key channel.path: expected a text"),
+        ({"channel": {}}, "Missing key channel.model: expected one of fixed, rayleigh, rician, uniform, cell, file"),
+        ({"channel": {"model": "raylei"}}, "channel.model to be one of 'fixed', 'rayleigh'"),
+        ({"channel": {"model": 3}}, "channel.model to be one of"),
+        ({"channel": 3}, "channel"),
+        ({"fleet": 3}, "Expected fleet to be a table, got 3"),
+        ({"policy": [1]}, "Expected policy to be a table"),
+        ({"name": 3}, "Expected name to be a text in quotes, got 3"),
+        ({"seed": -1}, "Expected seed=-1 >= 0"),
+        ({"seed": 1.0}, "Expected seed to be a whole number >= 0"),
+        ({"channel__pin_minimum": 1}, "Expected channel.pin_minimum to be true or false"),
+        ({"channel__pin_minimum": True}, "channel.minimum > 0"),
+        ({"budget__scope": "all"}, "budget.scope to be one of 'round', 'total'; got 'all'"),
+        ({"budget__formula": 1}, "budget.formula to be one of 'classic', 'exact'"),
+        ({"budget__relation": "swap"}, "budget.relation to be one of 'replace', 'add_remove'"),
+        ({"budget__scope": "total", "budget__formula": "classic"}, 'formula="exact" with scope="total"'),
+        ({"learning__partition": "random"}, "learning.partition to be one of 'iid', 'dirichlet', 'shards'"),
+        ({"learning__strong_convexity": 11.0}, "strong_convexity=11.0 <= smoothness=10.0"),
+        ({"learning__dataset": 3}, "learning.dataset to be a text in quotes"),
+        ({"learning__model": "mine:net"}, "Missing key learning.dimension"),
+        ({"learning__dataset": "pictures/"}, "Missing key learning.dimension"),
+        ({"policy__name": "best"}, "policy.name to be one of 'optimal', 'paper', 'full', 'uniform', 'top_k'"),
+        ({"link__noise_source": "dice"}, "link.noise_source to be one of 'seeded', 'secure'"),
+        ({"run__engine": "gpu"}, "run.engine to be one of"),
+        # units
+        ({"fleet__peak_power": "30"}, "fleet.peak_power='30': missing unit"),
+        ({"fleet__peak_power": "30 dBx"}, "fleet.peak_power='30 dBx': unknown unit 'dBx'"),
+        ({"budget__total_power": "5"}, "budget.total_power='5': missing unit"),
+        ({"budget__total_power": "-1 W"}, "budget.total_power='-1 W' > 0"),
+        ({"channel": {"model": "cell", "radius": "3"}}, "channel.radius='3': missing unit"),
+        ({"channel": {"model": "cell", "radius": "3 W"}}, "channel.radius='3 W': unknown unit 'W'"),
+        ({"link__noise_std": "0.1 W"}, "link.noise_std to be a number"),
+        # lists
+        ({"fleet__peak_power": [1.0, "x", 1.0, 1.0]}, "fleet.peak_power[1]='x'"),
+        ({"fleet__peak_power": [1.0, 1.0, -2.0, 1.0]}, "fleet.peak_power[2]=-2.0 > 0"),
+        ({"fleet__peak_power": [1.0, True, 1.0, 1.0]}, "fleet.peak_power[1]"),
+        ({"fleet__peak_power": [1.0, float("nan"), 1.0, 1.0]}, "fleet.peak_power[1]=NaN > 0"),
+        ({"fleet__peak_power": []}, "fleet.peak_power to have at least 1 entry"),
+        ({"fleet__peak_power": [1.0, 2.0]}, "4 gains but 2 peak powers"),
+        ({"channel": {"model": "fixed", "gains": []}}, "channel.gains to have at least 1 entry"),
+        ({"channel": {"model": "fixed", "gains": 1.0}}, "channel.gains to be a list"),
+        ({"channel": {"model": "fixed", "gains": [1.0, -1.0]}}, "channel.gains[1]=-1.0 >= 0"),
+        ({"channel": {"model": "fixed", "gains": [1.0, float("nan")]}}, "channel.gains[1]=NaN >= 0"),
+        ({"channel": {"model": "fixed", "gains": [1.0, 1.0]}}, "Expected 4 gains (fleet.num_devices), got 2"),
+        # contradictions that the model finds
+        ({"channel": {"model": "uniform", "low": 2.0, "high": 1.0}}, "low=2.0 <= high=1.0"),
+        ({"channel": {"model": "cell", "radius": 0.5}}, "reference_distance=1.0 <= radius=0.5"),
+        ({"channel": {"model": "rayleigh", "scale": 1e300}}, "gain[0]="),
+        ({"channel": {"model": "cell", "radius": 9.0, "shadowing_db": 1e6}}, "gain["),
+        # sizes
+        ({"fleet__num_devices": 10**15}, "fits into memory"),
+        ({"fleet__num_devices": 10**30}, "fits into memory"),
+        ({"learning__total_steps": 10**30}, "total_steps <= 2**53"),
+        ({"learning__clip_norm": 1e200}, "clip_norm=1e+200 between"),
+        ({"link__noise_std": 10**400}, "link.noise_std"),
+    ],
+)
+def test_mistakes(changes, named):
+    assert named in mistake(**changes)
+
+
+def test_a_long_bad_value_is_cut():
+    assert len(mistake(fleet__peak_power={"x": "y" * 10_000})) < 200
+    assert len(mistake(name=list(range(10_000)))) < 200
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"a = [", "not valid TOML"),
+        (b"a = 1\na = 2\n", "not valid TOML"),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b"x = " + b"[" * 5_000 + b"]" * 5_000, "not valid TOML"),
+        (b"x = " + b"9" * 5_000, "not valid TOML"),
+        (b"", "Missing key fleet"),
+    ],
+)
+def test_bad_files(tmp_path, content, named):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(ScenarioError, match=named) as caught:
+        scenario.load(path)
+    assert "bad.toml" in str(caught.value)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(ScenarioError, match="there is no such file"):
+        scenario.load(tmp_path / "none.toml")
+    with pytest.raises(ScenarioError, match="got a folder"):
+        scenario.load(tmp_path)
+    with pytest.raises(ScenarioError, match="Cannot read"):
+        scenario.load("nul\0character")
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + template.SCENARIO.replace("\n", "\r\n").encode())
+    assert scenario.load(path).name == "my-scenario"
+
+
+@pytest.mark.parametrize("model", CHANNELS)
+def test_round_trip_through_toml(tmp_path, model):
+    (tmp_path / "gains.csv").write_text("0.5\n0.6\n0.7\n0.8\n")
+    content = tables(channel={"model": model, "minimum": 0.05, "pin_minimum": True, **CHANNELS[model]})
+    first = scenario.parse(content, folder=tmp_path)
+    text = first.to_toml()
+    (tmp_path / "again.toml").write_text(text, encoding="utf-8")
+    second = scenario.load(tmp_path / "again.toml")
+    assert second.model_dump() == first.model_dump()
+    assert second.to_toml() == text
+    assert second.digest() == first.digest()
+    np.testing.assert_array_equal(first.problem().fleet.gain, second.problem().fleet.gain)
+    assert plan(first.problem()).to_dict() == plan(second.problem()).to_dict()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'with "quotes"',
+        "back\\slash",
+        "new\nline\ttab",
+        "Größe ε 無線 🛰",
+        "\x00\x1f\x7f\x85\u2028",
+        "",
+        "'''",
+        '"""',
+        "#",
+    ],
+)
+def test_round_trip_of_names(name):
+    first = scenario.parse(tables(name=name, channel={"model": "file", "path": f"{name}.csv", "column": name}))
+    content = tomllib.loads(first.to_toml())
+    assert content["name"] == name
+    assert content["channel"]["column"] == name
+    assert scenario.parse(content) == first
+
+
+@pytest.mark.parametrize("value", [1e-300, 5e-324, 1e22, 0.1 + 0.2, 1.7976931348623157e308, 123456789012345680.0])
+def test_round_trip_of_numbers(value):
+    first = scenario.parse(tables(budget__total_power=value, seed=10**40))
+    again = scenario.parse(tomllib.loads(first.to_toml()))
+    assert again.budget.total_power == value
+    assert again.seed == 10**40
+
+
+def test_lists_round_trip():
+    first = scenario.parse(tables(fleet__peak_power=["30 dBm", 0.5, "1 mW", 2]))
+    assert first.fleet.peak_power == [1.0, 0.5, 1e-3, 2.0]
+    assert scenario.parse(tomllib.loads(first.to_toml())).fleet == first.fleet
+
+
+# From a scenario to a problem
+
+
+def test_units_reach_the_problem():
+    problem = scenario.parse(tables(fleet__peak_power="20 dBm", budget__total_power="5000 mW")).problem()
+    assert problem.fleet.peak_power.tolist() == pytest.approx([0.1] * 4, rel=1e-14)
+    assert problem.budget.total_power == 5.0
+
+
+def test_gains_come_from_the_channel_stream():
+    world = scenario.parse(tables())
+    expected = seeds.stream(3, "channel").rayleigh(np.sqrt(0.5), 4)
+    np.testing.assert_array_equal(world.problem().fleet.gain, expected)
+    assert not np.array_equal(world.override({"seed": 4}).problem().fleet.gain, expected)
+
+
+def test_minimum_and_pin():
+    gains = scenario.parse(tables(fleet__num_devices=500, channel__minimum=0.4)).problem().fleet.gain
+    assert gains.min() == 0.4
+    free = scenario.parse(tables(fleet__num_devices=500)).problem().fleet.gain
+    np.testing.assert_array_equal(gains, np.maximum(free, 0.4))
+    pinned = scenario.parse(tables(fleet__num_devices=2, channel__minimum=1e-3, channel__pin_minimum=True)).problem()
+    assert pinned.fleet.gain.min() == 1e-3
+
+
+def test_the_number_of_devices_may_follow_from_a_list(tmp_path):
+    assert (
+        scenario.parse(tables(fleet__num_devices=None, fleet__peak_power=[1.0, 2.0])).problem().fleet.num_devices == 2
+    )
+    fixed = {"model": "fixed", "gains": [1.0, 2.0, 3.0]}
+    assert scenario.parse(tables(fleet__num_devices=None, channel=fixed)).problem().fleet.num_devices == 3
+    (tmp_path / "g.csv").write_text("0.5\n0.6\n")
+    from_file = tables(fleet__num_devices=None, channel={"model": "file", "path": "g.csv"})
+    assert scenario.parse(from_file, folder=tmp_path).problem().fleet.num_devices == 2
+
+
+def test_a_bad_file_of_gains_is_a_scenario_error(tmp_path):
+    (tmp_path / "g.csv").write_text("0.5\nabc\n")
+    world = scenario.parse(tables(channel={"model": "file", "path": "g.csv"}), folder=tmp_path)
+    with pytest.raises(ScenarioError, match="line 2"):
+        world.problem()
+    missing = scenario.parse(tables(channel={"model": "file", "path": "none.csv"}), folder=tmp_path)
+    with pytest.raises(ScenarioError, match="there is none"):
+        missing.problem()
+
+
+@pytest.mark.parametrize(("model", "dimension"), [("cnn", 21840), ("mlp", 50890), ("logistic", 7850)])
+def test_built_in_models_know_their_dimension(model, dimension):
+    world = scenario.parse(tables(learning__model=model))
+    assert world.dimension == world.problem().learning.dimension == dimension
+    assert world.problem(dimension=5).learning.dimension == 5
+    assert scenario.parse(tables(learning__model="a:b", learning__dimension=7)).dimension == 7
+
+
+# Changes
+
+
+def test_override():
+    world = scenario.parse(tables())
+    changed = world.override({"policy.rounds": 7, "seed": 9, "channel.minimum": 0.1})
+    assert (changed.policy.rounds, changed.seed, changed.channel.minimum) == (7, 9, 0.1)
+    assert (world.policy.rounds, world.seed) == (None, 3)
+    assert changed.override({"policy.rounds": None}).policy.rounds is None
+    assert changed.folder == world.folder
+    with pytest.raises(ScenarioError, match=r"policy\.rounds=0 >= 1"):
+        world.override({"policy.rounds": 0})
+    with pytest.raises(ScenarioError, match=r"Unknown key 'policy\.round'"):
+        world.override({"policy.round": 1})
+    with pytest.raises(ScenarioError, match=r"seed\.x"):
+        world.override({"seed.x": 1})
+
+
+def test_scenarios_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        scenario.parse(tables()).seed = 4
+
+
+# The digest
+
+
+def leaves(model, prefix=""):
+    for key, value in model.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def another(key, value):
+    words = {
+        "budget.scope": "total",
+        "budget.relation": "add_remove",
+        "budget.formula": "classic",
+        "learning.partition": "shards",
+        "learning.dataset": "mnist",
+        "learning.model": "mlp",
+        "link.noise_source": "secure",
+        "channel.pin_minimum": True,
+        "channel.trust_estimates": True,
+        "learning.batch_size": 5,
+        "learning.dimension": 99,
+    }
+    return words[key] if key in words else value * 1.5 if isinstance(value, float) else value + 1
+
+
+def test_the_digest_knows_everything_that_shapes_a_result():
+    base = scenario.parse(
+        tables(channel={"model": "cell", "radius": 9.0, "minimum": 0.1, "shadowing_db": 1.0, "estimation_error": 0.1})
+    )
+    seen = {base.digest()}
+    for key, value in leaves(base.model_dump()):
+        if key == "name" or key.startswith(("policy.", "run.")) or key == "channel.model":
+            continue
+        changed = base.override({key: another(key, value)})
+        assert changed.digest() not in seen, key
+        seen.add(changed.digest())
+    other_model = base.override({"channel": {"model": "rayleigh", "minimum": 0.1}})
+    assert other_model.digest() not in seen
+
+
+def test_the_digest_does_not_know_name_policy_and_run(tmp_path):
+    base = scenario.parse(tables())
+    for changes in (
+        {"name": "other"},
+        {"policy.name": "full"},
+        {"policy.name": "uniform", "policy.size": 2},
+        {"policy.rounds": 3},
+        {"run.chunk": 7, "run.threads": 2},
+    ):
+        assert base.override(changes).digest() == base.digest()
+    assert scenario.parse(tables(), folder=tmp_path).digest() == base.digest()
+    # defaults written down or left out are the same scenario
+    assert scenario.parse(tomllib.loads(base.to_toml())).digest() == base.digest()
+
+
+# What comes along
+
+
+def test_the_template_parses_and_plans():
+    world = scenario.parse(tomllib.loads(template.SCENARIO))
+    assert plan(world.problem()).num_scheduled >= 1
+
+
+def test_the_examples_parse_and_plan(repository):
+    examples = sorted((repository / "examples").glob("*.toml"))
+    assert examples
+    for path in examples:
+        if path.read_text().find("[fleet]") < 0:
+            continue  # an experiment, not a scenario
+        world = scenario.load(path)
+        assert isinstance(world, Scenario)
+        assert plan(world.problem()).num_scheduled >= 1

@@ -1,0 +1,54 @@
+"""Numbers with units."""
+
+import pytest
+
+from airfed._units import METRES, WATTS, in_si
+
+
+@pytest.mark.parametrize(
+    ("text", "watts"),
+    [
+        ("1 W", 1.0),
+        ("250mW", 0.25),
+        ("3 uW", 3e-6),
+        ("0 dBW", 1.0),
+        ("30 dBm", 1.0),
+        ("-30 dBm", 1e-6),
+        ("  2.5e-3 W ", 2.5e-3),
+        ("+.5 W", 0.5),
+        ("10 dBW", 10.0),
+    ],
+)
+def test_watts(text, watts):
+    assert in_si(WATTS)(text) == pytest.approx(watts, rel=1e-14)
+
+
+def test_metres():
+    assert in_si(METRES)("1.5 km") == 1500.0
+    assert in_si(METRES)("20 m") == 20.0
+
+
+@pytest.mark.parametrize("value", [1, 1.5, True, None, [1]])
+def test_what_is_no_text_passes(value):
+    assert in_si(WATTS)(value) is value
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("30", "missing unit"),
+        ("30 dBq", "unknown unit 'dBq': expected one of W, mW, uW, dBW, dBm"),
+        ("30 w", "unknown unit 'w'"),
+        ("30 km", "unknown unit 'km'"),
+        ("watt", "expected a number and one of the units"),
+        ("", "expected a number"),
+        ("nan W", "expected a number"),
+        ("inf W", "expected a number"),
+        ("1 W 2", "expected a number"),
+        ("1,5 W", "expected a number"),
+        ("99999 dBW", "out of range"),
+    ],
+)
+def test_bad_texts(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        in_si(WATTS)(text)
