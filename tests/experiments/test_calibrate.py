@@ -94,7 +94,7 @@ def test_logistic_regression_has_its_known_constants(file):
 
 
 def test_the_quadratic_task_knows_itself(file):
-    world = scenario.load(file).override({"learning.model": "quadratic"})
+    world = scenario.load(file).override({"learning.model": "quadratic", "run.engine": "auto"})
     found = calibrate(world)
     assert (found.smoothness, found.strong_convexity) == (10.0, 0.1)
     assert found.initial_gap > 0

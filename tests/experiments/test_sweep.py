@@ -130,6 +130,7 @@ def test_progress_ends_at_all_points(folder, expanded):
 def test_a_half_written_run_is_taken_up(folder, expanded):
     path = records.run_path(folder / "out", expanded[0].key)
     path.mkdir(parents=True)
+    (path / ".lock").touch()
     (path / "scenario.toml").write_text("half")
     (path / ".plan.json.part").write_text("{")
     done = sweep.run(expanded, folder / "out")

@@ -46,11 +46,8 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     require(
         rows, (*_COLUMNS, "smoothness", "strong_convexity", "initial_gap", "num_scheduled"), "the rows of the bounds"
     )
-    last: dict[tuple[str, int], Mapping[str, Any]] = {}
-    for row in rows:
-        last[str(row["model"]), int(row["rounds"])] = row
     told = []
-    for (model, rounds), row in last.items():
+    for (model, rounds), row in _last(rows).items():
         measured, bound = float(row["measured"]), float(row["bound"])
         theorem = "Theorem 1" if model == "logistic" else "Theorem 2"
         constants = (
@@ -62,6 +59,14 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{row['quantity']} is {measured:.3g}; {theorem} allows {bound:.3g}, {bound / measured:,.0f} times as much."
         )
     return told
+
+
+def ratios(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the bound over what was measured after all rounds, in a few words."""
+    return ", ".join(
+        f"{model} {float(row['bound']) / float(row['measured']):,.0f} times at I = {rounds}"
+        for (model, rounds), row in _last(rows).items()
+    )
 
 
 def gap_bounds(plan: Plan) -> list[float]:
@@ -94,6 +99,10 @@ def gradient_bounds(plan: Plan) -> list[float]:
     counts = np.arange(1, plan.rounds + 1)
     start = 2 * learning.initial_gap / (learning.learning_rate * counts)
     return list(start + 2 * learning.clip_norm**2 * (fixed + drift / counts))  # [Yan23, Thm 2]
+
+
+def _last(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    return {(str(row["model"]), int(row["rounds"])): row for row in rows}
 
 
 def _run(world: Scenario, constants: Calibration) -> list[dict[str, Any]]:

@@ -257,7 +257,7 @@ def _bounds(found: Studies) -> tuple[Rows, Figure]:
     study = found["bounds"]
     world = _world(study)
     rows = bounds.measure(world, rounds=[int(value) for value in study.experiment.axes["policy.rounds"]])
-    extra = "Constants calibrated on the data, τ = 1/ζ. " + " ".join(bounds.sentences(rows)).replace("**", "")
+    extra = f"Constants calibrated on the data, τ = 1/ζ. Bound over measured in the end: {bounds.ratios(rows)}."
     return rows, curves.bounds_figure(rows, notes.settings(world, extra=extra, varied=("τ", "bound")))
 
 

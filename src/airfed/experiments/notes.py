@@ -48,9 +48,7 @@ def settings(
         task += f", {_TRAINING_IMAGES[learning.dataset] // world.num_devices} images per device"
     text = "; ".join([*parts, task]) + "."
     if len(seeds) > 1:
-        text += (
-            f" Mean of {len(seeds)} seeds; bands: 95% (Student t) of the difference from {reference}, seed by seed."
-        )
+        text += f" Mean of {len(seeds)} seeds; bands: 95% (Student t) of the difference from {reference}, seed by seed."
     elif seeds:
         text += " One seed."
     text += " Not given by the paper, so ours: the law of h, σ, ε, ξ, ϖ, ϱ, ζ, G."

@@ -96,7 +96,6 @@ def run_point(world: Scenario, out: Path, key: str, stop_file: Path) -> None:
     before = float(records.peek(out, key).get("seconds", 0.0))  # earlier sittings of an interrupted point
     started = time.monotonic()
     try:
-        _clear_false_start(directory)
         outcome = execute(world, path, resume=directory.exists, stop=stop_file.exists)
         status, message = outcome.status, outcome.message
     except (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError) as error:
@@ -267,13 +266,6 @@ def _prepared(world: Scenario, threads: int | None) -> Scenario:
     if threads is not None:
         world = world.override({"run.threads": threads})
     return world.model_copy(update={"folder": world.folder.resolve()})
-
-
-def _clear_false_start(directory: RunDirectory) -> None:
-    """Remove what a kill left of a file that was being written before the run had begun."""
-    if directory.path.is_dir() and not directory.exists:
-        for part in directory.path.glob(".*.part"):
-            part.unlink()
 
 
 def _open(out: Path, point: Point) -> bool:
