@@ -29,6 +29,9 @@ from airfed.scenario import Scenario
 Backend = Literal["loky", "ray", "dask"]
 _POLL_SECONDS: Final = 0.5
 
+# Remarks about a round (a refused update, say) are in its record; several runs at once must not print over each other.
+logging.getLogger("airfed").addHandler(logging.NullHandler())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
