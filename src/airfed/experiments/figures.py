@@ -42,7 +42,6 @@ class Study:
         """
         ended: dict[int, bool] = {}
         for record in self.records:
-            assert record.point.scenario is not None or not record.ended
             seed = int(record.point.values.get("seed", self.experiment.base.seed))
             ended[seed] = ended.get(seed, True) and record.ended
         whole = tuple(sorted(seed for seed, good in ended.items() if good))

@@ -173,24 +173,41 @@ def _range(results: Results) -> str:
     rows = [
         ["σ", "proposed − full", "best E of 1, 5, 20", "best E − E = 1", "best E − E = 20", "proposed − best fixed E"]
     ]
-    steps = (1, 5, 20)
-    for noise in own.values("link.noise_std"):
+    scheduling, interior, overall = {}, {}, {}
+    for noise in sorted(own.values("link.noise_std")):
         by_step = {
             step: own.by_seed("accuracy", label=f"proposed devices, E = {step}", link__noise_std=noise)
-            for step in steps
+            for step in (1, 5, 20)
         }
-        best = max(steps, key=lambda step: sum(by_step[step].values()))
+        best = max(by_step, key=lambda step: sum(by_step[step].values()))
         proposed = own.by_seed("accuracy", label="proposed, best I", link__noise_std=noise)
         full = own.by_seed("accuracy", label="full, best I", link__noise_std=noise)
-        pairs = [(proposed, full), (by_step[best], by_step[1]), (by_step[best], by_step[20]), (proposed, by_step[best])]
-        gains = [_points(first, second) for first, second in pairs]
-        cells = [gains[0], str(best), "" if best == 1 else gains[1], "" if best == 20 else gains[2], gains[3]]
+        gain, ends = _points(proposed, full), [_points(by_step[best], by_step[end]) for end in (1, 20)]
+        rest = _points(proposed, by_step[best])
+        cells = [_show(gain), str(best), *(_show(end) if end.mean else "" for end in ends), _show(rest)]
         rows.append([f"{noise:g}", *cells])
+        scheduling[noise] = gain.low > 0
+        interior[noise] = best == 5 and all(end.low > 0 for end in ends)
+        overall[noise] = rest.high >= 0
+    told = [
+        _held("Proposed beats full scheduling", scheduling),
+        _held("The best E is an interior one (better than both E = 1 and E = 20)", interior),
+        _held("The overall design is not worse than the best of the fixed E", overall),
+    ]
     return (
         "## In which range of settings the claims hold\n\n![range](images/range.png)\n\n" + _table(rows) + "\n\n"
-        "Differences in points of accuracy, with 95% intervals. Where each limit is at work:\n\n"
-        "![limits](images/limits.png)"
+        "Differences in points of accuracy, with 95% intervals. In plain words:\n\n"
+        + "\n".join(f"- {sentence}" for sentence in told)
+        + "\n\nWhere each limit is at work:\n\n![limits](images/limits.png)"
     )
+
+
+def _held(claim: str, shown: Mapping[float, bool]) -> str:
+    """Say at which noise a claim was shown to hold and at which it was not."""
+    yes = ", ".join(f"{noise:g}" for noise, good in shown.items() if good)
+    no = ", ".join(f"{noise:g}" for noise, good in shown.items() if not good)
+    parts = [f"shown at σ = {yes}" if yes else "", f"not shown at σ = {no}" if no else ""]
+    return f"{claim}: {'; '.join(part for part in parts if part)}."
 
 
 def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -199,8 +216,11 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
     return "## Bound and reality\n\n![bounds](images/bounds.png)\n\n" + "\n\n".join(bounds.sentences(rows))
 
 
-def _points(first: Mapping[int, float], second: Mapping[int, float]) -> str:
-    found: Estimate = estimate([100 * (first[seed] - second[seed]) for seed in first if seed in second])
+def _points(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate:
+    return estimate([100 * (first[seed] - second[seed]) for seed in first if seed in second])
+
+
+def _show(found: Estimate) -> str:
     return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
 
 
