@@ -257,3 +257,46 @@ def test_a_cluster_finds_what_one_process_finds(folder, expanded, backend):
     assert json.loads(done.stdout)["counts"] == {"finished": 2}
     there = [records.read(folder / "out", point) for point in expanded]
     assert [record.rounds for record in there] == [record.rounds for record in alone]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_no_finished_point(folder):
+    long = SCENARIO.replace("total_steps = 12", "total_steps = 2000").replace("dimension = 20", "dimension = 2000")
+    (folder / "scenario.toml").write_text(long)
+    (folder / "experiment.toml").write_text(
+        'base = "scenario.toml"\n[axes]\n"policy.rounds" = [2, 3, 4, 5, 600, 601]\n'
+    )
+    command = [sys.executable, "-m", "airfed", "sweep", "experiment.toml", "--out", "out", "--jobs", "2"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 180
+    while not list((folder / "out").glob("records/*.json")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    os.kill(_worker(process.pid), signal.SIGKILL)
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == 2
+    assert "A worker process died" in errors
+    assert "Traceback" not in errors
+    finished = {file: file.read_bytes() for file in (folder / "out").glob("records/*.json")}
+    assert finished
+
+    again = subprocess.run([*command, "--json"], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["counts"] == {"finished": 6}
+    assert all(file.read_bytes() == content for file, content in finished.items())
+
+
+def _worker(parent):
+    """The process id of one of joblib's workers."""
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{process}/stat") as stream:
+                ours = int(stream.read().rsplit(")", 1)[1].split()[1]) == parent
+            with open(f"/proc/{process}/cmdline", "rb") as stream:
+                words = stream.read()
+        except OSError:
+            continue
+        if ours and b"LokyProcess" in words:
+            return int(process)
+    raise AssertionError("no worker")
