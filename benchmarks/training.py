@@ -2,7 +2,7 @@
 
     python benchmarks/training.py                 # the reference loop, the fused engine, the dense bound
     python benchmarks/training.py --peers         # also Flower's simulation and pfl (installed apart)
-    python benchmarks/training.py --figures       # also the time of whole runs of T = 200 steps
+    python benchmarks/training.py --figures       # also time and memory of whole runs of T = 200 steps
     python benchmarks/training.py --busy          # processor time on one thread, for a shared machine
 
 The work of a round: 100 devices with 600 images of 28×28 each, the CNN of the paper (d = 21840), E
@@ -34,6 +34,7 @@ import time
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,7 @@ class Reference:
         self.torch, self.threads = torch, threads
         self.images = torch.from_numpy(images).reshape(DEVICES, IMAGES, 1, 28, 28)
         self.labels = torch.from_numpy(labels).reshape(DEVICES, IMAGES)
-        self.weights = torch.from_numpy(weights)
+        self.weights = torch.from_numpy(weights)  # cloned before use: parameters become views of what they are set from
         self.model = nn.Sequential(
             *(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
             *(nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
@@ -129,7 +130,7 @@ class Reference:
         total = torch.zeros(NETWORK.dimension)
         optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
         for images, labels in zip(self.images, self.labels, strict=True):
-            torch.nn.utils.vector_to_parameters(self.weights, self.model.parameters())
+            torch.nn.utils.vector_to_parameters(self.weights.clone(), self.model.parameters())
             for _ in range(steps):
                 optimiser.zero_grad()
                 torch.nn.functional.cross_entropy(self.model(images), labels).backward()
@@ -206,20 +207,26 @@ def measure(programs: dict[str, Callable[[int], float]], steps: int, repetitions
     return times
 
 
-def whole_runs(images: np.ndarray, labels: np.ndarray, weights: np.ndarray, threads: int) -> None:
-    """Print the time of whole runs: T = 200 local steps on 100 devices, in rounds of E, with evaluations."""
-    engine = Fused(images, labels, weights, threads).engine
-    print("\nA run of T = 200 steps on all 100 devices, evaluated on 10,000 images after each round:")
-    for steps in (1, 2, 4, 5):
-        start, w = CLOCK(), weights.copy()
-        for index in range(200 // steps):
-            total = np.zeros(NETWORK.dimension)
-            for _, updates in engine.updates(w, np.arange(DEVICES), steps=steps, round_index=index):
-                total += updates.sum(axis=0, dtype=np.float64)
-            w -= (LEARNING_RATE / DEVICES * total).astype(np.float32)
-            _, accuracy = engine.evaluate(w, images[:10000], labels[:10000])
-        seconds = CLOCK() - start
-        print(f"  E = {steps}: {seconds:6.1f} s   ({200 // steps} rounds, accuracy {accuracy:.3f})")
+def whole_runs() -> None:
+    """Print time and memory of whole runs, as a user starts them: the world of the figures, MNIST, T = 200."""
+    command = [sys.executable, "-m", "airfed"]
+    subprocess.run([*command, "data", "fetch", "mnist"], check=True)
+    world = resources.files("airfed.experiments") / "paper" / "world.toml"
+    print("airfed run, 100 devices with 600 images each, T = 200, MNIST, evaluated every second round:")
+    for policy in ("full", "optimal"):
+        with tempfile.TemporaryDirectory() as directory:
+            arguments = [str(world), "--policy", policy, "--out", f"{directory}/run", "--json"]
+            start = time.perf_counter()
+            child = subprocess.Popen([*command, "run", *arguments], stdout=subprocess.PIPE)
+            assert child.stdout is not None
+            found = json.load(child.stdout)
+            memory = os.wait4(child.pid, 0)[2].ru_maxrss / 1024
+            seconds = time.perf_counter() - start
+        print(
+            f"  {policy:8} {found['num_scheduled']:4} devices, {found['rounds']:3} rounds: {seconds:6.1f} s, "
+            f"at most {memory:.0f} MB, accuracy {found['accuracy']:.4f}"
+        )
+    print()
 
 
 def processor() -> str:
@@ -245,6 +252,8 @@ def main() -> None:
         global CLOCK
         CLOCK, arguments.threads, arguments.peers = time.process_time, 1, None
 
+    if arguments.figures:
+        whole_runs()  # first: a child's largest memory counts what its parent had when it was started
     images, labels = mnist()
     weights = NETWORK.initial_parameters(np.random.default_rng(0))
     many = f"fused engine, {arguments.threads} thread(s)"
@@ -269,8 +278,6 @@ def main() -> None:
             for name in programs:
                 share = speed[name] / speed["dense bound"]
                 print(f"{name:30} {speed[name]:9,.0f}   {speed[many] / speed[name]:18.2f}   {share:18.2f}")
-    if arguments.figures:
-        whole_runs(images, labels, weights, arguments.threads)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"\nLargest memory of this process, PyTorch included: {memory:.0f} MB")
     if arguments.json:

@@ -13,7 +13,7 @@ from airfed.report import ReportError, charts, read_run, write_report
 from airfed.report.page import render
 
 SCENARIO = """
-name = "a <b>bold</b> </script> name"
+name = "a <b>bold</b> </script> name · seed={seed}"
 seed = {seed}
 [fleet]
 num_devices = 12
@@ -120,6 +120,7 @@ def test_charts_follow_the_plan(run_directories):
         ("run.json", b"{}", "another version"),
         ("run.json", None, "there is none"),
         ("plan.json", b"{", "not a complete run"),
+        ("plan.json", b"{}", "plan.json has no 'dimension'"),
         ("scenario.toml", b"name = 1", "not a complete run"),
         ("metrics.jsonl", b"", "no round has been recorded"),
         ("metrics.jsonl", b'{"round": 0}\n', "no 'steps'"),

@@ -66,7 +66,7 @@ class RunRecord:
     @property
     def group(self) -> str:
         """The same for runs that differ in nothing but their seed."""
-        content = self.scenario.model_dump(mode="json", exclude={"seed", "run"})
+        content = self.scenario.model_dump(mode="json", exclude={"name", "seed", "run"})
         return json.dumps(content, sort_keys=True)
 
     @property
@@ -98,8 +98,10 @@ def read_run(path: Path) -> RunRecord:
         recorded = json.loads(directory.file("plan.json").read_bytes())
         ledger = Ledger.load(directory.file("ledger.jsonl"))
         plan = planning.from_policy(world.problem(dimension=recorded["dimension"]), world.policy, seed=world.seed)
-    except (RunError, OSError, ValueError, KeyError) as error:
+    except (RunError, OSError, ValueError) as error:
         raise ReportError(f"{path} is not a complete run: {error}") from None
+    except KeyError as error:
+        raise ReportError(f"{path}: plan.json has no {error}; another airfed version wrote it.") from None
     if not rounds:
         raise ReportError(f"{path} is not a complete run: no round has been recorded yet.")
     missing = [name for name in _COLUMNS if name not in rounds[0]]
