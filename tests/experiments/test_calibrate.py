@@ -140,3 +140,8 @@ def test_what_is_measured_lies_below_the_bound(file, monkeypatch):
     told = bounds.sentences(rows)
     assert len(told) == 2
     assert "Theorem 1 allows" in told[0]
+    last = rows[-1]
+    shares = {name: last[f"{name}_share"] for name in ("participation", "local_drift", "noise")}
+    assert all(share >= 0 for share in shares.values())
+    assert sum(shares.values()) <= 1
+    assert f"{max(shares.values()):.0%} is " in told[1]

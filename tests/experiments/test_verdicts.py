@@ -1,5 +1,7 @@
 """Verdicts on made-up results: true claims pass, false ones fail and say why; and the page made from them."""
 
+import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,11 @@ from airfed.experiments import reproduction, verdicts
 from airfed.experiments.results import Results
 from airfed.runs import RunError
 
+FIGURES = ("fig2", "fig3", "fig4", "fig5", "fig6", "thousand", "range", "limits")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def row(experiment, label, seed, accuracy, *, rounds=40, minimum=0.1, noise=1.0, loss=None):
+def row(experiment, label, seed, accuracy, *, rounds=40, minimum=0.1, noise=1.0, clip=5.0, loss=None):
     return {
         "experiment": experiment,
         "dataset": "mnist-5k",
@@ -19,6 +22,7 @@ def row(experiment, label, seed, accuracy, *, rounds=40, minimum=0.1, noise=1.0,
         "seed": seed,
         "channel.minimum": minimum,
         "link.noise_std": noise,
+        "learning.clip_norm": clip,
         "num_devices": 100,
         "num_scheduled": 57,
         "rounds": rounds,
@@ -28,6 +32,7 @@ def row(experiment, label, seed, accuracy, *, rounds=40, minimum=0.1, noise=1.0,
         "loss": 1 - accuracy if loss is None else loss,
         "test_loss": 1 - accuracy,
         "alignment": 0.6,
+        "seconds": 6.0,
     }
 
 
@@ -51,9 +56,13 @@ def made_up():
             rows.append(row("fig6", label, seed, accuracy + wobble(seed), rounds=53))
         for label, accuracy in (("N = 1000", 0.9), ("N = 100", 0.3)):
             rows.append(row("thousand", label, seed, accuracy + wobble(seed)))
-        for noise in (0.1, 1.0):
-            for label in ("proposed, best I", "full, best I", *(f"proposed devices, E = {e}" for e in (1, 5, 20))):
-                rows.append(row("range", label, seed, 0.5 + noise / 10 + len(label) / 100, noise=noise))
+        for noise, clip in itertools.product((0.1, 1.0), (1.0, 5.0)):
+            best = 5 if clip == 5.0 else 1
+            for label, accuracy in (
+                *(("proposed, best I", 0.9), ("full, best I", 0.8 + (noise < 1) / 5)),
+                *((f"proposed devices, E = {steps}", 0.9 if steps == best else 0.7) for steps in (1, 5, 20)),
+            ):
+                rows.append(row("range", label, seed, accuracy + wobble(seed), noise=noise, clip=clip))
     return Results(tuple(rows))
 
 
@@ -118,13 +127,19 @@ def test_a_table_without_a_column_is_one_sentence():
 
 def test_the_page_tells_every_verdict():
     results = changed(made_up(), "fig6", "full, best I", [0.99, 0.98, 0.985])
-    page = reproduction.markdown(results, quick=True)
+    page = reproduction.markdown(results, figures=FIGURES, quick=True)
     tested = verdicts.check(results)
     assert page.count("| pass |") == sum(verdict.passed for verdict in tested)
     assert page.count("| **FAIL** |") == 1
     assert "the opposite was found" in page
     assert "σ = 1" in page
     assert "In which range" in page
+    assert "12 runs, 6 s each on average." in page
+    assert (
+        "- Proposed beats full scheduling: shown at ϖ = 1, σ = 1; not shown at ϖ = 1, σ = 0.1; shown at ϖ = 5" in page
+    )
+    assert "E = 20): not shown at ϖ = 1, σ = 0.1, 1; shown at ϖ = 5, σ = 0.1, 1." in page
+    assert "fixed E: not contradicted at ϖ = 1, σ = 0.1, 1; not contradicted at ϖ = 5, σ = 0.1, 1." in page
 
 
 def test_a_final_table_has_one_row_per_design():
@@ -134,10 +149,13 @@ def test_a_final_table_has_one_row_per_design():
     assert rows[0][-3].startswith("90.1 ± ")
 
 
-@pytest.mark.skipif(not (DOCS / "reproduction.csv").is_file(), reason="the page was not made yet")
-def test_the_page_in_the_docs_follows_from_the_table_beside_it():
-    results = Results.from_csv((DOCS / "reproduction.csv").read_text(encoding="utf-8"))
-    kept = DOCS / "reproduction-bounds.csv"
-    page = (DOCS / "reproduction.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("reproduction.md")), ids=lambda page: page.parent.name)
+def test_a_page_in_the_docs_follows_from_the_table_beside_it(page):
+    results = Results.from_csv(page.with_suffix(".csv").read_text(encoding="utf-8"))
+    kept = page.with_name("reproduction-bounds.csv")
+    text = page.read_text(encoding="utf-8")
+    names = re.search("`airfed figures (.*?) (?:--quick )?--check", text).group(1).split()
     bounds = reproduction.read_rows(kept) if kept.is_file() else ()
-    assert page == reproduction.markdown(results, quick="--quick" in page, bound_rows=bounds)
+    assert text == reproduction.markdown(results, figures=names, quick="--quick" in text, bound_rows=bounds)
+    for picture in re.findall(r"\]\((images/.*?)\)", text):
+        assert (page.parent / picture).is_file()

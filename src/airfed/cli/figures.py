@@ -69,7 +69,8 @@ def figures(
         tested = verdicts.check(results)
         summary["verdicts"] = [verdict.to_dict() for verdict in tested]
         if docs is not None:
-            summary["docs"] = [str(file) for file in reproduction.write(docs, results, quick=quick, pictures=out)]
+            written = reproduction.write(docs, results, figures=list(summary["figures"]), quick=quick, pictures=out)
+            summary["docs"] = [str(file) for file in written]
     summary["failed_points"] = sum(record.status == "failed" for record in records)
     if json:
         print(json_format.dumps(summary))
@@ -86,10 +87,15 @@ def _print(console: Console, summary: dict[str, Any], results: Results) -> None:
     from airfed.experiments import reproduction
 
     for name in results.values("experiment"):
+        cells = reproduction.final_table(results.of_experiment(name))
+        for unneeded in ("loss", "limit"):  # all of it is in the CSV; here a number must not be cut in the middle
+            if _width(cells) > console.width:
+                place = cells[0].index(unneeded)
+                cells = [row[:place] + row[place + 1 :] for row in cells]
+        header, *body = cells
         table = Table(title=name, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        header, *body = reproduction.final_table(results.of_experiment(name))
-        for place, column in enumerate(header):
-            table.add_column(column, justify="left" if place in (0, len(header) - 1) else "right", no_wrap=True)
+        for column in header:
+            table.add_column(column, justify="left" if column in ("design", "limit") else "right", no_wrap=True)
         for row in body:
             table.add_row(*row)
         console.print(table, "")
@@ -98,6 +104,11 @@ def _print(console: Console, summary: dict[str, Any], results: Results) -> None:
     for files in summary["figures"].values():
         console.print("drawn: " + ", ".join(files), soft_wrap=True)
     console.print(f"{summary['seconds']:.0f} s")
+
+
+def _width(cells: list[list[str]]) -> int:
+    """The width of a table without borders, two spaces between columns."""
+    return sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) - 2
 
 
 def print_verdicts(console: Console, tested: list[Verdict]) -> None:

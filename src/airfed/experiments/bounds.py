@@ -14,6 +14,7 @@ import numpy as np
 from airfed import convergence
 from airfed.experiments.calibrate import Calibration, calibrate, mean_gradient, training_loss
 from airfed.experiments.records import require
+from airfed.experiments.style import TERM_NAMES
 from airfed.learning.task import ImageTask
 from airfed.planning import Plan
 from airfed.scenario import Scenario
@@ -22,6 +23,13 @@ from airfed.training import federated_averaging, prepare
 MODELS: Final = ("logistic", "cnn")
 _EVERY: Final = 5  # local steps between two measurements, at least
 _COLUMNS: Final = ("model", "quantity", "rounds", "round", "step", "measured", "bound")
+_WHY: Final = {  # where the theorems give away most
+    "participation": "as if each device left out had an update of norm ϖ against that of the others",
+    "local_drift": "as if every local step moved by the whole norm ϖ in the worst direction",
+    "noise": "charged at the largest curvature ζ in each of the d coordinates",
+}
+
+_SHARES: Final = tuple(f"{name}_share" for name in _WHY)
 
 
 def measure(world: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
@@ -44,7 +52,9 @@ def measure(world: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
 def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how loose each bound is, one sentence per model and I, from the rows of `measure` (or of their CSV)."""
     require(
-        rows, (*_COLUMNS, "smoothness", "strong_convexity", "initial_gap", "num_scheduled"), "the rows of the bounds"
+        rows,
+        (*_COLUMNS, "smoothness", "strong_convexity", "initial_gap", "num_scheduled", *_SHARES),
+        "the rows of the bounds",
     )
     told = []
     for (model, rounds), row in _last(rows).items():
@@ -57,8 +67,15 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         told.append(
             f"**{model}, I = {rounds}** ({row['num_scheduled']} devices; {constants}): after all rounds the "
             f"{row['quantity']} is {measured:.3g}; {theorem} allows {bound:.3g}, {bound / measured:,.0f} times as much."
+            f" Of that bound, {_parts(row)}."
         )
     return told
+
+
+def _parts(row: Mapping[str, Any]) -> str:
+    """The parts of a bound that make at least a tenth of it, the largest first, with what makes each so large."""
+    shares = sorted(((float(row[f"{name}_share"]), name) for name in _WHY), reverse=True)
+    return "; ".join(f"{share:.0%} is {TERM_NAMES[name]} ({_WHY[name]})" for share, name in shares if share >= 0.1)
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -111,6 +128,7 @@ def _run(world: Scenario, constants: Calibration) -> list[dict[str, Any]]:
     assert isinstance(task, ImageTask)
     convex = world.learning.model == "logistic"
     limits = gap_bounds(plan) if convex else gradient_bounds(plan)
+    final = plan.bound if convex else plan.gradient_bound
     every = max(1, _EVERY * plan.rounds // world.learning.total_steps)
     rows, squares, steps = [], [], 0
     before = task.initial_parameters
@@ -138,6 +156,7 @@ def _run(world: Scenario, constants: Calibration) -> list[dict[str, Any]]:
                     "smoothness": constants.smoothness,
                     "strong_convexity": constants.strong_convexity,
                     "initial_gap": constants.initial_gap,
+                    **{f"{name}_share": final.terms[name] / final.total for name in _WHY},
                 }
             )
     finally:

@@ -151,9 +151,11 @@ def _images(world: Scenario, task: ImageTask) -> Calibration:
     images, labels = task.dataset.train_images[held], task.dataset.train_labels[held]
     model = _model(world, task)
     linear = isinstance(model, Network) and not model.hidden and not model.convolutions and model.l2 > 0
-    some = curvature.Loss(model, images[:_MOST_IMAGES], labels[:_MOST_IMAGES], seed=world.seed, dtype=curvature.SINGLE)
+    rng = seeds.stream(world.seed, "init", 1)
+    some = rng.permutation(len(labels))[:_MOST_IMAGES]  # at random: a user's file may be sorted by class
+    sample = curvature.Loss(model, images[some], labels[some], seed=world.seed, dtype=curvature.SINGLE)
     path = _noise_free_path(world, task)
-    smoothness, products = _smoothness(some, path, seeds.stream(world.seed, "init", 1))
+    smoothness, products = _smoothness(sample, path, rng)
     losses = [training_loss(task, parameters) for parameters in path]
     if linear:
         assert isinstance(model, Network)
@@ -178,7 +180,7 @@ def _images(world: Scenario, task: ImageTask) -> Calibration:
         how={
             "smoothness": (
                 f"ζ: largest Hessian norm at {len(path)} points of a noise-free training, power iteration "
-                f"({products} Hessian-vector products over {min(_MOST_IMAGES, len(labels))} images)"
+                f"({products} Hessian-vector products over {len(some)} images)"
             ),
             "strong_convexity": how_convexity,
             "initial_gap": how_gap,

@@ -93,7 +93,7 @@ def local_steps_figure(rows: Rows, note: str) -> Figure:
 
 
 def limits_figure(rows: Rows, note: str) -> Figure:
-    """Return a map of the limit that holds the optimal plan over ε and the total power, one panel per fleet.
+    """Return maps over ε and the total power, one column per fleet: the limit that binds, and the share scheduled.
 
     Args:
         rows: num_devices, epsilon, power_per_device, binding, num_scheduled, on a full grid.
@@ -103,32 +103,32 @@ def limits_figure(rows: Rows, note: str) -> Figure:
     fleets = sorted({row["num_devices"] for row in rows})
     kinds = list(style.LIMIT_COLOURS)
     with mpl.rc_context(style.MATPLOTLIB):
-        figure = Figure(figsize=(style.PAGE_INCHES, 3.1), layout="constrained")
-        panels = figure.subplots(1, len(fleets), squeeze=False, sharey=True)[0]
+        figure = Figure(figsize=(style.PAGE_INCHES, 4.6), layout="constrained")
+        panels = figure.subplots(2, len(fleets), squeeze=False, sharex=True, sharey=True)
         colours = mpl.colors.ListedColormap(list(style.LIMIT_COLOURS.values()))
-        for axes, devices in zip(panels, fleets, strict=True):
+        for (upper, lower), devices in zip(panels.T, fleets, strict=True):
             own = [row for row in rows if row["num_devices"] == devices]
             across = np.array(sorted({row["epsilon"] for row in own}))
             up = np.array(sorted({row["power_per_device"] for row in own}))
             cells = {(row["power_per_device"], row["epsilon"]): row for row in own}
             kind = np.array([[kinds.index(cells[y, x]["binding"]) for x in across] for y in up])
             share = np.array([[100 * cells[y, x]["num_scheduled"] / devices for x in across] for y in up])
-            axes.pcolormesh(across, up, kind, cmap=colours, vmin=-0.5, vmax=2.5, alpha=0.55, rasterized=True)
-            levels = [25, 50, 75, 95]
-            lines = axes.contour(across, up, share, levels=levels, colors="black", linewidths=0.7)
-            axes.clabel(lines, fmt="%d%%", fontsize=6)
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-            axes.set_xlabel("ε per round")
-            axes.set_title(f"N = {devices}", loc="left")
-            axes.grid(visible=False)
-        panels[0].set_ylabel("total power per device [W]")
-        handles: list[Any] = [
+            upper.pcolormesh(across, up, kind, cmap=colours, vmin=-0.5, vmax=2.5, alpha=0.55, rasterized=True)
+            shades = lower.pcolormesh(across, up, share, cmap="viridis", vmin=0, vmax=100, rasterized=True)
+            upper.set_title(f"N = {devices}", loc="left")
+            lower.set_xlabel("ε per round")
+            for axes in (upper, lower):
+                axes.set_xscale("log")
+                axes.set_yscale("log")
+                axes.grid(visible=False)
+        for axes in panels[:, 0]:
+            axes.set_ylabel("total power per device [W]")
+        figure.colorbar(shades, ax=panels[1], label="devices scheduled [%]")
+        handles = [
             mpl.patches.Patch(color=style.LIMIT_COLOURS[kind], alpha=0.55, label=f"{style.LIMIT_NAMES[kind]} binds")
             for kind in kinds
         ]
-        handles.append(mpl.lines.Line2D([], [], color="black", lw=0.7, label="share of the devices scheduled"))
-        figure.legend(handles=handles, loc="outside upper center", ncols=4)
+        figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
         write_note(figure, note)
     return figure
 
@@ -163,32 +163,40 @@ def bounds_figure(rows: Rows, note: str) -> Figure:
 
 
 def range_figure(rows: Rows, note: str) -> Figure:
-    """Return final accuracy over the noise σ for several designs: where each claim holds.
+    """Return final accuracy over the noise σ for several designs, one panel per ϖ: where each claim holds.
 
     Args:
-        rows: label, noise_std, seed, accuracy.
+        rows: label, clip_norm, noise_std, seed, accuracy.
         note: what is printed beside the figure.
     """
-    require(rows, ("label", "noise_std", "seed", "accuracy"), "the rows of the figure")
+    require(rows, ("label", "clip_norm", "noise_std", "seed", "accuracy"), "the rows of the figure")
+    norms = sorted({row["clip_norm"] for row in rows})
     with mpl.rc_context(style.MATPLOTLIB):
-        figure = Figure(figsize=(style.PAGE_INCHES, 2.9), layout="constrained")
-        axes = figure.subplots()
-        labels = list(dict.fromkeys(row["label"] for row in rows))
-        found = [_matrix([row for row in rows if row["label"] == label], "noise_std", "accuracy") for label in labels]
-        noise = found[0][0]
-        means, half = statistics.paired_bands(np.array([100 * values.T for _, values in found]), 0)
-        for place, label in enumerate(labels):
-            shifted = noise * 1.03 ** (place - len(labels) / 2)  # side by side: error bars must not hide each other
-            shown = _appearance(place, place == 0)
-            axes.errorbar(shifted, means[place], half[place], label=label, marker="o", ms=3, capsize=2, **shown)
-        axes.set_xscale("log")
-        axes.set_xticks(noise, [f"{value:g}" for value in noise])
-        axes.minorticks_off()
-        axes.set_xlabel("receiver noise σ per real dimension")
-        axes.set_ylabel("final test accuracy [%]")
-        _legend(figure, axes)
+        figure = Figure(figsize=(style.PAGE_INCHES, 3.0), layout="constrained")
+        panels = figure.subplots(1, len(norms), squeeze=False, sharey=True)[0]
+        for axes, norm in zip(panels, norms, strict=True):
+            _draw_range(axes, [row for row in rows if row["clip_norm"] == norm])
+            axes.set_title(f"ϖ = {norm:g}", loc="left")
+        panels[0].set_ylabel("final test accuracy [%]")
+        _legend(figure, panels[0])
         write_note(figure, note)
     return figure
+
+
+def _draw_range(axes: Axes, rows: Rows) -> None:
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    found = [_matrix([row for row in rows if row["label"] == label], "noise_std", "accuracy") for label in labels]
+    noise = found[0][0]
+    means, half = statistics.paired_bands(np.array([100 * values.T for _, values in found]), 0)
+    for place, label in enumerate(labels):
+        shifted = noise * 1.03 ** (place - len(labels) / 2)  # side by side: error bars must not hide each other
+        shown = _appearance(place, place == 0)
+        axes.errorbar(shifted, means[place], half[place], label=label, marker="o", ms=3, capsize=2, **shown)
+    axes.set_xscale("log")
+    axes.set_xticks(noise, [f"{value:g}" for value in noise])
+    axes.minorticks_off()
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("receiver noise σ per real dimension")
 
 
 def _draw_training(accuracy: Axes, loss: Axes, rows: Rows) -> None:
@@ -289,9 +297,8 @@ def _name_axis(axes: Axes, column: str) -> None:
 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside upper center", ncols=3 if len(labels) > 5 else len(labels), handlelength=3
-    )
+    wide = sum(len(label) + 12 for label in labels) > 130  # characters, the sample lines included: what a page holds
+    figure.legend(handles, labels, loc="outside upper center", ncols=3 if wide else len(labels), handlelength=3)
 
 
 def write_note(figure: Figure, note: str) -> None:

@@ -294,6 +294,7 @@ def _range(found: Studies) -> tuple[Rows, Figure]:
             rows.append(
                 {
                     "label": record.point.label,
+                    "clip_norm": record.point.values["learning.clip_norm"],
                     "noise_std": record.point.values["link.noise_std"],
                     "seed": seed,
                     "num_scheduled": record.plan["num_scheduled"],
@@ -303,7 +304,7 @@ def _range(found: Studies) -> tuple[Rows, Figure]:
                     "loss": record.final["loss"],
                 }
             )
-    return rows, curves.range_figure(rows, notes.settings(_world(study), seeds=study.seeds, varied=("σ",)))
+    return rows, curves.range_figure(rows, notes.settings(_world(study), seeds=study.seeds, varied=("σ", "ϖ")))
 
 
 _ALL: Final = (

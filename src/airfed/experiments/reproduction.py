@@ -11,12 +11,13 @@ from typing import Any, Final
 from airfed import scenario
 from airfed.experiments import bounds, notes, points
 from airfed.experiments.figures import definition_file
-from airfed.experiments.results import Results
+from airfed.experiments.results import SETTINGS, Results
 from airfed.experiments.statistics import Estimate, estimate
 from airfed.experiments.verdicts import Verdict, check
 from airfed.runs import write_whole
 
-_PICTURES: Final = {
+_SECTIONS: Final = {  # a figure and the experiments whose final figures are told below it
+    "fig2": (),
     "fig3": ("fig3", "fig3-gain"),
     "fig4": ("fig4",),
     "fig5": ("fig5",),
@@ -25,49 +26,53 @@ _PICTURES: Final = {
 }
 
 
-def markdown(results: Results, *, quick: bool, bound_rows: Sequence[Mapping[str, Any]] = ()) -> str:
+def markdown(
+    results: Results, *, figures: Sequence[str], quick: bool, bound_rows: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """Return the page: verdicts, final figures, where each claim holds, how loose the bound is.
 
     Args:
         results: the final figures of every point.
+        figures: the names of the figures that were drawn.
         quick: whether they come from the quick version.
         bound_rows: the rows behind the figure "bounds", if it was made.
     """
     tested = check(results)
     parts = [
-        _head(results, tested, quick=quick),
+        _head(results, tested, figures=figures, quick=quick),
         _verdicts(tested),
         _settings(results),
-        *(_figure(name, results) for name in _PICTURES),
-        _range(results),
-        _bounds(bound_rows),
+        *(_figure(name, results) for name in _SECTIONS if name in figures),
+        _range(results) if "range" in figures else "",
+        _limits() if "limits" in figures else "",
+        _bounds(bound_rows) if "bounds" in figures else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def write(page: Path, results: Results, *, quick: bool, pictures: Path) -> list[Path]:
+def write(page: Path, results: Results, *, figures: Sequence[str], quick: bool, pictures: Path) -> list[Path]:
     """Write the page, the table it is made from (PAGE.csv) and its pictures (beside it, in `images/`).
 
     Args:
         page: the Markdown file.
-        results: see `markdown`.
-        quick: see `markdown`.
+        results, figures, quick: see `markdown`.
         pictures: folder with the figures as PNG and, if it was made, `bounds.csv`.
     """
     images = page.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
     written = [page, page.with_suffix(".csv")]
     bound_rows: list[dict[str, Any]] = []
-    if (pictures / "bounds.csv").is_file():
+    if "bounds" in figures:
         kept = page.with_name(f"{page.stem}-bounds.csv")
         shutil.copyfile(pictures / "bounds.csv", kept)
         bound_rows = read_rows(kept)
         written.append(kept)
-    for picture in sorted(pictures.glob("*.png")):
-        shutil.copyfile(picture, images / picture.name)
-        written.append(images / picture.name)
+    for name in figures:
+        picture = images / f"{name}.png"
+        shutil.copyfile(pictures / picture.name, picture)
+        written.append(picture)
     write_whole(page.with_suffix(".csv"), results.to_csv().encode())
-    write_whole(page, markdown(results, quick=quick, bound_rows=bound_rows).encode())
+    write_whole(page, markdown(results, figures=figures, quick=quick, bound_rows=bound_rows).encode())
     return written
 
 
@@ -79,10 +84,8 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 def final_table(results: Results) -> list[list[str]]:
     """Return the final figures of one experiment: header, then one row per design, means over seeds ± 95%."""
-    varied = [
-        key for key in ("channel.minimum", "link.noise_std") if len(results.values(key)) > 1 and _free(results, key)
-    ]
-    names = {"channel.minimum": "h_min", "link.noise_std": "σ"}
+    names = dict(zip(SETTINGS, ("h_min", "σ", "ϖ"), strict=True))
+    varied = [key for key in SETTINGS if len(results.values(key)) > 1 and _free(results, key)]
     table = [["design", *(names[key] for key in varied), "devices", "rounds", "accuracy [%]", "loss", "limit"]]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in results.rows:
@@ -111,13 +114,13 @@ def _free(results: Results, key: str) -> bool:
     return any(len(values) > 1 for values in places.values())
 
 
-def _head(results: Results, tested: Sequence[Verdict], *, quick: bool) -> str:
-    command = "airfed figures fig2 fig3 fig4 fig5 fig6 limits thousand range bounds --check --docs docs/reproduction.md"
+def _head(results: Results, tested: Sequence[Verdict], *, figures: Sequence[str], quick: bool) -> str:
+    command = f"airfed figures {' '.join(figures)}{' --quick' if quick else ''} --check --docs reproduction.md"
     data = ", ".join(results.values("dataset"))
     passed = sum(verdict.passed for verdict in tested)
     return (
         "# Reproduction\n\n"
-        f"Generated by `{command}{' --quick' if quick else ''}` from the records in `reproduction.csv` "
+        f"Generated by `{command}` from the records in `reproduction.csv` "
         f"(data: {data}; {len(results.values('seed'))} seeds). Do not edit: change the experiments in "
         "`paper/` and run it again.\n\n"
         f"**{passed} of {len(tested)} comparisons pass.** A comparison passes where the 95% interval of the "
@@ -158,61 +161,73 @@ def _settings(results: Results) -> str:
 
 
 def _figure(name: str, results: Results) -> str:
-    present = [title for title in _PICTURES[name] if title in results.values("experiment")]
-    if not present:
-        return ""
-    title = points.load(definition_file(present[0])).title
-    tables = [_table(final_table(results.of_experiment(experiment))) for experiment in present]
-    return f"## {name}: {title}\n\n![{name}](images/{name}.png)\n\n" + "\n\n".join(tables)
+    title = points.load(definition_file(name)).title
+    parts = [f"## {name}: {title}", f"![{name}](images/{name}.png)"]
+    for experiment in _SECTIONS[name]:
+        own = results.of_experiment(experiment)
+        parts += [_table(final_table(own)), _effort(own)]
+    return "\n\n".join(parts)
+
+
+def _effort(results: Results) -> str:
+    seconds = sum(row["seconds"] for row in results.rows) / len(results.rows)
+    return f"{len(results.rows)} runs, {seconds:.0f} s each on average."
 
 
 def _range(results: Results) -> str:
-    if "range" not in results.values("experiment"):
-        return ""
     own = results.of_experiment("range")
     rows = [
-        ["σ", "proposed − full", "best E of 1, 5, 20", "best E − E = 1", "best E − E = 20", "proposed − best fixed E"]
+        [
+            *("ϖ", "σ", "proposed − full", "best E of 1, 5, 20"),
+            *("best E − E = 1", "best E − E = 20", "proposed − best fixed E"),
+        ]
     ]
     scheduling, interior, overall = {}, {}, {}
-    for noise in sorted(own.values("link.noise_std")):
-        by_step = {
-            step: own.by_seed("accuracy", label=f"proposed devices, E = {step}", link__noise_std=noise)
-            for step in (1, 5, 20)
-        }
+    places = sorted({(row["learning.clip_norm"], row["link.noise_std"]) for row in own.rows})
+    for place in places:
+        where = dict(zip(("learning__clip_norm", "link__noise_std"), place, strict=True))
+        by_step = {step: own.by_seed("accuracy", label=f"proposed devices, E = {step}", **where) for step in (1, 5, 20)}
         best = max(by_step, key=lambda step: sum(by_step[step].values()))
-        proposed = own.by_seed("accuracy", label="proposed, best I", link__noise_std=noise)
-        full = own.by_seed("accuracy", label="full, best I", link__noise_std=noise)
+        proposed = own.by_seed("accuracy", label="proposed, best I", **where)
+        full = own.by_seed("accuracy", label="full, best I", **where)
         gain, ends = _points(proposed, full), [_points(by_step[best], by_step[end]) for end in (1, 20)]
         rest = _points(proposed, by_step[best])
         cells = [_show(gain), str(best), *(_show(end) if end.mean else "" for end in ends), _show(rest)]
-        rows.append([f"{noise:g}", *cells])
-        scheduling[noise] = gain.low > 0
-        interior[noise] = best == 5 and all(end.low > 0 for end in ends)
-        overall[noise] = rest.high >= 0
+        rows.append([*(f"{value:g}" for value in place), *cells])
+        scheduling[place] = gain.low > 0
+        interior[place] = best == 5 and all(end.low > 0 for end in ends)
+        overall[place] = rest.high >= 0
     told = [
         _held("Proposed beats full scheduling", scheduling),
         _held("The best E is an interior one (better than both E = 1 and E = 20)", interior),
-        _held("The overall design is not worse than the best of the fixed E", overall),
+        _held(
+            "The overall design is at least as good as the best of the fixed E", overall, "not contradicted", "refuted"
+        ),
     ]
     return (
         "## In which range of settings the claims hold\n\n![range](images/range.png)\n\n" + _table(rows) + "\n\n"
         "Differences in points of accuracy, with 95% intervals. In plain words:\n\n"
         + "\n".join(f"- {sentence}" for sentence in told)
-        + "\n\nWhere each limit is at work:\n\n![limits](images/limits.png)"
+        + f"\n\n{_effort(own)}"
     )
 
 
-def _held(claim: str, shown: Mapping[float, bool]) -> str:
-    """Say at which noise a claim was shown to hold and at which it was not."""
-    yes = ", ".join(f"{noise:g}" for noise, good in shown.items() if good)
-    no = ", ".join(f"{noise:g}" for noise, good in shown.items() if not good)
-    parts = [f"shown at σ = {yes}" if yes else "", f"not shown at σ = {no}" if no else ""]
-    return f"{claim}: {'; '.join(part for part in parts if part)}."
+def _limits() -> str:
+    return f"## limits: {points.load(definition_file('limits')).title}\n\n![limits](images/limits.png)"
+
+
+def _held(claim: str, shown: Mapping[tuple[float, float], bool], yes: str = "shown", no: str = "not shown") -> str:
+    """Say at which clipping norm and noise a claim was found to hold, and at which it was not."""
+    parts = []
+    for norm in dict.fromkeys(norm for norm, _ in shown):
+        for word, wanted in ((yes, True), (no, False)):
+            places = [f"{noise:g}" for (own, noise), good in shown.items() if own == norm and good == wanted]
+            if places:
+                parts.append(f"{word} at ϖ = {norm:g}, σ = {', '.join(places)}")
+    return f"{claim}: {'; '.join(parts)}."
 
 
 def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
-        return ""
     return "## Bound and reality\n\n![bounds](images/bounds.png)\n\n" + "\n\n".join(bounds.sentences(rows))
 
 

@@ -12,10 +12,11 @@ from airfed.experiments.figures import Studies
 from airfed.experiments.records import csv_text, require
 from airfed.runs import RunError
 
-_NUMBERS: Final = ("accuracy", "loss", "test_loss", "alignment", "channel.minimum", "link.noise_std")
+SETTINGS: Final = ("channel.minimum", "link.noise_std", "learning.clip_norm")  # that experiments vary
+_NUMBERS: Final = ("accuracy", "loss", "test_loss", "alignment", "seconds", *SETTINGS)
 _WHOLE: Final = ("seed", "num_devices", "num_scheduled", "rounds")
 _TEXTS: Final = ("experiment", "dataset", "label", "status", "binding")
-COLUMNS: Final = (*_TEXTS[:3], "seed", "channel.minimum", "link.noise_std", *_WHOLE[1:], *_TEXTS[3:], *_NUMBERS[:4])
+COLUMNS: Final = (*_TEXTS[:3], "seed", *SETTINGS, *_WHOLE[1:], *_TEXTS[3:], *_NUMBERS[:5])
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,13 @@ class Results:
                         "seed": world.seed,
                         "channel.minimum": float(world.channel.minimum),
                         "link.noise_std": float(world.link.noise_std),
+                        "learning.clip_norm": float(world.learning.clip_norm),
                         **{key: record.plan[key] for key in ("num_devices", "num_scheduled", "rounds")},
                         "status": record.status,
                         "binding": record.plan["binding"],
                         **{key: record.final[key] for key in _NUMBERS[:3]},
                         "alignment": record.plan["alignment"],
+                        "seconds": round(record.seconds, 1),
                     }
                 )
         return cls(tuple(rows))
