@@ -71,6 +71,12 @@ def test_names_from_the_scenario_cannot_break_the_page(run_directories):
     assert set(json.loads(data.group(1))) == {"learning", "budget", "decision", "run0", "run1"}
 
 
+def test_runs_are_listed_by_policy_and_seed_in_whatever_order_they_come(run_directories):
+    runs = [read_run(path) for path in reversed(run_directories.values())]
+    headings = re.findall(r"<h2>(.*? · seed \d)</h2>", render(runs))
+    assert headings == ["optimal, I = 6 · seed 0", "optimal, I = 6 · seed 1", "full, I = 6 · seed 0"]
+
+
 def test_the_page_says_what_was_recorded(run_directories):
     run = read_run(run_directories["optimal", 0])
     text = render([run])

@@ -231,7 +231,7 @@ def _chart(
         "xaxis": {"title": {"text": x_title}, "automargin": True},
         "yaxis": {"automargin": True, **(y_axis or {})},
         "shapes": shapes or [],
-        "legend": {"orientation": "h", "y": -0.22, "yanchor": "top", "traceorder": "normal"},
+        "legend": {"orientation": "h", "x": 0, "y": 1.03, "yanchor": "bottom", "traceorder": "normal"},
         "margin": {"l": 50, "r": 12, "t": 12, "b": 40},
         "hovermode": "closest",
         "paper_bgcolor": "rgba(0,0,0,0)",

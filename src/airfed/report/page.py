@@ -38,6 +38,7 @@ def render(runs: Sequence[RunRecord]) -> str:
     """Return the page as text: everything inside, nothing fetched."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(resources.files("airfed.report").joinpath("page.html").read_text("utf-8"))
+    runs = sorted(runs, key=lambda run: run.place)
     drawn = _charts(runs)
     return template.render(
         title=runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs",

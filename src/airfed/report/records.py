@@ -70,6 +70,11 @@ class RunRecord:
         return json.dumps(content, sort_keys=True)
 
     @property
+    def place(self) -> tuple[int, str, int]:
+        """Where the run stands among others: by policy (the optimum first), then by settings, then by seed."""
+        return list(planning.POLICIES).index(self.scenario.policy.name), self.label, self.scenario.seed
+
+    @property
     def steps(self) -> list[int]:
         """Local steps done after each round."""
         total, done = 0, []
