@@ -117,7 +117,7 @@ class Reference:
         self.torch, self.threads = torch, threads
         self.images = torch.from_numpy(images).reshape(DEVICES, IMAGES, 1, 28, 28)
         self.labels = torch.from_numpy(labels).reshape(DEVICES, IMAGES)
-        self.weights = torch.from_numpy(weights)  # cloned before use: parameters become views of what they are set from
+        self.weights = torch.from_numpy(weights)
         self.model = nn.Sequential(
             *(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
             *(nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
@@ -130,7 +130,8 @@ class Reference:
         total = torch.zeros(NETWORK.dimension)
         optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
         for images, labels in zip(self.images, self.labels, strict=True):
-            torch.nn.utils.vector_to_parameters(self.weights.clone(), self.model.parameters())
+            fresh = self.weights.clone()  # parameters become views of it, and training changes them
+            torch.nn.utils.vector_to_parameters(fresh, self.model.parameters())
             for _ in range(steps):
                 optimiser.zero_grad()
                 torch.nn.functional.cross_entropy(self.model(images), labels).backward()

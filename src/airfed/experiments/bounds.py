@@ -28,8 +28,7 @@ _WHY: Final = {  # where the theorems give away most
     "local_drift": "as if every local step moved by the whole norm ϖ in the worst direction",
     "noise": "charged at the largest curvature ζ in each of the d coordinates",
 }
-
-_SHARES: Final = tuple(f"{name}_share" for name in _WHY)
+_SHARES: Final = {name: f"{name}_share" for name in _WHY}  # columns
 
 
 def measure(world: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
@@ -53,7 +52,7 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how loose each bound is, one sentence per model and I, from the rows of `measure` (or of their CSV)."""
     require(
         rows,
-        (*_COLUMNS, "smoothness", "strong_convexity", "initial_gap", "num_scheduled", *_SHARES),
+        (*_COLUMNS, "smoothness", "strong_convexity", "initial_gap", "num_scheduled", *_SHARES.values()),
         "the rows of the bounds",
     )
     told = []
@@ -74,7 +73,7 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _parts(row: Mapping[str, Any]) -> str:
     """The parts of a bound that make at least a tenth of it, the largest first, with what makes each so large."""
-    shares = sorted(((float(row[f"{name}_share"]), name) for name in _WHY), reverse=True)
+    shares = sorted(((float(row[column]), name) for name, column in _SHARES.items()), reverse=True)
     return "; ".join(f"{share:.0%} is {TERM_NAMES[name]} ({_WHY[name]})" for share, name in shares if share >= 0.1)
 
 
@@ -92,9 +91,7 @@ def gap_bounds(plan: Plan) -> list[float]:
     Implements [Yan23, Thm 1], as the recursion behind it.
     """
     learning = plan.problem.learning
-    fixed = convergence.participation_error(
-        plan.num_scheduled, plan.problem.fleet.num_devices
-    ) + convergence.noise_error(learning.dimension, plan.problem.link.noise_std, plan.num_scheduled, plan.alignment)
+    fixed = _fixed_error(plan)
     gap, found = learning.initial_gap, []
     for steps in plan.local_steps:
         error = fixed + (steps - 1) ** 2
@@ -109,13 +106,20 @@ def gradient_bounds(plan: Plan) -> list[float]:
     Implements [Yan23, Thm 2].
     """
     learning = plan.problem.learning
-    fixed = convergence.participation_error(
-        plan.num_scheduled, plan.problem.fleet.num_devices
-    ) + convergence.noise_error(learning.dimension, plan.problem.link.noise_std, plan.num_scheduled, plan.alignment)
+    fixed = _fixed_error(plan)
     drift = np.cumsum([(steps - 1.0) ** 2 for steps in plan.local_steps])
     counts = np.arange(1, plan.rounds + 1)
     start = 2 * learning.initial_gap / (learning.learning_rate * counts)
     return list(start + 2 * learning.clip_norm**2 * (fixed + drift / counts))  # [Yan23, Thm 2]
+
+
+def _fixed_error(plan: Plan) -> float:
+    """The part of a round's error that does not depend on its local steps: devices left out, and noise."""
+    problem = plan.problem
+    left_out = convergence.participation_error(plan.num_scheduled, problem.fleet.num_devices)
+    return left_out + convergence.noise_error(
+        problem.learning.dimension, problem.link.noise_std, plan.num_scheduled, plan.alignment
+    )
 
 
 def _last(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
@@ -156,7 +160,7 @@ def _run(world: Scenario, constants: Calibration) -> list[dict[str, Any]]:
                     "smoothness": constants.smoothness,
                     "strong_convexity": constants.strong_convexity,
                     "initial_gap": constants.initial_gap,
-                    **{f"{name}_share": final.terms[name] / final.total for name in _WHY},
+                    **{column: final.terms[name] / final.total for name, column in _SHARES.items()},
                 }
             )
     finally:

@@ -23,6 +23,7 @@ _SECTIONS: Final = {  # a figure and the experiments whose final figures are tol
     "fig5": ("fig5",),
     "fig6": ("fig6",),
     "thousand": ("thousand",),
+    "limits": (),
 }
 
 
@@ -44,7 +45,6 @@ def markdown(
         _settings(results),
         *(_figure(name, results) for name in _SECTIONS if name in figures),
         _range(results) if "range" in figures else "",
-        _limits() if "limits" in figures else "",
         _bounds(bound_rows) if "bounds" in figures else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -210,10 +210,6 @@ def _range(results: Results) -> str:
         + "\n".join(f"- {sentence}" for sentence in told)
         + f"\n\n{_effort(own)}"
     )
-
-
-def _limits() -> str:
-    return f"## limits: {points.load(definition_file('limits')).title}\n\n![limits](images/limits.png)"
 
 
 def _held(claim: str, shown: Mapping[tuple[float, float], bool], yes: str = "shown", no: str = "not shown") -> str:
