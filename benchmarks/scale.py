@@ -49,7 +49,8 @@ rounds = {rounds}
 CHILD = """
 import json, resource, sys, time
 from pathlib import Path
-from airfed import cluster, execution, scenario
+from airfed import scenario
+from airfed.running import cluster, execution
 begin = time.perf_counter()
 marks = []
 with cluster.join() as group:

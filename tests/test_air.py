@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from airfed.air import CLIP_MARGIN, Air, clip
-from airfed.noise import SecureNoise, SeededNoise
 from airfed.planning import Plan
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
+from airfed.running.noise import SecureNoise, SeededNoise
 
 CLIP = 2.0
 

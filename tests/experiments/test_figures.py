@@ -8,7 +8,7 @@ import pytest
 
 from airfed.cli import main
 from airfed.experiments import curves, figures, notes
-from airfed.runs import RunError
+from airfed.running.directory import RunError
 
 
 def small(tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from airfed._scenario_errors import ScenarioError
 from airfed.experiments import points
+from airfed.scenario.errors import ScenarioError
 
 SCENARIO = """
 seed = 0

@@ -13,7 +13,7 @@ import pytest
 
 from airfed.cli import main
 from airfed.experiments import points, records, sweep
-from airfed.runs import RunError
+from airfed.running.directory import RunError
 
 SCENARIO = """
 seed = 0
@@ -80,7 +80,7 @@ def test_an_interrupted_point_goes_on_and_ends_as_if_it_had_not_been(folder, exp
     calls = iter([False] * 3)
     out, point = folder / "parts", expanded[0]
     stop_file = out / "stop"
-    from airfed.execution import execute
+    from airfed.running.execution import execute
 
     execute(point.scenario, records.run_path(out.resolve(), point.key), stop=lambda: next(calls, True))
     assert records.read(out, point) is None

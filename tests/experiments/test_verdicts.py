@@ -8,7 +8,7 @@ import pytest
 
 from airfed.experiments import reproduction, verdicts
 from airfed.experiments.results import Results
-from airfed.runs import RunError
+from airfed.running.directory import RunError
 
 FIGURES = ("fig2", "fig3", "fig4", "fig5", "fig6", "thousand", "range", "limits")
 DOCS = Path(__file__).parents[2] / "docs"

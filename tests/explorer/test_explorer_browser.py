@@ -24,7 +24,7 @@ import pytest
 from airfed import planning, scenario
 from airfed.explorer.design import Design, from_query
 from airfed.explorer.view import decision
-from airfed.runs import RunDirectory
+from airfed.running.directory import RunDirectory
 
 pytest.importorskip("nicegui", reason="NiceGUI is not installed: pip install airfed[web]")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install airfed[dev]")

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airfed import scenario, template
+from airfed import scenario
 from airfed.explorer import design as designs
 from airfed.explorer.design import CHANNELS, Design, ScenarioError, from_query, from_scenario, from_text
+from airfed.scenario import template
 
 NUMBERS = {
     "budget.epsilon": st.floats(0.01, 100),

@@ -12,7 +12,7 @@ from airfed.explorer.pictures_runs import ledger_table
 from airfed.explorer.records import Library
 from airfed.explorer.trainer import Trainer, trained_world
 from airfed.privacy.ledger import Ledger
-from airfed.runs import RunDirectory, RunError
+from airfed.running.directory import RunDirectory, RunError
 
 
 def make_run(folder: Path, rounds: int = 3) -> RunDirectory:

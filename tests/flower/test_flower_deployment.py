@@ -29,8 +29,9 @@ from safetensors.numpy import load_file
 import airfed
 from airfed import scenario as scenarios
 from airfed.privacy.ledger import Ledger
-from airfed.runs import RunDirectory
-from airfed.training import federated_averaging, prepare
+from airfed.running.directory import RunDirectory
+from airfed.running.loop import federated_averaging
+from airfed.running.setup import prepare
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux")]
 

@@ -11,12 +11,13 @@ from flwr.serverapp import ServerApp
 from safetensors.numpy import load_file
 
 from airfed import flower
-from airfed.execution import execute
 from airfed.flower import OverTheAirFedAvg, messages, over_the_air_mod
 from airfed.flower.roster import Roster
 from airfed.privacy.ledger import BudgetExhausted, Ledger
-from airfed.runs import RunDirectory, RunError
-from airfed.training import Diverged, federated_averaging, prepare
+from airfed.running.directory import RunDirectory, RunError
+from airfed.running.execution import execute
+from airfed.running.loop import Diverged, federated_averaging
+from airfed.running.setup import prepare
 
 NODE = 100  # of device 0; the grid's node ids are not the devices' indices
 

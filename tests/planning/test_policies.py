@@ -7,9 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan, scenario, seeds, template
+from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan, scenario, seeds
 from airfed.planning import POLICIES
 from airfed.privacy import classic_mu, gaussian_mu
+from airfed.scenario import template
 
 BUDGETS = [("round", "classic"), ("round", "exact"), ("total", "exact")]
 EQUAL, DIFFERENT = 0.0, 2.0  # decades of peak power

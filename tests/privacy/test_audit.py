@@ -13,8 +13,8 @@ from airfed.auditing.audit import PAIRS, subject_of
 from airfed.auditing.canaries import attack, evidence, roc
 from airfed.auditing.noise_checks import noise_checks
 from airfed.auditing.statistics import epsilon_of, guessing_bound, parametric_bounds
-from airfed.execution import execute
 from airfed.privacy import gaussian_epsilon
+from airfed.running.execution import execute
 from airfed.scenario import ScenarioError
 
 QUICK = {"pairs": 240, "trials": 5000, "samples": 100_000}

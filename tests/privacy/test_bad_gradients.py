@@ -8,8 +8,8 @@ import torch
 
 from airfed import planning
 from airfed.air import Air, clip
-from airfed.execution import execute
 from airfed.learning.quadratic import QuadraticEngine
+from airfed.running.execution import execute
 
 VALUES = {
     "nan": np.nan,

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airfed import execution
 from airfed.air import Superposition
 from airfed.auditing import verified_ledger
-from airfed.execution import UNNOISED, execute
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.privacy import classic_epsilon, compose, gaussian_epsilon
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, _root_up
 from airfed.problem import Budget
-from airfed.runs import RunDirectory, RunError
+from airfed.running import execution
+from airfed.running.directory import RunDirectory, RunError
+from airfed.running.execution import UNNOISED, execute
 
 HEADER = {"scenario": "x", "delta": 1e-5, "unit": "device"}
 
@@ -339,7 +339,7 @@ import os, signal, sys
 from pathlib import Path
 from airfed import scenario
 from airfed.air import Superposition
-from airfed.execution import execute
+from airfed.running.execution import execute
 real, count = Superposition.receive, [0]
 def receive(self, noise):
     count[0] += 1

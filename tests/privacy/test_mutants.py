@@ -13,19 +13,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from airfed import air, execution, noise, planning, training
+from airfed import air, planning
 from airfed.air import Air, Superposition
 from airfed.auditing import Subject, audit, verified_ledger
-from airfed.execution import execute
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.task import QuadraticLearning
-from airfed.noise import SecureNoise, SeededNoise
 from airfed.planning import limits
 from airfed.planning.plan import Plan
 from airfed.privacy import classic_epsilon, gaussian_epsilon, ledger
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.problem import Budget
-from airfed.runs import RunDirectory, RunError
+from airfed.running import execution, noise, setup
+from airfed.running import loop as training
+from airfed.running.directory import RunDirectory, RunError
+from airfed.running.execution import execute
+from airfed.running.noise import SecureNoise, SeededNoise
 
 FAST = {"pairs": 240, "trials": 6000, "samples": 150_000}
 # At μ ≈ 0.75 a round an error of √2 takes some 1,500 trials a side to prove.
@@ -493,12 +495,12 @@ def plan_is_blind_to_data(world, path, patch):
 
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(QuadraticEngine, "updates", updates)
-            plans.append(json.dumps(training.prepare(world()).plan.to_dict()))
+            plans.append(json.dumps(setup.prepare(world()).plan.to_dict()))
     assert plans[0] == plans[1]
 
 
 def schedule_by_gradient_norm(patch):
-    real = training.build_task
+    real = setup.build_task
 
     def peeking(scenario):
         task = real(scenario)
@@ -510,14 +512,14 @@ def schedule_by_gradient_norm(patch):
         def by_norm(problem, settings, *, seed):
             return replace(real_decide(problem, settings, seed=seed), scheduled=np.sort(best))
 
-        patch.setattr(training.planning, "from_policy", by_norm)
+        patch.setattr(setup.planning, "from_policy", by_norm)
         return task
 
-    patch.setattr(training, "build_task", peeking)
+    patch.setattr(setup, "build_task", peeking)
 
 
 def clip_norm_from_the_data(patch):
-    real = training.build_task
+    real = setup.build_task
 
     def peeking(scenario):
         task = real(scenario)
@@ -530,10 +532,10 @@ def clip_norm_from_the_data(patch):
             learning = replace(problem.learning, clip_norm=median)
             return real_decide(replace(problem, learning=learning), settings, seed=seed)
 
-        patch.setattr(training.planning, "from_policy", scaled_to_data)
+        patch.setattr(setup.planning, "from_policy", scaled_to_data)
         return task
 
-    patch.setattr(training, "build_task", peeking)
+    patch.setattr(setup, "build_task", peeking)
 
 
 def noise_is_checked_in_every_round(world, path, patch):

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from airfed import noise, training
-from airfed.execution import execute
 from airfed.learning.task import QuadraticLearning
-from airfed.noise import SecureNoise, SeededNoise, noise_key
-from airfed.runs import RunDirectory, RunError
+from airfed.running import noise, setup
+from airfed.running.directory import RunDirectory, RunError
+from airfed.running.execution import execute
+from airfed.running.noise import SecureNoise, SeededNoise, noise_key
 
 
 def drawn(scenario, *, digest="data", gain=None, round_index=0):
     gains = scenario.problem().fleet.gain if gain is None else gain
-    return training.noise_source(scenario, gains, digest).draw(round_index, 200, 1.0)
+    return setup.noise_source(scenario, gains, digest).draw(round_index, 200, 1.0)
 
 
 def test_a_round_repeats_its_noise_exactly_in_any_order_and_process(world):
-    source = training.noise_source(world(), world().problem().fleet.gain, "data")
+    source = setup.noise_source(world(), world().problem().fleet.gain, "data")
     forwards = [source.draw(index, 200, 1.0) for index in range(5)]
     backwards = [drawn(world(), round_index=index) for index in reversed(range(5))][::-1]
     assert np.array_equal(forwards, backwards)
@@ -101,7 +101,7 @@ def test_the_record_says_whether_privacy_is_simulated_or_secure(world, tmp_path)
 
 
 def test_secure_noise_keeps_nothing_and_never_repeats(world, tmp_path, monkeypatch):
-    source = training.noise_source(world(link__noise_source="secure"), np.ones(1), "data")
+    source = setup.noise_source(world(link__noise_source="secure"), np.ones(1), "data")
     assert isinstance(source, SecureNoise)
     assert vars(source) == {}
     assert not source.repeatable

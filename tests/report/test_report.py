@@ -8,9 +8,9 @@ import pytest
 
 from airfed import scenario
 from airfed.cli import main
-from airfed.execution import execute
 from airfed.report import ReportError, charts, read_run, write_report
 from airfed.report.page import render
+from airfed.running.execution import execute
 
 SCENARIO = """
 name = "a <b>bold</b> </script> name · seed={seed}"

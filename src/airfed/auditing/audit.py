@@ -19,8 +19,8 @@ from airfed.auditing.round_loop import round_loop_checks
 from airfed.auditing.sensitivity import sensitivity_checks
 from airfed.auditing.statistics import Check, Vector, epsilon_of
 from airfed.auditing.subject import Subject
-from airfed.runs import RunDirectory
-from airfed.training import NoiseFault
+from airfed.running.directory import RunDirectory
+from airfed.running.loop import NoiseFault
 
 PAIRS: Final = 1200
 TRIALS: Final = 100_000  # a side

@@ -17,7 +17,7 @@ import numpy as np
 from airfed.auditing.engines import ScriptedEngine
 from airfed.auditing.statistics import Vector, guessing_bound, parametric_bounds
 from airfed.auditing.subject import Subject
-from airfed.training import federated_averaging
+from airfed.running.loop import federated_averaging
 
 FAIL_LEVEL: Final = 1e-6  # of a bound that refutes a claim
 REPORT_LEVEL: Final = 0.01  # of the bounds that are shown

@@ -14,8 +14,8 @@ from scipy.special import betainc, gammainc, gammaincc, kolmogorov, ndtr
 
 from airfed.auditing.statistics import Check
 from airfed.auditing.subject import Subject
-from airfed.noise import NoiseSource
-from airfed.training import noise_source
+from airfed.running.noise import NoiseSource
+from airfed.running.setup import noise_source
 
 Vector = NDArray[np.float64]
 

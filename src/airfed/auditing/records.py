@@ -10,7 +10,7 @@ from typing import Any
 from airfed.auditing.statistics import Check
 from airfed.auditing.subject import Subject
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.runs import RunDirectory, RunError
+from airfed.running.directory import RunDirectory, RunError
 
 
 @dataclass(frozen=True, kw_only=True)

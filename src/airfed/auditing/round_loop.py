@@ -22,9 +22,9 @@ from airfed.auditing.statistics import Check, norm
 from airfed.auditing.subject import Subject
 from airfed.learning.engine import Engine
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
-from airfed.noise import SeededNoise
 from airfed.planning import Plan
-from airfed.training import NoiseFault, Round, federated_averaging
+from airfed.running.loop import NoiseFault, Round, federated_averaging
+from airfed.running.noise import SeededNoise
 
 _ROUNDS: Final = 3
 _DEVICES: Final = 12

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from airfed import planning
 from airfed.air import Air
-from airfed.noise import NoiseSource
 from airfed.planning import Plan
 from airfed.problem import Fleet
-from airfed.runs import RunDirectory
+from airfed.running.directory import RunDirectory
+from airfed.running.noise import NoiseSource
+from airfed.running.setup import air_of, noise_source
 from airfed.scenario import Scenario
-from airfed.training import air_of, noise_source
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

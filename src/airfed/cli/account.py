@@ -28,7 +28,7 @@ def ledger(
     """Print and verify what a run has spent; exits with 4 if its ledger was tampered with."""
     from airfed.auditing import verified_ledger
     from airfed.privacy.ledger import LedgerError
-    from airfed.runs import RunDirectory
+    from airfed.running.directory import RunDirectory
 
     try:
         account = verified_ledger(RunDirectory(directory))

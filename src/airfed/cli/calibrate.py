@@ -9,8 +9,8 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from airfed._scenario_errors import ScenarioError
 from airfed.cli.plan import Json, ScenarioFile, Seed, read
+from airfed.scenario.errors import ScenarioError
 
 
 def calibrate(

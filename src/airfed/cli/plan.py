@@ -9,12 +9,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from airfed import planning, scenario, template
-from airfed._scenario_errors import ScenarioError
+from airfed import planning, scenario
 from airfed.cli import tables
 from airfed.planning import Plan
 from airfed.problem import InfeasibleError
-from airfed.scenario import Scenario
+from airfed.scenario import Scenario, template
+from airfed.scenario.errors import ScenarioError
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 Json = Annotated[bool, Parameter(help="Print one JSON object instead of text.", negative="")]

@@ -43,8 +43,8 @@ def run(
     json: Json = False,
 ) -> int:
     """Plan, train over the air, meter and record."""
-    from airfed import cluster  # here: planning alone must not pay for importing an engine
-    from airfed.execution import execute
+    from airfed.running import cluster  # here: planning alone must not pay for importing an engine
+    from airfed.running.execution import execute
 
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     if world.run.threads is None and (threads := cluster.threads_per_process()):

@@ -17,8 +17,9 @@ from airfed.experiments.records import require
 from airfed.experiments.style import TERM_NAMES
 from airfed.learning.task import ImageTask
 from airfed.planning import Plan
+from airfed.running.loop import federated_averaging
+from airfed.running.setup import prepare
 from airfed.scenario import Scenario
-from airfed.training import federated_averaging, prepare
 
 MODELS: Final = ("logistic", "cnn")
 _EVERY: Final = 5  # local steps between two measurements, at least

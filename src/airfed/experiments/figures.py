@@ -19,7 +19,7 @@ from airfed import planning
 from airfed.experiments import bounds, curves, drawing, notes, points
 from airfed.experiments.points import Experiment, Point
 from airfed.experiments.records import Record, csv_text
-from airfed.runs import RunError, write_whole
+from airfed.running.directory import RunError, write_whole
 from airfed.scenario import Scenario
 
 Rows = list[dict[str, Any]]

@@ -41,9 +41,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from airfed import scenario
-from airfed._scenario_errors import ScenarioError
-from airfed.runs import FORMAT
+from airfed.running.directory import FORMAT
 from airfed.scenario import Scenario
+from airfed.scenario.errors import ScenarioError
 
 _KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
 _QUICK_KEYS: Final = ("set", "axes", "variants")

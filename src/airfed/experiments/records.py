@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from airfed.experiments.points import Point
-from airfed.runs import RunDirectory, RunError, write_whole
+from airfed.running.directory import RunDirectory, RunError, write_whole
 
 RECORD_FORMAT: Final = 1
 ENDED: Final = ("finished", "exhausted", "diverged")  # nothing is left to do; anything else is run again

@@ -14,7 +14,7 @@ from airfed.experiments.figures import definition_file
 from airfed.experiments.results import SETTINGS, Results
 from airfed.experiments.statistics import Estimate, estimate
 from airfed.experiments.verdicts import Verdict, check
-from airfed.runs import write_whole
+from airfed.running.directory import write_whole
 
 _SECTIONS: Final = {  # a figure and the experiments whose final figures are told below it
     "fig2": (),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from airfed.experiments.figures import Studies
 from airfed.experiments.records import csv_text, require
-from airfed.runs import RunError
+from airfed.running.directory import RunError
 
 SETTINGS: Final = ("channel.minimum", "link.noise_std", "learning.clip_norm")  # that experiments vary
 _NUMBERS: Final = ("accuracy", "loss", "test_loss", "alignment", "seconds", *SETTINGS)

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 from airfed.experiments import records
 from airfed.experiments.points import Point
 from airfed.experiments.records import Record
-from airfed.runs import RunDirectory, RunError
+from airfed.running.directory import RunDirectory, RunError
 from airfed.scenario import Scenario
 
 Backend = Literal["loky", "ray", "dask"]
@@ -90,7 +90,7 @@ def run_point(world: Scenario, out: Path, key: str, stop_file: Path) -> None:
         out, key: where the run and its record go.
         stop_file: appears when everybody is to stop.
     """
-    from airfed.execution import execute  # here: a parent that only reads records needs no engine
+    from airfed.running.execution import execute  # here: a parent that only reads records needs no engine
 
     if stop_file.exists():
         return

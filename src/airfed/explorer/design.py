@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from airfed import scenario, template
-from airfed.scenario import DATASET_SHAPES, FileChannel, FixedChannel, Scenario, ScenarioError
+from airfed import scenario
+from airfed.scenario import DATASET_SHAPES, FileChannel, FixedChannel, Scenario, ScenarioError, template
 
 Tables = dict[str, Any]
 

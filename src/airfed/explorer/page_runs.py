@@ -11,7 +11,7 @@ from airfed.explorer import pictures_runs as draw
 from airfed.explorer.design import Design
 from airfed.explorer.records import Library, Record, Spending
 from airfed.explorer.trainer import DATASET, Trainer, Training
-from airfed.runs import RunError
+from airfed.running.directory import RunError
 from airfed.scenario import ScenarioError
 
 _CHARTS = (

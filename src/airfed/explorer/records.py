@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from airfed.auditing import verified_ledger
 from airfed.privacy.ledger import Charge, LedgerError
-from airfed.runs import RunDirectory, RunError
+from airfed.running.directory import RunDirectory, RunError
 
 _MOST_RUNS: Final = 500
 _DEPTH: Final = 3  # folders below the root that are looked into: a sweep keeps its runs one or two down

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from airfed.explorer.design import Design
-from airfed.runs import RunError
+from airfed.running.directory import RunError
 from airfed.scenario import Scenario
 
 DATASET: Final = "mnist-5k"

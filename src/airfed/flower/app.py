@@ -13,13 +13,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from airfed import scenario as scenarios
-from airfed.execution import Recorder, open_run
 from airfed.flower import messages
 from airfed.flower.mod import device_index, over_the_air_mod
 from airfed.flower.strategy import OverTheAirFedAvg
 from airfed.learning.task import Task, build_task
 from airfed.privacy.ledger import BudgetExhausted
-from airfed.training import Diverged, Round
+from airfed.running.execution import Recorder, open_run
+from airfed.running.loop import Diverged, Round
 
 _LOG = logging.getLogger("flwr")
 

@@ -7,15 +7,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from airfed.execution import ledger_header
-from airfed.noise import SecureNoise
 from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger
-from airfed.training import Round
+from airfed.running.execution import ledger_header
+from airfed.running.loop import Round
+from airfed.running.noise import SecureNoise
 
 
 class Books(Protocol):
-    """Where rounds are charged and settled: `LedgerBooks`, or a whole run directory (`airfed.execution.Recorder`)."""
+    """Where rounds are charged and settled: `LedgerBooks`, or a whole run directory (`Recorder`)."""
 
     def charge(self, index: int) -> None:
         """Write down a round that is about to be sent out.

@@ -17,9 +17,9 @@ from airfed.air import CLIP_MARGIN, Air, Reception
 from airfed.flower import messages
 from airfed.flower.books import Books, LedgerBooks
 from airfed.flower.roster import Roster
-from airfed.noise import NoiseSource, SecureNoise
 from airfed.planning import Plan
-from airfed.training import federated_averaging
+from airfed.running.loop import federated_averaging
+from airfed.running.noise import NoiseSource, SecureNoise
 
 Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")
@@ -204,7 +204,7 @@ class OverTheAirFedAvg(Strategy):
 
 
 class _Arrived:
-    """Stands for the devices in the round loop of `airfed.training`: their updates are here already."""
+    """Stands for the devices in the round loop of `airfed.running.loop`: their updates are here already."""
 
     def __init__(self, uploads: Iterator[tuple[NDArray[np.intp], Updates]]) -> None:
         self._uploads = uploads

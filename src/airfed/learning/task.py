@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import network, seeds
-from airfed._scenario_errors import ScenarioError
 from airfed.learning import data
 from airfed.learning.engine import Engine, make_engine
 from airfed.learning.partition import partition
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.network import Network
 from airfed.scenario import Scenario
+from airfed.scenario.errors import ScenarioError
 
 Parameters = NDArray[np.float32]
 

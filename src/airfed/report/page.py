@@ -11,7 +11,7 @@ from typing import Any
 from airfed.experiments import style
 from airfed.report import charts
 from airfed.report.records import ReportError, RunRecord
-from airfed.runs import write_whole
+from airfed.running.directory import write_whole
 
 try:
     from jinja2 import Environment, StrictUndefined

@@ -12,7 +12,7 @@ from typing import Any, Final
 from airfed import planning, scenario
 from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger
-from airfed.runs import RunDirectory, RunError
+from airfed.running.directory import RunDirectory, RunError
 from airfed.scenario import Scenario
 
 _COLUMNS: Final = (

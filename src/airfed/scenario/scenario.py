@@ -1,8 +1,4 @@
-"""A scenario: the world and what is wanted of it, as a TOML file.
-
-`load` reads and checks one, `Scenario.problem` draws one realisation of it. Every mistake in the file is a
-`ScenarioError` whose one sentence names the key, what was expected and what came.
-"""
+"""A scenario: the world and what is wanted of it, read from TOML and turned into a `Problem`."""
 
 from __future__ import annotations
 
@@ -10,17 +6,26 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from airfed import channel, network, seeds
-from airfed._scenario_errors import ScenarioError as ScenarioError
-from airfed._scenario_errors import sentence
-from airfed._units import METRES, WATTS, in_si
-from airfed.problem import Budget, Fleet, Learning, Link, Problem
+from airfed.problem import Fleet, Link, Problem
+from airfed.scenario.errors import ScenarioError, sentence
+from airfed.scenario.sections import (
+    BudgetSection,
+    Channel,
+    FileChannel,
+    FixedChannel,
+    FleetSection,
+    LearningSection,
+    LinkSection,
+    PolicySection,
+    RunSection,
+    Section,
+)
 
 DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
     name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
@@ -28,214 +33,8 @@ DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
 
 _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
 
-Watts = Annotated[float, BeforeValidator(in_si(WATTS)), Field(gt=0, allow_inf_nan=False)]
-Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class FleetSection(_Section):
-    """[fleet]: how many devices, and their peak power."""
-
-    num_devices: Count | None = None
-    peak_power: Watts | Annotated[list[Watts], Field(min_length=1)]
-
-
-class _ChannelSection(_Section):
-    minimum: NonNegative = 0.0
-    pin_minimum: bool = False
-    estimation_error: NonNegative = 0.0
-    estimation_failure: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    trust_estimates: bool = False
-
-    @model_validator(mode="after")
-    def _check_minimum(self) -> Self:
-        if self.pin_minimum and self.minimum == 0:
-            raise ValueError("Expected channel.minimum > 0 with channel.pin_minimum = true: it is pinned to that.")
-        return self
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        raise AssertionError("every channel section builds its own model")
-
-    def draw(self, num_devices: int, rng: np.random.Generator, folder: Path) -> NDArray[np.float64]:
-        """Return the gains of one realisation, after `minimum`."""
-        gains = self.build(folder).draw(num_devices, rng)
-        return channel.raise_to_minimum(gains, self.minimum, pin=self.pin_minimum)
-
-
-class FixedChannel(_ChannelSection):
-    """[channel] model = "fixed": the gains themselves."""
-
-    model: Literal["fixed"]
-    gains: Annotated[list[NonNegative], Field(min_length=1)]
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Fixed(gains=tuple(self.gains))
-
-
-class RayleighChannel(_ChannelSection):
-    """[channel] model = "rayleigh"."""
-
-    model: Literal["rayleigh"]
-    scale: Positive = 1.0
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Rayleigh(scale=self.scale)
-
-
-class RicianChannel(_ChannelSection):
-    """[channel] model = "rician"."""
-
-    model: Literal["rician"]
-    scale: Positive = 1.0
-    k_factor: NonNegative = 1.0
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Rician(scale=self.scale, k_factor=self.k_factor)
-
-
-class UniformChannel(_ChannelSection):
-    """[channel] model = "uniform"."""
-
-    model: Literal["uniform"]
-    low: NonNegative
-    high: Positive
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Uniform(low=self.low, high=self.high)
-
-
-class CellChannel(_ChannelSection):
-    """[channel] model = "cell": a disc with path loss, shadowing and Rayleigh fading."""
-
-    model: Literal["cell"]
-    radius: Metres
-    path_loss_exponent: Positive = 3.0
-    shadowing_db: NonNegative = 0.0
-    reference_distance: Metres = 1.0
-    scale: Positive = 1.0
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Cell(
-            radius=self.radius,
-            path_loss_exponent=self.path_loss_exponent,
-            shadowing_db=self.shadowing_db,
-            reference_distance=self.reference_distance,
-            scale=self.scale,
-        )
-
-
-class FileChannel(_ChannelSection):
-    """[channel] model = "file": gains from a .csv or .npy file, relative to the scenario's folder."""
-
-    model: Literal["file"]
-    path: str
-    column: str = "gain"
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.FromFile(path=folder / self.path, column=self.column)
-
-
-Channel = Annotated[
-    FixedChannel | RayleighChannel | RicianChannel | UniformChannel | CellChannel | FileChannel,
-    Field(discriminator="model"),
-]
-
-
-class LinkSection(_Section):
-    """[link]: the receiver."""
-
-    noise_std: Positive
-    noise_source: Literal["seeded", "secure"] = "seeded"
-
-
-class BudgetSection(_Section):
-    """[budget]: what may be spent."""
-
-    epsilon: Positive
-    delta: Annotated[float, Field(gt=0, lt=1)]
-    total_power: Watts
-    scope: Literal["round", "total"] = "round"
-    formula: Literal["classic", "exact"] = "exact"
-    relation: Literal["replace", "add_remove"] = "replace"
-
-    def build(self) -> Budget:
-        """Return the budget."""
-        return Budget(**self.model_dump())
-
-    @model_validator(mode="after")
-    def _check_formula(self) -> Self:
-        self.build()
-        return self
-
-
-class LearningSection(_Section):
-    """[learning]: the task, and the constants of its bound."""
-
-    dataset: str = "mnist-5k"
-    partition: Literal["iid", "dirichlet", "shards"] = "iid"
-    alpha: Positive = 0.5
-    shards_per_device: Count = 2
-    model: str = "cnn"
-    dimension: Count | None = None
-    total_steps: Count
-    learning_rate: Positive
-    batch_size: Count | None = None
-    clip_norm: Positive
-    smoothness: Positive
-    strong_convexity: Positive
-    initial_gap: Positive
-
-    @model_validator(mode="after")
-    def _check_constants(self) -> Self:
-        self.build(self.dimension or 1)
-        return self
-
-    def build(self, dimension: int) -> Learning:
-        """Return the constants for a model of the given dimension."""
-        return Learning(
-            dimension=dimension,
-            total_steps=self.total_steps,
-            clip_norm=self.clip_norm,
-            learning_rate=self.learning_rate,
-            smoothness=self.smoothness,
-            strong_convexity=self.strong_convexity,
-            initial_gap=self.initial_gap,
-        )
-
-
-class PolicySection(_Section):
-    """[policy]: who decides."""
-
-    name: Literal["optimal", "paper", "full", "uniform", "top_k", "threshold"] = "optimal"
-    rounds: Count | None = None
-    size: Count | None = None
-    threshold: NonNegative | None = None
-
-
-class RunSection(_Section):
-    """[run]: how to compute; nothing here changes a result beyond rounding."""
-
-    engine: Literal["auto", "torch", "fused"] = "auto"
-    threads: Count | None = None
-    chunk: Count = 32
-    evaluate_every: Count = 1
-    checkpoint_every: Count = 1
-    record: Literal["full", "private"] = "full"
-
-
-class Scenario(_Section):
+class Scenario(Section):
     """A checked scenario. `folder` is where relative paths in it start."""
 
     name: str = "scenario"

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from airfed import scenario
-from airfed.execution import execute
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.privacy.ledger import Ledger
+from airfed.running.execution import execute
 
 RESULTS = (
     "model.safetensors",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airfed._units import METRES, WATTS, in_si
+from airfed.scenario.units import METRES, WATTS, in_si
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from airfed.noise import SecureNoise, SeededNoise, noise_key
+from airfed.running.noise import SecureNoise, SeededNoise, noise_key
 
 SOURCES = [SeededNoise(noise_key(0, "scenario", "data")), SecureNoise()]
 named = pytest.mark.parametrize("source", SOURCES, ids=["seeded", "secure"])

@@ -5,8 +5,8 @@ import tomllib
 import numpy as np
 import pytest
 
-from airfed import plan, scenario, seeds, template
-from airfed.scenario import Scenario, ScenarioError
+from airfed import plan, scenario, seeds
+from airfed.scenario import Scenario, ScenarioError, template
 
 CHANNELS = {
     "fixed": {"gains": [0.3, 0.5, 1.0, 2.0]},

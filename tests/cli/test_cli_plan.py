@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from airfed import template
 from airfed.cli import main
 from airfed.planning import POLICIES
+from airfed.scenario import template
 
 PUBLIC = {
     "scheduled",

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.air import Superposition
-from airfed.noise import NoiseSource
+from airfed.running.noise import NoiseSource
 
 # A process that is silent for longer counts as lost; a round of the slowest device must fit into it.
 _PATIENCE: Final = timedelta(minutes=30)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from airfed.privacy.ledger import Ledger
-from airfed.runs import RunDirectory
+from airfed.running.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from airfed import execution, scenario
-from airfed.execution import execute
+from airfed import scenario
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.task import QuadraticLearning
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.runs import RunDirectory, RunError
+from airfed.running import execution
+from airfed.running.directory import RunDirectory, RunError
+from airfed.running.execution import execute
 
 RESULTS = (
     "model.safetensors",

@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load, load_file, save
 
 import airfed
-from airfed import runs
-from airfed.runs import Checkpoint, RunDirectory, RunError, write_whole
+from airfed.running import directory as runs
+from airfed.running.directory import Checkpoint, RunDirectory, RunError, write_whole
 
 
 def checkpoint(index, dimension=40):

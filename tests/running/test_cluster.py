@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from airfed.air import Air
-from airfed.cluster import SharedNoise, Solo
-from airfed.noise import SeededNoise
 from airfed.privacy.ledger import Ledger
+from airfed.running.cluster import SharedNoise, Solo
+from airfed.running.noise import SeededNoise
 
 SCENARIO = """
 name = "cluster"

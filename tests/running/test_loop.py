@@ -8,16 +8,18 @@ import pytest
 import torch
 from scipy import optimize, stats
 
-from airfed import scenario, training
+from airfed import scenario
 from airfed.air import Air
 from airfed.learning.engine import make_engine
 from airfed.learning.files import DataError
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.network import builtin
-from airfed.noise import SeededNoise
 from airfed.planning import Plan
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
-from airfed.training import Diverged, Stopped, federated_averaging, prepare
+from airfed.running import loop as training
+from airfed.running.loop import Diverged, Stopped, federated_averaging
+from airfed.running.noise import SeededNoise
+from airfed.running.setup import prepare
 
 
 @pytest.fixture(autouse=True)

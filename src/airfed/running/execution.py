@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 
 import airfed
 from airfed.air import Superposition
-from airfed.cluster import Group, LostProcess, SharedNoise, Solo
 from airfed.planning import Plan
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError
-from airfed.runs import Checkpoint, RunDirectory, RunError
+from airfed.running.cluster import Group, LostProcess, SharedNoise, Solo
+from airfed.running.directory import Checkpoint, RunDirectory, RunError
+from airfed.running.loop import Diverged, Parameters, Round, Stopped, federated_averaging
+from airfed.running.setup import Setup, prepare
 from airfed.scenario import Scenario
-from airfed.training import Diverged, Parameters, Round, Setup, Stopped, federated_averaging, prepare
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ def execute(
         on_start: told the set-up and the first round to train.
         on_round: told each round's record.
         stop: asked often; True ends the run with a checkpoint.
-        group: the processes that share this run (`airfed.cluster.join`); every one of them calls `execute`. Rank 0
+        group: the processes that share this run (`cluster.join`); every one of them calls `execute`. Rank 0
             keeps the directory, the others only train.
 
     Raises:

@@ -1,0 +1,1 @@
+"""A training: the round loop, the noise, what is kept on disk, and several processes."""
