@@ -203,18 +203,18 @@ def noise_shared_out_by_who_answered(patch):
 
 
 def noise_key_without_data(patch):
-    patch.setattr(training, "noise_key", lambda seed, world, data: noise.noise_key(seed, world, ""))
+    patch.setattr(setup, "noise_key", lambda seed, world, data: noise.noise_key(seed, world, ""))
 
 
 def noise_key_without_scenario(patch):
-    patch.setattr(training, "noise_key", lambda seed, world, data: noise.noise_key(seed, "", data))
+    patch.setattr(setup, "noise_key", lambda seed, world, data: noise.noise_key(seed, "", data))
 
 
 def noise_key_without_seed(patch):
     def source(scenario, gain, digest):
         return SeededNoise(hashlib.sha256(b"always the same").digest())
 
-    patch.setattr(training, "noise_source", source)
+    patch.setattr(setup, "noise_source", source)
     patch.setattr("airfed.auditing.subject.noise_source", source)
     patch.setattr("airfed.auditing.noise_checks.noise_source", source)
 
