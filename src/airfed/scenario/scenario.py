@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from collections.abc import Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from airfed.scenario.sections import (
     RunSection,
     Section,
 )
+from airfed.scenario.usercode import user_code
 
 DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
     name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
@@ -153,15 +155,28 @@ class Scenario(Section):
         data = self.folder / self.learning.dataset
         if self.learning.dataset not in DATASET_SHAPES and data.exists():
             changes["learning.dataset"] = str(data.resolve())
+        if (code := user_code(self.learning.model)) is not None:
+            changes["learning.model"] = code.anchored(self.folder)
         return self.override(changes) if changes else self
 
-    def digest(self) -> str:
-        """Return the SHA-256 of everything that shapes a result, less the policy.
+    def content(self, *, less: Set[str] = frozenset()) -> dict[str, Any]:
+        """Return all that shapes a result, as plain values: the scenario without its name, [run] and `less`.
 
-        `name`, [policy] and [run] are left out: policies compared on one seed share their noise stream.
+        Files are left out by name: what counts is what is in them, and gains, data and the user's code have digests of
+        their own. So the scenario that a run records has the same content as the one that was run.
         """
-        content = self.model_dump(mode="json", exclude={"name", "policy", "run"})
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        tables = self.model_dump(mode="json", exclude={"name", "run", *less})
+        if isinstance(self.channel, FileChannel):
+            tables["channel"]["path"] = "a file"
+        if self.learning.dataset not in DATASET_SHAPES:
+            tables["learning"]["dataset"] = "a file"
+        if (code := user_code(self.learning.model)) is not None:
+            tables["learning"]["model"] = code.name
+        return tables
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the content, less the policy: policies compared on one seed share their noise."""
+        return hashlib.sha256(json.dumps(self.content(less={"policy"}), sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:
         """Return the scenario as resolved, defaults included, as TOML."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from airfed import channel
 from airfed.problem import Budget, Learning
 from airfed.scenario.units import METRES, WATTS, in_si
+from airfed.scenario.usercode import user_code
 
 Watts = Annotated[float, BeforeValidator(in_si(WATTS)), Field(gt=0, allow_inf_nan=False)]
 Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_nan=False)]
@@ -195,6 +196,7 @@ class LearningSection(Section):
 
     @model_validator(mode="after")
     def _check_constants(self) -> Self:
+        user_code(self.model)
         self.build(self.dimension or 1)
         return self
 
