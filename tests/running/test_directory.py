@@ -366,7 +366,7 @@ def test_a_damaged_line_in_the_middle_is_named(directory):
 def test_rounds_that_are_gone_are_noticed(directory):
     for index in (0, 2):
         directory.append_metrics(record(index))
-    with pytest.raises(RunError, match="Expected 3 rounds in .*; it holds 2"):
+    with pytest.raises(RunError, match=r"Expected 3 rounds in .*; it holds 2"):
         directory.rewind_metrics(3)
 
 

@@ -718,7 +718,7 @@ def test_some_bad_devices_are_counted_and_training_goes_on(tmp_path, monkeypatch
 
     def updates(self, parameters, devices, *, steps, round_index):
         for part, rows in original(self, parameters, devices, steps=steps, round_index=round_index):
-            rows[(part == 1) | (part == 4), round_index] = np.nan
+            rows[(part == 1) | (part == 4), round_index % 150] = np.nan
             yield part, rows
 
     monkeypatch.setattr(QuadraticEngine, "updates", updates)
@@ -755,7 +755,6 @@ def test_the_engine_is_closed_whatever_happens(tmp_path, monkeypatch):
     with pytest.raises(RunError):
         execute(world(seed=9), tmp_path / "run", resume=True)
     assert len(closed) == 2
-    assert execution.RunError is RunError
 
 
 def test_each_device_is_metered_over_the_run(tmp_path):
