@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from airfed.showing.chart import Axis
 from airfed.showing.svg import Area, Scale
 from airfed.showing.words import LIMITS, TERMS, number
 
-Floats = NDArray[np.floating]
+Floats = NDArray[np.float64]
 
 _MOST_BARS: Final = 400
 
@@ -34,11 +35,11 @@ def strip(view: View, width: float) -> str:
     top = 1.12 * max(float(np.nanmax(lit)), float(np.quantile(ceiling, 0.95)))
     ys = Scale(Axis(label="W per round, worst case", low=0.0, high=top, kind="root"), area.bottom, area.top)
     step = area.width / lit.size
-    xs = area.left + step * (np.arange(lit.size) + 0.5)
+    xs = area.left + step * (np.arange(lit.size, dtype=np.float64) + 0.5)
     stroke = max(step * 0.72, 0.8)
     edge = area.left + area.width * plan.num_scheduled / fleet.num_devices
     parts = [
-        svg.left_axis(ys, area, ys.axis.ticks()),
+        svg.left_axis(ys, area, ys.axis.ticks(), label=ys.axis.label),
         svg.clipped(
             area,
             svg.columns(xs, ys(dark), area.bottom, "bar-out", stroke),
@@ -55,7 +56,8 @@ def strip(view: View, width: float) -> str:
 def candidates(view: View, width: float) -> str:
     """Return the candidate space (the paper's Fig. 2): θ with its three limits, and the objective, over |K|."""
     upper, lower = plans.alignment_chart(view.plan, view.space), plans.objective_chart(view.plan, view.space)
-    return svg.render(upper, width, 214) + svg.render(lower, width, 150)
+    upper = replace(upper, x=replace(upper.x, label=""))  # it stands under the lower one
+    return svg.render(upper, width, 204, left=48) + svg.render(lower, width, 160, left=48)
 
 
 def bound(view: View, width: float) -> str:

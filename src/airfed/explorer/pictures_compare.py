@@ -13,7 +13,7 @@ from airfed.explorer.tradeoffs import Front, Price
 from airfed.planning import Plan
 from airfed.showing import colours, svg
 from airfed.showing.chart import Axis, Chart, Line, Mark, padded
-from airfed.showing.contours import Point, below, contour, regions
+from airfed.showing.contours import Point, contour, filled, refined, regions
 from airfed.showing.svg import Area, Scale
 from airfed.showing.words import LIMITS, excess, number
 
@@ -61,13 +61,13 @@ def front_map(front: Front, width: float) -> str:
     xs, ys = Scale(across, area.left, area.right), Scale(up, area.bottom, area.top)
     x, y = xs(front.epsilon), ys(front.total_power)
     now = float(front.bound[front.power_index, front.epsilon_index])
-    heights = np.log(np.where(np.isfinite(front.bound), front.bound, np.nan))
-    lines = {level: contour(x, y, heights, math.log(level)) for level in levels(front.bound, now)}
-    filled = np.where(np.isnan(heights), np.nanmax(heights), heights)
-    shades = [below(x, y, filled, math.log(level)) for level in lines]
+    heights = np.log(np.where(np.isfinite(front.bound), front.bound, front.bound[np.isfinite(front.bound)].max()))
+    fine = refined(x, y, heights)
+    lines = {level: contour(*fine, math.log(level)) for level in levels(front.bound, now)}
+    shades = [filled(*fine[:2], -fine[2], -math.log(level)) for level in lines]
     parts = [
-        svg.left_axis(ys, area, up.ticks(6)),
-        svg.clipped(area, _regions(front, x, y, shades), *_lines(lines, now)),
+        svg.left_axis(ys, area, up.ticks(6), label=up.label),
+        svg.clipped(area, *_regions(front, x, y, shades, _lines(lines, now))),
     ]
     parts += [_contour_label(found, number(level), area, level == now) for level, found in lines.items()]
     parts += [
@@ -148,12 +148,12 @@ def _policy_row(name: str, plan: Plan, best: float, longest: float) -> str:
     )
 
 
-def _regions(front: Front, x: Floats, y: Floats, shades: list[Polylines]) -> str:
-    """The part of the map that each limit holds, paler with each line that the bound falls below."""
+def _regions(front: Front, x: Floats, y: Floats, shades: list[Polylines], lines: list[str]) -> list[str]:
+    """The part of the map that each limit holds, paler with each line that the bound falls below, and the lines."""
     areas = regions(x, y, front.binding)
-    void = f'<path class="void" d="{_joined(areas.pop(""))}"/>' if "" in areas else ""
-    held = "".join(f'<path class="region lim-{limit}" d="{_joined(found)}"/>' for limit, found in areas.items())
-    return held + "".join(f'<path class="shade" d="{_joined(found)}"/>' for found in shades) + void
+    void = [f'<path class="void" d="{_joined(areas.pop(""))}"/>'] if "" in areas else []
+    held = [f'<path class="region lim-{limit}" d="{_joined(found)}"/>' for limit, found in areas.items()]
+    return held + [f'<path class="shade" d="{_joined(found)}"/>' for found in shades] + lines + void
 
 
 def _lines(lines: Mapping[float, Polylines], now: float) -> list[str]:
@@ -169,8 +169,8 @@ def _joined(polylines: Polylines) -> str:
 
 def _told(front: Front, x: Floats, y: Floats, area: Area) -> str:
     """What the pointer is told around each pair of budgets."""
-    across = np.concatenate([[area.left], (x[1:] + x[:-1]) / 2, [area.right]])
-    down = np.concatenate([[area.bottom], (y[1:] + y[:-1]) / 2, [area.top]])
+    across = [area.left, *((x[1:] + x[:-1]) / 2).tolist(), area.right]
+    down = [area.bottom, *((y[1:] + y[:-1]) / 2).tolist(), area.top]
     parts = []
     for i, j in np.ndindex(front.bound.shape):
         limit = str(front.binding[i, j])

@@ -20,13 +20,13 @@ _MOST_ROWS: Final = 60
 
 def curves(records: Sequence[Record], width: float, *, key: str, label: str, planned: str = "") -> str:
     """Return one metric of several runs over the rounds; `planned` names a second metric to draw dashed."""
-    kinds = [(key, {"dash": "solid"}), *([(planned, {"dash": "dash", "weight": 0.6})] if planned else [])]
     lines = []
-    for metric, look in kinds:
-        for index, record in enumerate(records):
+    for metric, dash, weight in ((key, "solid", 1.0), (planned, "dash", 0.6)):
+        for index, record in enumerate(records if metric else ()):
             rounds, values = (np.array(part, dtype=np.float64) for part in record.series(metric))
             name = record.name if metric == key else f"{record.name}, charged"
-            lines.append(Line(x=rounds, y=values, name=name, colour=colours.RUNS[index], **look))
+            colour = colours.RUNS[index]
+            lines.append(Line(x=rounds, y=values, name=name, colour=colour, dash=dash, weight=weight))
     last = max(record.rounds_planned for record in records)
     chart = training_chart(key, lines, over="round", start=1, last=last, label=label)
     if chart is None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from airfed import planning
+from airfed.problem import InfeasibleError
 from airfed.report import charts
 from airfed.report.records import ReportError, RunRecord
 from airfed.running.directory import write_whole
@@ -48,13 +52,19 @@ def render(runs: Sequence[RunRecord]) -> str:
     """Return the page as text: everything inside, nothing fetched."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["number"] = number
-    template = environment.from_string(resources.files("airfed.report").joinpath("page.html").read_text("utf-8"))
+    own = resources.files("airfed.report")
+    template = environment.from_string(own.joinpath("page.html").read_text("utf-8"))
+    script = own.joinpath("page.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     runs = sorted(runs, key=lambda run: run.place)
+    first = [members[0] for members in charts.groups(runs).values()]  # the pictures of one seed stand for the others
     longest = max(run.plan.bound.total for run in runs)
     return template.render(
         title=runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs",
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",  # a browser runs this script and no other
         style=Markup(colours.stylesheet(_DARK)),
-        runs=[_facts(run) for run in runs],
+        runs=[_facts(run, drawn=run in first) for run in runs],
         bounds=[
             {
                 "label": label,
@@ -77,29 +87,38 @@ def _drawn(found: dict[str, Chart | None]) -> list[dict[str, str]]:
         {
             "title": title,
             "legend": Markup(svg.legend(chart)),
-            **{name: Markup(svg.render(chart, width, _HEIGHT)) for name, width in _WIDTHS.items()},
+            **{
+                name: Markup(svg.render(chart, width, _HEIGHT, y_label=title != chart.y.label))
+                for name, width in _WIDTHS.items()
+            },
         }
         for title, chart in found.items()
         if chart is not None
     ]
 
 
-def _facts(run: RunRecord) -> dict[str, Any]:
-    """What the page says of one run in words and numbers."""
-    plan, final, budget, ledger = run.plan, run.final, run.plan.problem.budget, run.ledger
-    space = planning.candidates(plan)
-    own = {
-        "θ over the number of devices": plans.alignment_chart(plan, space),
-        "bound over the number of rounds": plans.rounds_chart(plan, plans.bound_curve(plan.problem, plan.rounds)),
+def _decision(run: RunRecord) -> dict[str, Chart | None]:
+    """What the run's plan looks like."""
+    plan, rounds = run.plan, None
+    with suppress(InfeasibleError):  # the run's own policy may break limits that the curve keeps
+        rounds = plans.rounds_chart(plan, plans.bound_curve(plan.problem, plan.rounds))
+    return {
+        "θ over the number of devices": plans.alignment_chart(plan, planning.candidates(plan)),
+        "bound over the number of rounds": rounds,
         "power per device over the run [W]": plans.devices_chart(run.devices) if run.devices else None,
     }
+
+
+def _facts(run: RunRecord, *, drawn: bool) -> dict[str, Any]:
+    """What the page says of one run in words and numbers, and pictures of its plan where they are `drawn`."""
+    plan, final, budget, ledger = run.plan, run.final, run.plan.problem.budget, run.ledger
     return {
         "label": run.label,
         "seed": run.scenario.seed,
         "name": run.scenario.name,
         "path": run.path.name,
         "sentence": decision_sentence(plan),
-        "charts": _drawn(own),
+        "charts": _drawn(_decision(run)) if drawn else [],
         "complete": len(run.rounds) == plan.rounds,
         "rounds": len(run.rounds),
         "planned_rounds": plan.rounds,

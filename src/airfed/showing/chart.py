@@ -167,7 +167,7 @@ class Chart:
         parts = [part for part in self.parts if not isinstance(part, Level) and part.name]
         return list({part.name: part for part in parts if not isinstance(part, Line) or part.listed}.values())
 
-    def told(self, most: int = _MOST_TOLD) -> list[tuple[float, str]]:
+    def told(self) -> list[tuple[float, str]]:
         """Return places on the x axis within its ends, ascending, and every named value there, a line each."""
         series = [part for part in self.parts if isinstance(part, Line | Band | Columns) and part.name]
         if not series:
@@ -175,7 +175,7 @@ class Chart:
         places = np.unique(np.concatenate([np.asarray(part.x, dtype=np.float64) for part in series]))
         places = places[(places >= self.x.low) & (places <= self.x.high)]
         found = []
-        for index in thin(places.size, most=most) if places.size else ():
+        for index in thin(places.size, most=_MOST_TOLD) if places.size else ():
             x = float(places[index])
             lines = [self.notes.get(x, f"{self.x.label}: {self.x.text(x, 4)}")]
             for part in series:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, zoom
 
 from airfed.showing.chart import Floats
 
 Point = tuple[float, float]
+
+_FINER: Final = 3  # cells drawn for each cell computed, in each direction
+_HAIR: Final = 1e-6  # how far beyond the grid an outline is closed; nobody sees it
 
 
 def contour(x: Floats, y: Floats, z: Floats, level: float) -> list[list[Point]]:
@@ -25,24 +28,30 @@ def contour(x: Floats, y: Floats, z: Floats, level: float) -> list[list[Point]]:
         level: the value to follow.
     """
     neighbours: dict[Point, list[Point]] = {}
-    for i in range(y.size - 1):
-        for j in range(x.size - 1):
-            corners = [(x[b], y[a], z[a, b]) for a, b in ((i, j), (i, j + 1), (i + 1, j + 1), (i + 1, j))]
-            if not all(math.isfinite(value) for _, _, value in corners):
-                continue
-            crossings = [
-                _crossing(*sorted((one, other)), level)  # in one order, so that neighbouring cells agree to the bit
-                for one, other in zip(corners, corners[1:] + corners[:1], strict=True)
-                if (one[2] < level) != (other[2] < level)
-            ]
-            for one, other in zip(crossings[::2], crossings[1::2], strict=True):
-                neighbours.setdefault(one, []).append(other)
-                neighbours.setdefault(other, []).append(one)
+    across, up, values = x.tolist(), y.tolist(), z.tolist()
+    for i, j in _crossed(z, level):
+        corners = [(across[b], up[a], values[a][b]) for a, b in ((i, j), (i, j + 1), (i + 1, j + 1), (i + 1, j))]
+        crossings = [
+            _crossing(min(one, other), max(one, other), level)  # in one order: neighbouring cells agree to the bit
+            for one, other in zip(corners, corners[1:] + corners[:1], strict=True)
+            if (one[2] < level) != (other[2] < level)
+        ]
+        for one, other in zip(crossings[::2], crossings[1::2], strict=True):
+            neighbours.setdefault(one, []).append(other)
+            neighbours.setdefault(other, []).append(one)
     return _chained(neighbours)
 
 
+def refined(x: Floats, y: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return a finer grid through the same points (cubic splines), reaching half a cell beyond; z is finite."""
+    wider = [np.concatenate([[1.5 * v[0] - 0.5 * v[1]], v, [1.5 * v[-1] - 0.5 * v[-2]]]) for v in (x, y)]
+    fine = [np.interp(np.linspace(0, v.size - 1, _FINER * (v.size - 1) + 1), np.arange(v.size), v) for v in wider]
+    padded = np.pad(z, 1, mode="edge")
+    return fine[0], fine[1], zoom(padded, [v.size / n for v, n in zip(fine[::-1], padded.shape, strict=True)], order=3)
+
+
 def regions(x: Floats, y: Floats, labels: NDArray[np.str_]) -> dict[str, list[list[Point]]]:
-    """Return the outlines of equally labelled grid points, rounded within half a cell, as closed polylines.
+    """Return the outlines of equally labelled grid points, rounded within about half a cell, as closed polylines.
 
     Regions meet without a gap, and reach half a cell beyond the grid, where the map ends.
 
@@ -52,37 +61,36 @@ def regions(x: Floats, y: Floats, labels: NDArray[np.str_]) -> dict[str, list[li
         labels: (n, m).
     """
     names = np.unique(labels).tolist()
-    shares = np.stack(
-        [gaussian_filter(np.pad((labels == name).astype(np.float64), 1, mode="edge"), 0.8) for name in names]
-    )
+    fields = [refined(x, y, gaussian_filter((labels == name).astype(np.float64), 0.8)) for name in names]
+    shares = np.stack([field for _, _, field in fields])
     found = {}
     for index, name in enumerate(names):
         others = np.delete(shares, index, axis=0)
         lead = shares[index] - (others.max(axis=0) if others.size else 0.0)
-        found[name] = _filled(x, y, lead, 0.0)
+        found[name] = filled(fields[0][0], fields[0][1], lead, 0.0)
     return found
 
 
-def below(x: Floats, y: Floats, z: Floats, level: float) -> list[list[Point]]:
-    """Return the outlines of where z < level, as closed polylines, to half a cell beyond the grid; z is finite."""
-    return _filled(x, y, -np.pad(z, 1, mode="edge"), -level)
-
-
-def _filled(x: Floats, y: Floats, z: Floats, level: float) -> list[list[Point]]:
-    """The outlines of z >= level on a grid that is one point larger than x and y on each side."""
+def filled(x: Floats, y: Floats, z: Floats, level: float) -> list[list[Point]]:
+    """Return the outlines of where z >= level on a grid, as closed polylines."""
     framed = np.pad(z, 1, constant_values=level - 1.0)  # a step around everything closes what runs off the map
-    return contour(_extended(x), _extended(y), framed, level)
+    across, up = (np.concatenate([[v[0] - _HAIR], v, [v[-1] + _HAIR]]) for v in (x, y))
+    return contour(across, up, framed, level)
 
 
-def _extended(values: Floats) -> Floats:
-    first, last = values[1] - values[0], values[-1] - values[-2]
-    ends = values[0] - 0.5 * first, values[-1] + 0.5 * last
-    return np.concatenate([[ends[0] - 1e-6 * first, ends[0]], values, [ends[1], ends[1] + 1e-6 * last]])
+def _crossed(z: Floats, level: float) -> list[list[int]]:
+    """The cells, by their first corner, that the level runs through and that are finite."""
+    corners = np.stack([z[:-1, :-1], z[:-1, 1:], z[1:, 1:], z[1:, :-1]])
+    under = corners < level
+    found: list[list[int]] = np.argwhere(
+        np.isfinite(corners).all(axis=0) & under.any(axis=0) & ~under.all(axis=0)
+    ).tolist()
+    return found
 
 
 def _crossing(one: tuple[float, float, float], other: tuple[float, float, float], level: float) -> Point:
     share = (level - one[2]) / (other[2] - one[2])
-    return float(one[0] + share * (other[0] - one[0])), float(one[1] + share * (other[1] - one[1]))
+    return one[0] + share * (other[0] - one[0]), one[1] + share * (other[1] - one[1])
 
 
 def _chained(neighbours: dict[Point, list[Point]]) -> list[list[Point]]:

@@ -21,6 +21,8 @@ except ModuleNotFoundError:
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = ["PAGE_INCHES", "STYLE", "Figure", "check_name", "draw", "key", "mpl", "plain", "save", "sheet", "write_note"]
+
 PAGE_INCHES: Final = 7.16  # both columns of an IEEE paper
 STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Literal
     "font.size": 8,

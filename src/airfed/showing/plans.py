@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ from airfed import convergence, planning
 from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
 from airfed.planning.uncertain import matters
-from airfed.problem import Problem
+from airfed.problem import InfeasibleError, Problem
 from airfed.showing.chart import Axis, Band, Chart, Columns, Floats, Level, Line, Mark, highest, padded
 from airfed.showing.words import LIMITS, TERMS
 
@@ -52,12 +52,19 @@ def bound_curve(problem: Problem, chosen: int) -> Curve:
     """Return the smallest bound at several numbers of rounds, the chosen one among them, term by term.
 
     Raises:
-        InfeasibleError: there is no plan at one of them.
+        InfeasibleError: there is no plan at any of them.
     """
     most = MOST_ROUNDS if problem.fleet.equal_peak_power and not matters(problem) else FEWER_ROUNDS
-    rounds = shown_rounds(problem.learning.total_steps, chosen, most)
-    bounds = [planning.plan(problem, rounds=int(number)).bound.terms for number in rounds]
-    return Curve(rounds=rounds, terms={name: np.array([bound[name] for bound in bounds]) for name in bounds[0]})
+    found, reason = {}, ""
+    for rounds in shown_rounds(problem.learning.total_steps, chosen, most):
+        try:
+            found[rounds] = planning.plan(problem, rounds=int(rounds)).bound.terms
+        except InfeasibleError as error:
+            reason = str(error)
+    if not found:
+        raise InfeasibleError(reason)
+    terms = {name: np.array([bound[name] for bound in found.values()]) for name in TERMS}
+    return Curve(rounds=np.array(list(found)), terms=terms)
 
 
 def alignment_chart(plan: Plan, space: CandidateSpace) -> Chart:
@@ -120,7 +127,7 @@ def rounds_chart(plan: Plan, curve: Curve) -> Chart:
     )
 
 
-def devices_chart(rows: list[Mapping[str, float]]) -> Chart:
+def devices_chart(rows: Sequence[Mapping[str, float]]) -> Chart:
     """Return the power of each scheduled device over a run, strongest channel first.
 
     Args:

@@ -63,19 +63,26 @@ class Scale:
         return float(self(value))
 
 
-def render(chart: Chart, width: float, height: float, *, told: int = 60) -> str:
-    """Return a chart as an SVG of that size [px]; `told` limits the places that tell their values to the pointer."""
-    up = chart.y.ticks(max(2, int((height - 64) / 38)))
-    left = max(26.0, 11 + _LETTER * max((len(chart.y.text(value)) for value in up), default=0))
-    area = Area(left=left, top=24, right=width - 12, bottom=height - (40 if chart.x.label else 22))
+def render(chart: Chart, width: float, height: float, *, y_label: bool = True, left: float = 0.0) -> str:
+    """Return a chart as an SVG.
+
+    Args:
+        chart: what to draw.
+        width, height: its size [px].
+        y_label: False where the page says already what y is.
+        left: where its area begins at least [px], for charts that stand above each other.
+    """
+    up = chart.y.ticks(max(2, int((height - 64) / 34)))
+    left = max(26.0, left, 11 + _LETTER * max((len(chart.y.text(value)) for value in up), default=0))
+    area = Area(left=left, top=24 if y_label else 10, right=width - 12, bottom=height - (40 if chart.x.label else 22))
     xs, ys = Scale(chart.x, area.left, area.right), Scale(chart.y, area.bottom, area.top)
     drawn = "".join(_part(part, xs, ys, area) for part in chart.parts)
-    places = chart.told(told)
+    places = chart.told()
     return document(
         width,
         height,
         chart.title,
-        left_axis(ys, area, up),
+        left_axis(ys, area, up, label=chart.y.label if y_label else ""),
         clipped(area, drawn),
         "".join(_above(part, xs, ys, area) for part in chart.parts),
         bottom_axis(xs, area),
@@ -206,7 +213,7 @@ def bottom_axis(scale: Scale, area: Area) -> str:
     return "".join(parts)
 
 
-def left_axis(scale: Scale, area: Area, ticks: Sequence[float]) -> str:
+def left_axis(scale: Scale, area: Area, ticks: Sequence[float], *, label: str) -> str:
     """Return the y axis as grid lines with figures, its label above it."""
     parts, free = [], np.inf
     for value in ticks:
@@ -215,7 +222,7 @@ def left_axis(scale: Scale, area: Area, ticks: Sequence[float]) -> str:
         if y < free:
             parts.append(text(area.left - 7, y + 3.5, scale.axis.text(value), "tick", anchor="end"))
             free = y - 12
-    return "".join(parts) + (text(0, area.top - 10, scale.axis.label) if scale.axis.label else "")
+    return "".join(parts) + (text(0, area.top - 10, label) if label else "")
 
 
 def _key(part: Line | Band | Columns | Mark) -> str:
