@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,9 @@ from airfed.experiments.records import require
 from airfed.showing import colours
 from airfed.showing.chart import Axis, Chart, Line, Mark, padded
 from airfed.showing.colours import PALETTE
-from airfed.showing.figure import PAGE_INCHES, STYLE, Figure, draw, key, mpl, sheet, write_note
+from airfed.showing.figure import PAGE_INCHES, STYLE, Axes, Figure, draw, key, mpl, sheet, write_note
 from airfed.showing.training import training_chart
 from airfed.showing.words import LIMITS, METRICS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Rows = Sequence[Mapping[str, Any]]
 _PLACES = 100  # of a curve

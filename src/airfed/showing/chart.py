@@ -182,7 +182,8 @@ class Chart:
                 value = part.y[np.flatnonzero(np.asarray(part.x) == x)[:1]]
                 if value.size and np.isfinite(value[0]):
                     lines.append(f"{part.name}: {self.y.text(float(value[0]), 4)}")
-            found.append((x, "\n".join(lines)))
+            if len(lines) > 1:
+                found.append((x, "\n".join(lines)))
         return found
 
     def description(self) -> str:

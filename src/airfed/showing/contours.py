@@ -11,6 +11,7 @@ from scipy.ndimage import gaussian_filter, zoom
 from airfed.showing.chart import Floats
 
 Point = tuple[float, float]
+Edge = tuple[tuple[int, int], tuple[int, int]]  # of the grid, by its two corners
 
 _FINER: Final = 3  # cells drawn for each cell computed, in each direction
 _HAIR: Final = 1e-6  # how far beyond the grid an outline is closed; nobody sees it
@@ -27,19 +28,26 @@ def contour(x: Floats, y: Floats, z: Floats, level: float) -> list[list[Point]]:
         z: (n, m).
         level: the value to follow.
     """
-    neighbours: dict[Point, list[Point]] = {}
     across, up, values = x.tolist(), y.tolist(), z.tolist()
+    neighbours: dict[Edge, list[Edge]] = {}
     for i, j in _crossed(z, level):
-        corners = [(across[b], up[a], values[a][b]) for a, b in ((i, j), (i, j + 1), (i + 1, j + 1), (i + 1, j))]
-        crossings = [
-            _crossing(min(one, other), max(one, other), level)  # in one order: neighbouring cells agree to the bit
-            for one, other in zip(corners, corners[1:] + corners[:1], strict=True)
-            if (one[2] < level) != (other[2] < level)
+        corners = [(i, j), (i, j + 1), (i + 1, j + 1), (i + 1, j)]
+        sides = zip(corners, corners[1:] + corners[:1], strict=True)
+        crossed = [
+            (min(one, other), max(one, other))
+            for one, other in sides
+            if (values[one[0]][one[1]] < level) != (values[other[0]][other[1]] < level)
         ]
-        for one, other in zip(crossings[::2], crossings[1::2], strict=True):
+        for one, other in zip(crossed[::2], crossed[1::2], strict=True):
             neighbours.setdefault(one, []).append(other)
             neighbours.setdefault(other, []).append(one)
-    return _chained(neighbours)
+
+    def crossing(edge: Edge) -> Point:
+        (a, b), (c, d) = edge
+        share = (level - values[a][b]) / (values[c][d] - values[a][b])
+        return across[b] + share * (across[d] - across[b]), up[a] + share * (up[c] - up[a])
+
+    return [[crossing(edge) for edge in line] for line in _chained(neighbours)]
 
 
 def refined(x: Floats, y: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
@@ -88,15 +96,10 @@ def _crossed(z: Floats, level: float) -> list[list[int]]:
     return found
 
 
-def _crossing(one: tuple[float, float, float], other: tuple[float, float, float], level: float) -> Point:
-    share = (level - one[2]) / (other[2] - one[2])
-    return one[0] + share * (other[0] - one[0]), one[1] + share * (other[1] - one[1])
-
-
-def _chained(neighbours: dict[Point, list[Point]]) -> list[list[Point]]:
+def _chained(neighbours: dict[Edge, list[Edge]]) -> list[list[Edge]]:
     """Segments joined into as few polylines as they form, open ones from end to end."""
     lines = []
-    starts = sorted(neighbours, key=lambda point: len(neighbours[point]) != 1)  # the ends of open lines first
+    starts = sorted(neighbours, key=lambda edge: len(neighbours[edge]) != 1)  # the ends of open lines first
     for start in starts:
         while neighbours[start]:
             line = [start]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,14 +14,25 @@ from airfed.showing.colours import PALETTE
 
 try:
     import matplotlib as mpl
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 except ModuleNotFoundError:
     raise ValueError('Pictures need matplotlib: pip install "airfed[report]".') from None
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-__all__ = ["PAGE_INCHES", "STYLE", "Figure", "check_name", "draw", "key", "mpl", "plain", "save", "sheet", "write_note"]
+__all__ = [
+    "PAGE_INCHES",
+    "STYLE",
+    "Axes",
+    "Figure",
+    "check_name",
+    "draw",
+    "key",
+    "mpl",
+    "plain",
+    "save",
+    "sheet",
+    "write_note",
+]
 
 PAGE_INCHES: Final = 7.16  # both columns of an IEEE paper
 STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Literal
