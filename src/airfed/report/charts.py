@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from scipy.stats import t as student
@@ -12,6 +12,9 @@ from airfed.report.records import RunRecord
 from airfed.showing import colours
 from airfed.showing.chart import Chart, Floats, Level, Line
 from airfed.showing.training import training_chart
+from airfed.showing.words import METRICS
+
+POWER: Final = f"{METRICS['power_transmitted_total']} (dotted: planned)"
 
 
 def groups(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -61,9 +64,9 @@ def power(runs: Sequence[RunRecord]) -> Chart | None:
     for label, (run, *_), look in _looks(runs):
         lines.append(_spent([record["power_transmitted_total"] for record in run.rounds], label, look))
         planned = [record["power_planned_total"] for record in run.rounds]
-        lines.append(_spent(planned, f"{label}, planned", {**look, "dash": "dot", "weight": 0.7}))
+        lines.append(_spent(planned, f"{label}, planned", {**look, "dash": "dot", "weight": 0.7, "listed": False}))
     level = Level(at=runs[0].scenario.budget.total_power, name="budget", colour="warn")
-    return training_chart("power_transmitted_total", lines, over="rounds", start=1, level=level)
+    return training_chart("power_transmitted_total", lines, over="rounds", start=1, level=level, label=POWER)
 
 
 def _looks(runs: Sequence[RunRecord]) -> list[tuple[str, list[RunRecord], dict[str, Any]]]:

@@ -75,9 +75,7 @@ def render(runs: Sequence[RunRecord]) -> str:
         ],
         term_keys=Markup(svg.keyed(*(svg.box_key(label, f"term-{name}") for name, label in TERMS.items()))),
         learning=_drawn({METRICS[metric]: charts.learning(runs, metric) for metric in ("accuracy", "loss")}),
-        budgets=_drawn(
-            {METRICS["epsilon_total"]: charts.privacy(runs), METRICS["power_transmitted_total"]: charts.power(runs)}
-        ),
+        budgets=_drawn({METRICS["epsilon_total"]: charts.privacy(runs), charts.POWER: charts.power(runs)}),
     )
 
 
