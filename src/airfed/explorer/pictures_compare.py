@@ -13,7 +13,7 @@ from airfed.explorer.tradeoffs import Front, Price
 from airfed.planning import Plan
 from airfed.showing import colours, svg
 from airfed.showing.chart import Axis, Chart, Line, Mark, padded
-from airfed.showing.contours import Point, contour, filled, refined, regions
+from airfed.showing.contours import Point, filled, refined, regions
 from airfed.showing.svg import Area, Scale
 from airfed.showing.words import LIMITS, excess, number
 
@@ -62,14 +62,14 @@ def front_map(front: Front, width: float) -> str:
     x, y = xs(front.epsilon), ys(front.total_power)
     now = float(front.bound[front.power_index, front.epsilon_index])
     heights = np.log(np.where(np.isfinite(front.bound), front.bound, front.bound[np.isfinite(front.bound)].max()))
-    fine = refined(x, y, heights)
-    lines = {level: contour(*fine, math.log(level)) for level in levels(front.bound, now)}
-    shades = [filled(*fine[:2], -fine[2], -math.log(level)) for level in lines]
+    fine = refined(x, y, -heights)
+    better = {level: filled(*fine, -math.log(level)) for level in levels(front.bound, now)}
+    held, void = _regions(front, x, y)
     parts = [
         svg.left_axis(ys, area, up.ticks(6), label=up.label),
-        svg.clipped(area, *_regions(front, x, y, shades, _lines(lines, now))),
+        svg.clipped(area, *held, *_contours(better, now), *void),
     ]
-    parts += [_contour_label(found, number(level), area, level == now) for level, found in lines.items()]
+    parts += [_contour_label(found, number(level), area, level == now) for level, found in better.items()]
     parts += [
         svg.bottom_axis(xs, area),
         _told(front, x, y, area),
@@ -148,18 +148,18 @@ def _policy_row(name: str, plan: Plan, best: float, longest: float) -> str:
     )
 
 
-def _regions(front: Front, x: Floats, y: Floats, shades: list[Polylines], lines: list[str]) -> list[str]:
-    """The part of the map that each limit holds, paler with each line that the bound falls below, and the lines."""
+def _regions(front: Front, x: Floats, y: Floats) -> tuple[list[str], list[str]]:
+    """The part of the map that each limit holds, and the part where no plan fits."""
     areas = regions(x, y, front.binding)
     void = [f'<path class="void" d="{_joined(areas.pop(""))}"/>'] if "" in areas else []
-    held = [f'<path class="region lim-{limit}" d="{_joined(found)}"/>' for limit, found in areas.items()]
-    return held + [f'<path class="shade" d="{_joined(found)}"/>' for found in shades] + lines + void
+    return [f'<path class="region lim-{limit}" d="{_joined(found)}"/>' for limit, found in areas.items()], void
 
 
-def _lines(lines: Mapping[float, Polylines], now: float) -> list[str]:
+def _contours(better: Mapping[float, Polylines], now: float) -> list[str]:
+    """Lines of equal bound, paler on the better side of each; the best come last, lest the paler side hide a line."""
     return [
         f'<path class="contour{" now" if level == now else ""}" d="{_joined(found)}"/>'
-        for level, found in lines.items()
+        for level, found in sorted(better.items(), reverse=True)
     ]
 
 
@@ -183,11 +183,13 @@ def _told(front: Front, x: Floats, y: Floats, area: Area) -> str:
 
 
 def _contour_label(lines: Polylines, label: str, area: Area, now: bool) -> str:
-    if not lines:
+    inside = [
+        (x, y) for line in lines for x, y in line if area.left <= x <= area.right and area.top <= y <= area.bottom
+    ]
+    if not inside:
         return ""
-    x, y = max((point for line in lines for point in line), key=lambda point: point[0] - 0.4 * point[1])
-    x = min(max(x, area.left + 14), area.right - 16)
-    y = min(max(y, area.top + 10), area.bottom - 4)
+    x, y = max(inside, key=lambda point: point[0] - 0.4 * point[1])
+    x, y = min(max(x, area.left + 14), area.right - 16), min(max(y, area.top + 10), area.bottom - 4)
     return svg.text(x, y - 3, label, "contour-label now" if now else "contour-label", anchor="middle")
 
 

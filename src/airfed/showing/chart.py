@@ -75,7 +75,7 @@ class Line:
     """Values joined by a line, which is interrupted where they are not finite.
 
     Args:
-        x, y: the values.
+        x, y: the values, x ascending.
         colour: a name of `colours.PALETTE`.
         name: for legend and pointer; "" leaves it out of both.
         dash: "solid" or a name of `colours.DASHES`.
@@ -169,21 +169,22 @@ class Chart:
 
     def told(self) -> list[tuple[float, str]]:
         """Return places on the x axis within its ends, ascending, and every named value there, a line each."""
-        series = [part for part in self.parts if isinstance(part, Line | Band | Columns) and part.name]
+        series = [part for part in self.parts if isinstance(part, Line | Band | Columns) and part.name and part.x.size]
         if not series:
             return []
         places = np.unique(np.concatenate([np.asarray(part.x, dtype=np.float64) for part in series]))
         places = places[(places >= self.x.low) & (places <= self.x.high)]
+        places = places[thin(places.size, most=_MOST_TOLD)] if places.size else places
+        values = [_values_at(places, part) for part in series]
         found = []
-        for index in thin(places.size, most=_MOST_TOLD) if places.size else ():
-            x = float(places[index])
-            lines = [self.notes.get(x, f"{self.x.label}: {self.x.text(x, 4)}")]
-            for part in series:
-                value = part.y[np.flatnonzero(np.asarray(part.x) == x)[:1]]
-                if value.size and np.isfinite(value[0]):
-                    lines.append(f"{part.name}: {self.y.text(float(value[0]), 4)}")
-            if len(lines) > 1:
-                found.append((x, "\n".join(lines)))
+        for index, x in enumerate(places.tolist()):
+            lines = [
+                f"{part.name}: {self.y.text(own[index], 4)}"
+                for part, own in zip(series, values, strict=True)
+                if math.isfinite(own[index])
+            ]
+            if lines:
+                found.append((x, "\n".join([self.notes.get(x, f"{self.x.label}: {self.x.text(x, 4)}"), *lines])))
         return found
 
     def description(self) -> str:
@@ -221,6 +222,13 @@ def highest(values: Sequence[ArrayLike], *, room: float = 1.08) -> float:
     """Return the upper end of an axis that starts at zero: a little above every finite value."""
     finite = [float(found.max()) for found in map(_finite, values) if found.size]
     return room * max(finite) if finite and max(finite) > 0 else 1.0
+
+
+def _values_at(places: Floats, part: Line | Band | Columns) -> list[float]:
+    """The values of a part at places on the x axis, NaN where it has none; its x ascend."""
+    index = np.minimum(np.searchsorted(part.x, places), part.x.size - 1)
+    found: list[float] = np.where(part.x[index] == places, part.y[index], np.nan).tolist()
+    return found
 
 
 def _finite(values: ArrayLike) -> Floats:

@@ -80,7 +80,7 @@ def regions(x: Floats, y: Floats, labels: NDArray[np.str_]) -> dict[str, list[li
 
 
 def filled(x: Floats, y: Floats, z: Floats, level: float) -> list[list[Point]]:
-    """Return the outlines of where z >= level on a grid, as closed polylines."""
+    """Return the outlines of where z >= level on a grid, as closed polylines; along its edge they follow the edge."""
     framed = np.pad(z, 1, constant_values=level - 1.0)  # a step around everything closes what runs off the map
     across, up = (np.concatenate([[v[0] - _HAIR], v, [v[-1] + _HAIR]]) for v in (x, y))
     return contour(across, up, framed, level)
