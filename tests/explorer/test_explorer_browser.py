@@ -154,7 +154,7 @@ def settled(page: Page, key: str) -> Design:
 def test_it_opens_on_the_template_and_tells_its_plan(visit: Callable[..., Page]) -> None:
     page = visit()
     shows(page, expected(Design()))
-    assert page.locator("svg.chart:visible").count() == 3
+    assert page.locator("svg.chart:visible").count() == 4
     assert page.title() == "airfed explore"
 
 
@@ -204,7 +204,7 @@ def test_an_impossible_point_shows_why_instead_of_an_empty_plot(visit: Callable[
     typed(page, "budget.epsilon", "3")
     shows(page, expected(Design().change("budget.epsilon", 3.0)))
     page.wait_for_selector("#reason", state="hidden")
-    assert page.locator("svg.chart:visible").count() == 3
+    assert page.locator("svg.chart:visible").count() == 4
 
     page = visit("channel.model=fixed&channel.gains=[0,0]&fleet.num_devices=")
     shows(page, "No plan fits: every device has gain 0, so none can reach the receiver.")
@@ -321,7 +321,7 @@ def test_the_present_design_is_trained_and_another_stopped(visit: Callable[..., 
     assert {"plan.json", "run.json", "ledger.jsonl", "metrics.csv", "model.safetensors"} <= set(
         os.listdir(directory.path)
     )
-    page.wait_for_function("() => document.querySelectorAll('#curves svg').length === 4")
+    page.wait_for_function("() => document.querySelectorAll('#curves svg.chart').length === 4")
     assert f"The chain of {plan.rounds} charges holds" in page.inner_text("#ledger")
     assert name in page.inner_text("#comparison")
 

@@ -48,9 +48,9 @@ def plan(
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     decision = decide(world)
     if plot is not None:
-        from airfed.experiments import drawing
+        from airfed.showing import figure, files
 
-        drawing.save(drawing.plan_figure(decision), plot)
+        figure.save(files.plan_figure(decision), plot)
     if json:
         print(json_format.dumps({"scenario": world.name, **decision.to_dict()}))
         return 0
@@ -76,9 +76,9 @@ def compare(
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
     if plot is not None:
-        from airfed.experiments import drawing
+        from airfed.showing import figure, files
 
-        drawing.save(drawing.comparison_figure(plans), plot)
+        figure.save(files.comparison_figure(plans), plot)
     if json:
         best = plans["optimal"].bound.total
         rows = {

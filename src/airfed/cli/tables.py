@@ -9,41 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from airfed.planning import Plan
-
-_LIMITS = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
-_TERMS = {
-    "initial_gap": "initial gap",
-    "participation": "devices left out",
-    "local_drift": "local drift",
-    "noise": "receiver noise",
-}
-_VALIDITY = {
-    "proved": "proved (ε < 1)",
-    "unproven": "unproven (ε ≥ 1)",
-    "unsafe": "UNSAFE: below the truth",
-}
-
-
-def steps_text(plan: Plan) -> str:
-    """Return "40 rounds of 5 steps" (or "of 2-3 steps")."""
-    few, many = min(plan.local_steps), max(plan.local_steps)
-    steps = f"{few}" if few == many else f"{few}-{many}"
-    rounds = "round" if plan.rounds == 1 else "rounds"
-    return f"{plan.rounds} {rounds} of {steps} {'step' if steps == '1' else 'steps'}"
-
-
-def decision_sentence(plan: Plan) -> str:
-    """Return the decision in one sentence."""
-    return (
-        f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {steps_text(plan)}; "
-        f"{_LIMITS[plan.binding]} is the limit."
-    )
-
-
-def privacy_basis(plan: Plan) -> str:
-    """Return what every ε of the plan refers to."""
-    relation = "replace one device's data" if plan.problem.budget.relation == "replace" else "add or remove one device"
-    return f"at δ = {plan.problem.budget.delta:g}, unit: device, neighbours: {relation}"
+from airfed.showing.words import LIMITS as _LIMITS
+from airfed.showing.words import TERMS as _TERMS
+from airfed.showing.words import VALIDITY as _VALIDITY
+from airfed.showing.words import compact as _short
+from airfed.showing.words import decision_sentence, privacy_basis
+from airfed.showing.words import excess as _excess
 
 
 def print_plan(console: Console, name: str, plan: Plan) -> None:
@@ -147,18 +118,3 @@ def _grid(title: str, value: str, remark: str) -> Table:
     table.add_column(value, justify="right", min_width=10, no_wrap=True)
     table.add_column(remark)
     return table
-
-
-def _excess(ratio: float) -> str:
-    if ratio <= 0.0:
-        return "0%"
-    return f"{ratio:.1%}" if ratio < 9.995 else f"{_short(1 + ratio, 3)}×"
-
-
-def _short(value: float, digits: int) -> str:
-    """The number in few characters: 1.23e5 where Python writes 1.234e+05."""
-    text = f"{value:.{digits}g}"
-    if "e" not in text:
-        return text
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"

@@ -14,7 +14,6 @@ from typing import Any, Final
 from nicegui import events, run, ui
 
 from airfed.explorer import design as designs
-from airfed.explorer import theme
 from airfed.explorer.controls import Controls
 from airfed.explorer.design import Design
 from airfed.explorer.dialogs import command_dialog, load_dialog
@@ -27,6 +26,7 @@ from airfed.explorer.trainer import Trainer
 from airfed.explorer.view import View, look
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, ScenarioError
+from airfed.showing import colours
 
 _TABS: Final = ("design", "compare", "runs")
 _CARD: Final = 38.0  # padding and border of a card, left and right [px]
@@ -275,4 +275,4 @@ def _attempt(design: Design) -> tuple[View | None, str, bool, float]:
 def _style() -> None:
     folder = resources.files("airfed.explorer")
     css, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    ui.add_head_html(f"<style>{theme.variables()}{css}</style><script>{script}</script>")
+    ui.add_head_html(f"<style>{colours.stylesheet(['body.body--dark{%s}'])}{css}</style><script>{script}</script>")

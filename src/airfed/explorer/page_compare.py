@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from nicegui import ui
 
 from airfed import planning
-from airfed.experiments.style import LIMIT_NAMES
 from airfed.explorer import pictures, tradeoffs
 from airfed.explorer import pictures_compare as draw
 from airfed.explorer.tradeoffs import Front, Price
 from airfed.planning import Plan
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario
+from airfed.showing import svg
+from airfed.showing.words import LIMITS
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,5 +100,4 @@ class CompareSection:
 
 
 def _limit_keys() -> str:
-    keys = [f'<span class="key"><i class="box lim-{name}"></i>{label}</span>' for name, label in LIMIT_NAMES.items()]
-    return f'<div class="legend">{"".join(keys)}</div>'
+    return svg.keyed(*(svg.box_key(label, f"lim-{name}") for name, label in LIMITS.items()))

@@ -7,11 +7,10 @@ import re
 
 from nicegui import ui
 
-from airfed.experiments.style import LIMIT_NAMES
 from airfed.explorer import pictures
-from airfed.explorer.svg import number
 from airfed.explorer.view import View, decision, waiting
 from airfed.planning import Plan
+from airfed.showing.words import LIMITS, number
 
 _FIGURE = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: of \d+(?! steps?\b))?")
 
@@ -123,7 +122,7 @@ def remarks(plan: Plan, milliseconds: float) -> str:
     learning, budget = plan.problem.learning, plan.problem.budget
     lines = [f'<p class="warn">{html.escape(note)}</p>' for note in plan.notes]
     lines += [
-        f'<p class="warn">The plan breaks a limit: {html.escape(LIMIT_NAMES[limit])}.</p>' for limit in plan.violations
+        f'<p class="warn">The plan breaks a limit: {html.escape(LIMITS[limit])}.</p>' for limit in plan.violations
     ]
     if budget.formula == "classic" and plan.epsilon_paper_validity == "unsafe":
         lines.append('<p class="warn">Lemma 1 under-states ε here: the exact figure is the one above.</p>')
