@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from airfed import planning
 from airfed.air import Air
+from airfed.learning.task import dimension_of
 from airfed.planning import Plan
 from airfed.problem import Fleet
 from airfed.running.directory import RunDirectory
@@ -46,7 +47,7 @@ class Subject:
         directory: RunDirectory | None = None,
     ) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
-        problem = scenario.problem(dimension=dimension)
+        problem = scenario.problem(dimension=dimension_of(scenario) if dimension is None else dimension)
         plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
         return cls(
             scenario=scenario,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from airfed import planning, scenario
 from airfed.cli import tables
+from airfed.learning.task import problem_of
 from airfed.planning import Plan
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, template
@@ -31,7 +32,7 @@ def read(file: Path, **changes: Any) -> Scenario:
 
 def decide(world: Scenario) -> Plan:
     """Return the plan of the scenario's own policy."""
-    return planning.from_policy(world.problem(), world.policy, seed=world.seed)
+    return planning.from_policy(problem_of(world), world.policy, seed=world.seed)
 
 
 def plan(
@@ -72,7 +73,7 @@ def compare(
 ) -> int:
     """Show the policies side by side on one channel draw, with the distance of each to the optimum."""
     world = read(file, policy__rounds=rounds, seed=seed)
-    plans, failures = planning.compare(world.problem(), world.policy, seed=world.seed)
+    plans, failures = planning.compare(problem_of(world), world.policy, seed=world.seed)
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
     if plot is not None:

@@ -65,15 +65,18 @@ class Scenario(Section):
 
     @property
     def dimension(self) -> int:
-        """d, from the file or from the built-in model on a built-in data set.
+        """d, as written, or of a built-in model on a built-in data set; `learning.task.dimension_of` finds others.
 
         Raises:
-            ScenarioError: neither knows it; `learning.dimension` must then be written.
+            ScenarioError: the scenario alone does not know it.
         """
         if self.learning.dimension is not None:
             return self.learning.dimension
-        known = self.learning.model in ("cnn", "mlp", "logistic") and self.learning.dataset in DATASET_SHAPES
-        if not known:
+        if self.learning.model == "quadratic":
+            raise ScenarioError(
+                "Missing key learning.dimension: expected a whole number >= 1 (the quadratic model has any size)."
+            )
+        if user_code(self.learning.model) is not None or self.learning.dataset not in DATASET_SHAPES:
             raise ScenarioError(
                 f"Missing key learning.dimension: the size of model {self.learning.model!r} on data set "
                 f"{self.learning.dataset!r} is not built in; expected a whole number >= 1."

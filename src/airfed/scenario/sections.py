@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -220,8 +221,17 @@ class RunSection(Section):
     """[run]: how to compute; nothing here changes a result beyond rounding."""
 
     engine: Literal["auto", "torch", "fused"] = "auto"
+    device: str = "auto"
     threads: Count | None = None
     chunk: Count = 32
     evaluate_every: Count = 1
     checkpoint_every: Count = 1
     record: Literal["full", "private"] = "full"
+
+    @model_validator(mode="after")
+    def _check_device(self) -> Self:
+        if re.fullmatch(r"[a-z]+(:\d{1,3})?", self.device) is None:
+            raise ValueError(
+                f"Expected run.device to be auto, cpu, cuda, cuda:1, mps or what else torch knows; got {self.device!r}."
+            )
+        return self
