@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from airfed import channel, network, seeds
+from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError, sentence
 from airfed.scenario.sections import (
@@ -84,11 +85,25 @@ class Scenario(Section):
         shape, classes = DATASET_SHAPES[self.learning.dataset]
         return network.builtin(self.learning.model, input_shape=shape, classes=classes).dimension
 
-    def problem(self, *, dimension: int | None = None) -> Problem:
+    @property
+    def account_path(self) -> Path | None:
+        """The account that this scenario's trainings are charged to, if it names one."""
+        return None if self.budget.account is None else self.folder / self.budget.account
+
+    def account_spent(self) -> float:
+        """Return μ that earlier trainings have charged to the account; 0 without one.
+
+        Raises:
+            LedgerError: the account was tampered with, or counts towards another budget.
+        """
+        return 0.0 if self.account_path is None else account.spent(self.account_path, self.budget.build())
+
+    def problem(self, *, dimension: int | None = None, spent: float | None = None) -> Problem:
         """Return one realisation: the gains drawn from the seed's channel stream.
 
         Args:
             dimension: d where the model's size is known better than the file knows it.
+            spent: μ that the scenario's account has spent; None asks the account.
 
         Raises:
             ScenarioError: the file of gains is bad or a length does not fit.
@@ -108,7 +123,7 @@ class Scenario(Section):
                     trust_estimates=self.channel.trust_estimates,
                 ),
                 learning=self.learning.build(self.dimension if dimension is None else dimension),
-                budget=self.budget.build(),
+                budget=self.budget.build(spent=self.account_spent() if spent is None else spent),
             )
         except ScenarioError:
             raise
@@ -138,6 +153,8 @@ class Scenario(Section):
         changes: dict[str, Any] = {}
         if isinstance(self.channel, FileChannel):
             changes["channel.path"] = str((self.folder / self.channel.path).resolve())
+        if self.account_path is not None:
+            changes["budget.account"] = str(self.account_path.resolve())
         data = self.folder / self.learning.dataset
         if self.learning.dataset not in DATASET_SHAPES and data.exists():
             changes["learning.dataset"] = str(data.resolve())

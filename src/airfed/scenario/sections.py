@@ -161,14 +161,20 @@ class BudgetSection(Section):
     scope: Literal["round", "total"] = "round"
     formula: Literal["classic", "exact"] = "exact"
     relation: Literal["replace", "add_remove"] = "replace"
+    account: str | None = None
 
-    def build(self) -> Budget:
-        """Return the budget."""
-        return Budget(**self.model_dump())
+    def build(self, *, spent: float = 0.0) -> Budget:
+        """Return the budget, of which an account may have spent μ already."""
+        return Budget(**self.model_dump(exclude={"account"}), spent=spent)
 
     @model_validator(mode="after")
-    def _check_formula(self) -> Self:
+    def _check_scope(self) -> Self:
         self.build()
+        if self.account is not None and self.scope != "total":
+            raise ValueError(
+                'Expected budget.scope = "total" with budget.account: an account counts what several trainings '
+                "spend in total."
+            )
         return self
 
 
