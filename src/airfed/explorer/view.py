@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import convergence, planning
+from airfed import planning
 from airfed.experiments.style import LIMIT_NAMES
-from airfed.planning import Plan, limits
+from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
+from airfed.planning.prices import NextDevice, next_device
 from airfed.planning.uncertain import matters
 from airfed.problem import Problem
 from airfed.scenario import Scenario
@@ -42,25 +42,6 @@ class Curve:
         return np.asarray(np.sum(list(self.terms.values()), axis=0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class NextDevice:
-    """The strongest device that stays out, and what keeps it out.
-
-    Args:
-        device: its index.
-        gain: |h|.
-        limit: the limit that would hold θ if it joined.
-        alignment: that θ.
-        bound: the bound if it joined.
-    """
-
-    device: int
-    gain: float
-    limit: str
-    alignment: float
-    bound: float
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
     """Everything that the design section draws."""
@@ -88,7 +69,7 @@ def look(world: Scenario) -> View:
         plan=plan,
         space=space,
         curve=bound_curve(problem, shown_rounds(problem.learning.total_steps, plan.rounds, most)),
-        next_device=_next_device(plan),
+        next_device=next_device(plan),
     )
 
 
@@ -138,31 +119,3 @@ def bound_curve(problem: Problem, rounds: Integers) -> Curve:
     """
     bounds = [planning.plan(problem, rounds=int(number)).bound.terms for number in rounds]
     return Curve(rounds=rounds, terms={name: np.array([bound[name] for bound in bounds]) for name in bounds[0]})
-
-
-def _next_device(plan: Plan) -> NextDevice | None:
-    problem = plan.problem
-    gain = problem.fleet.gain.copy()
-    gain[plan.scheduled] = 0.0
-    device = int(np.argmax(gain))
-    if gain[device] == 0.0:
-        return None
-    joined = np.sort(np.append(plan.scheduled, device))
-    values = limits.alignment_limits(problem, joined, plan.rounds)
-    limit = min(values, key=values.__getitem__)
-    alignment = values[limit]
-    bound = convergence.convex_gap(
-        problem.learning,
-        num_scheduled=joined.size,
-        num_devices=problem.fleet.num_devices,
-        alignment=alignment,
-        noise_std=problem.link.noise_std,
-        rounds=plan.rounds,
-    ).total
-    return NextDevice(
-        device=device,
-        gain=float(gain[device]),
-        limit=limit,
-        alignment=alignment,
-        bound=bound if math.isfinite(bound) else math.inf,
-    )

@@ -51,6 +51,10 @@ class Task(Protocol):
         """SHA-256 of the data and of how it lies on the devices."""
 
     @property
+    def classes(self) -> int | None:
+        """Number of classes in the data; None where there are none."""
+
+    @property
     def code_digest(self) -> str:
         """SHA-256 of the sources of the user's own model; "" for a built-in one."""
 
@@ -89,6 +93,11 @@ class ImageTask:
         return self.initial_parameters.size
 
     @property
+    def classes(self) -> int:
+        """Number of classes in the data."""
+        return self.dataset.classes
+
+    @property
     def data_digest(self) -> str:
         """SHA-256 of the data and of how it lies on the devices."""
         content = self.dataset.sha256.encode() + np.ascontiguousarray(self.shards, dtype=np.int64).tobytes()
@@ -116,6 +125,7 @@ class QuadraticLearning:
     task: QuadraticTask
     engine: QuadraticEngine
     code_digest: ClassVar[str] = ""
+    classes: ClassVar[None] = None
 
     @property
     def dimension(self) -> int:

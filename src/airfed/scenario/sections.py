@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from airfed import channel
+from airfed._validate import LARGEST_INTEGER
 from airfed.problem import Budget, Learning
-from airfed.scenario.units import METRES, WATTS, in_si
+from airfed.scenario.units import METRES, WATTS, amplitude, in_si
 from airfed.scenario.usercode import user_code
 
 Watts = Annotated[float, BeforeValidator(in_si(WATTS)), Field(gt=0, allow_inf_nan=False)]
 Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, le=2**128 - 1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=LARGEST_INTEGER)]
+
+
+def _shown(text: str) -> str:
+    """Return a text that is printed here and there, if nothing in it steers a terminal."""
+    if not text.isprintable() and any(unicodedata.category(character) in UNSHOWN for character in text):
+        raise ValueError("expected a text without control characters")
+    return text
+
+
+UNSHOWN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of characters that are not to be seen, or that move what is."""
+
+Name = Annotated[str, AfterValidator(_shown)]
 
 
 class Section(BaseModel):
@@ -148,7 +164,7 @@ Channel = Annotated[
 class LinkSection(Section):
     """[link]: the receiver."""
 
-    noise_std: Positive
+    noise_std: Annotated[Positive, BeforeValidator(amplitude)]
     noise_source: Literal["seeded", "secure"] = "seeded"
 
 
