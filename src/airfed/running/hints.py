@@ -65,7 +65,7 @@ def _complaint(rounds: Sequence[Mapping[str, Any]], classes: int | None) -> str:
         return f"The accuracy, {accuracy[-1]:.1%}, is that of guessing among {classes} classes."
     if losses and classes and losses[-1] > math.log(classes):
         return (
-            f"The loss, {losses[-1]:.3g}, is above that of guessing among {classes} classes, {math.log(classes):.3g}."
+            f"The loss, {losses[-1]:.3g}, is above {math.log(classes):.3g}, that of guessing among {classes} classes."
         )
     if len(losses) > 1 and losses[-1] > _HARDLY * losses[0]:
         return f"The loss hardly fell, from {losses[0]:.3g} to {losses[-1]:.3g}: more total_steps may help."
