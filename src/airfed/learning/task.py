@@ -162,7 +162,7 @@ def build_task(scenario: Scenario) -> Task:
     learning, run = scenario.learning, scenario.run
     if learning.model == "quadratic":
         return _quadratic(scenario)
-    dataset = data.load(_data_source(scenario))
+    dataset = data.load(data_source(scenario))
     shards = partition(
         dataset.train_labels,
         scenario.num_devices,
@@ -224,15 +224,19 @@ def dimension_of(scenario: Scenario) -> int:
         from airfed.learning import models  # here: nothing else in planning needs torch
 
         return models.flatten(models.load_user_model(learning.model, folder=scenario.folder)).size
-    source = _data_source(scenario)
+    source = data_source(scenario)
     if isinstance(source, str):
         return scenario.dimension
     shape, classes = data.shape_of(source)
     return network.builtin(learning.model, input_shape=shape, classes=classes).dimension
 
 
-def _data_source(scenario: Scenario) -> str | Path:
-    """The data set's name, or the path to it; relative paths start at the scenario."""
+def data_source(scenario: Scenario) -> str | Path:
+    """Return the data set's name, or the path to it; relative paths start at the scenario.
+
+    Raises:
+        ScenarioError: it is no name of a data set, and there is no such file.
+    """
     name = scenario.learning.dataset
     if name in data.NAMES:
         return name
