@@ -67,7 +67,7 @@ def test_the_next_device_is_the_strongest_that_stays_out_and_would_cost() -> Non
     assert out.bound >= plan.bound.total
     assert out.alignment == pytest.approx(seen.space.alignment[plan.num_scheduled], rel=1e-9)
     assert view.waiting(seen).startswith("Total power stops the next one")
-    everyone = view.look(design("template").world())
+    everyone = view.look(design("template").change("link.noise_std", 0.1).world())
     assert everyone.next_device is None
     assert view.waiting(everyone) == "Every device that can be heard transmits."
 

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from airfed import convergence, planning
-from airfed.planning import Plan, limits
+from airfed import planning
+from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
+from airfed.planning.prices import NextDevice, next_device
 from airfed.scenario import Scenario
 from airfed.showing.plans import Curve, bound_curve
 from airfed.showing.words import LIMITS, decision_sentence
-
-
-@dataclass(frozen=True, kw_only=True)
-class NextDevice:
-    """The strongest device that stays out, and what keeps it out.
-
-    Args:
-        device: its index.
-        gain: |h|.
-        limit: the limit that would hold θ if it joined.
-        alignment: that θ.
-        bound: the bound if it joined.
-    """
-
-    device: int
-    gain: float
-    limit: str
-    alignment: float
-    bound: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,7 +41,7 @@ def look(world: Scenario) -> View:
         plan=plan,
         space=space,
         curve=bound_curve(problem, plan.rounds),
-        next_device=_next_device(plan),
+        next_device=next_device(plan),
     )
 
 
@@ -86,32 +67,4 @@ def waiting(view: View) -> str:
     return (
         f"{LIMITS[out.limit].capitalize()} stops the next one: with device {out.device} (|h| = {out.gain:.3g}) "
         f"θ falls from {plan.alignment:.3g} to {out.alignment:.3g} and {effect}."
-    )
-
-
-def _next_device(plan: Plan) -> NextDevice | None:
-    problem = plan.problem
-    gain = problem.fleet.gain.copy()
-    gain[plan.scheduled] = 0.0
-    device = int(np.argmax(gain))
-    if gain[device] == 0.0:
-        return None
-    joined = np.sort(np.append(plan.scheduled, device))
-    values = limits.alignment_limits(problem, joined, plan.rounds)
-    limit = min(values, key=values.__getitem__)
-    alignment = values[limit]
-    bound = convergence.convex_gap(
-        problem.learning,
-        num_scheduled=joined.size,
-        num_devices=problem.fleet.num_devices,
-        alignment=alignment,
-        noise_std=problem.link.noise_std,
-        rounds=plan.rounds,
-    ).total
-    return NextDevice(
-        device=device,
-        gain=float(gain[device]),
-        limit=limit,
-        alignment=alignment,
-        bound=bound if math.isfinite(bound) else math.inf,
     )

@@ -261,3 +261,18 @@ def _labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
             f"Expected labels in {name} from 0 to {_MAXIMUM_CLASSES - 1}; got {lowest if lowest < 0 else highest}."
         )
     return np.array(labels, np.int64)
+
+
+def shape_of(path: Path) -> tuple[tuple[int, int, int], int]:
+    """Return (channels, height, width) of the images in a folder of IDX files or an .npz file, and the classes.
+
+    Raises:
+        DataError: the training part is missing or damaged.
+    """
+    parts = ("train_images", "train_labels")
+    if path.is_dir():
+        arrays = {key: parse_idx(read_idx_bytes(_idx_path(path, IDX_FILES[key]))) for key in parts}
+    else:
+        arrays = read_npz(path, {key: _NPZ_NAMES[key] for key in parts})
+    _, channels, height, width = _images(str(path), arrays["train_images"][:1]).shape
+    return (channels, height, width), int(_labels(str(path), arrays["train_labels"]).max()) + 1
