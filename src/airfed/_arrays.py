@@ -133,7 +133,7 @@ def _stream(source: Path | bytes) -> AbstractContextManager[IO[bytes]]:
 
 
 def _name(source: Path | bytes) -> str:
-    return "the array" if isinstance(source, bytes) else str(source)
+    return "the data" if isinstance(source, bytes) else str(source)
 
 
 def _length(stream: IO[bytes]) -> int:
@@ -219,6 +219,6 @@ def _read_header(stream: IO[bytes], total: int, where: str) -> tuple[tuple[int, 
         raise DataError(f"Expected {where} to be a NumPy array; its header is damaged.")
     try:
         shape, fortran_order, dtype = reader(io.BytesIO(field + raw))
-    except _BAD_HEADER as error:
-        raise DataError(f"Expected {where} to be a NumPy array; {shown(str(error).rstrip('.'))}.") from None
+    except _BAD_HEADER:
+        raise DataError(f"Expected {where} to be a NumPy array; its header is damaged.") from None
     return shape, fortran_order, dtype, begin

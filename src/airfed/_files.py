@@ -18,9 +18,10 @@ from typing import IO, Any, Final
 MOST_EXPANSION: Final = 100  # of a compressed array above `UNASKED`; images shrink to a fifth, sparse tables to a 50th
 DEFLATE_EXPANSION: Final = 1032  # DEFLATE cannot do more, so a larger claim is a lie
 UNASKED: Final = 2**26  # bytes that any file may take
-MOST_TOML: Final = 2**25  # bytes; the list of a million gains takes 20 MB
+MOST_TEXT: Final = 2**25  # bytes of a file; the list of a million gains takes 20 MB
 
 _STEP: Final = 2**20
+_CONTAINER: Final = Path("/sys/fs/cgroup")
 _FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
@@ -30,8 +31,8 @@ _KINDS: Final = (
     (stat.S_ISSOCK, "a socket"),
 )
 _PART: Final = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_MOST_PARTS: Final = 32  # of a dotted key; tomllib's time grows with their square
-_LONG_KEY: Final = re.compile(rf"(?:\.[ \t]*+{_PART}[ \t]*+){{{{{_MOST_PARTS}}}}}")
+_MOST_PARTS: Final = 16  # of a dotted key; tomllib's time grows with their square
+_LONG_KEY: Final = re.compile(rf"(?:\.[ \t]*+{_PART}[ \t]*+){{{_MOST_PARTS}}}")
 
 
 class DataError(ValueError):
@@ -39,25 +40,21 @@ class DataError(ValueError):
 
 
 @contextmanager
-def opened(path: Path, what: str, *, most_bytes: int | None = None, hint: str = "") -> Iterator[IO[bytes]]:
+def opened(path: Path, what: str, *, hint: str = "") -> Iterator[IO[bytes]]:
     """Open a regular file for reading.
 
     Args:
         path: the file.
         what: what it should be, as in "a scenario".
-        most_bytes: a longer file is refused.
         hint: said in addition where there is no such file.
 
     Raises:
-        DataError: it is missing, no regular file, too long, or cannot be read (now or inside the block).
+        DataError: it is missing, no regular file, or cannot be read (now or inside the block).
     """
     try:
         _check_regular(os.stat(path), path, what)  # before opening: some devices act on being opened
         with os.fdopen(os.open(path, _FLAGS), "rb") as stream:
-            status = os.fstat(stream.fileno())
-            _check_regular(status, path, what)
-            if most_bytes is not None and status.st_size > most_bytes:
-                raise _too_long(path, what, most_bytes)
+            _check_regular(os.fstat(stream.fileno()), path, what)
             yield stream
     except FileNotFoundError:
         raise DataError(f"Expected {what} at {path}; there is no such file{hint}.") from None
@@ -78,16 +75,21 @@ def read_exactly(stream: IO[bytes], size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_text(path: Path, what: str, *, most_bytes: int, hint: str = "") -> str:
-    """Return the text of a file in UTF-8, a byte order mark removed and every line end turned into a newline.
+def read_text(path: Path, what: str, *, hint: str = "") -> str:
+    """Return the text of a file in UTF-8, at most `MOST_TEXT` bytes of it.
+
+    A byte order mark is removed, and every kind of line end is turned into a newline.
 
     Raises:
         DataError: see `opened`; or it is no text in UTF-8.
     """
-    with opened(path, what, most_bytes=most_bytes, hint=hint) as stream:
-        raw = read_exactly(stream, most_bytes + 1)
-    if len(raw) > most_bytes:  # it grew, or is one of those whose length the system does not know
-        raise _too_long(path, what, most_bytes)
+    with opened(path, what, hint=hint) as stream:
+        raw = read_exactly(stream, MOST_TEXT + 1)
+    if len(raw) > MOST_TEXT:
+        raise DataError(
+            f"Expected {what} at {path} of at most {MOST_TEXT // 2**20} MiB; it is longer "
+            "(long lists belong in a .npy file)."
+        )
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -104,7 +106,7 @@ def read_toml(path: Path, what: str, *, hint: str = "") -> dict[str, Any]:
         DataError: see `opened`; or it is no valid TOML.
     """
     try:
-        return parse_toml(read_text(path, what, most_bytes=MOST_TOML, hint=hint))
+        return parse_toml(read_text(path, what, hint=hint))
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path}: not valid TOML: {error}.") from None
 
@@ -160,7 +162,7 @@ def free_memory() -> int:
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             free += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-        limit, used = (Path("/sys/fs/cgroup", name).read_text() for name in ("memory.max", "memory.current"))
+        limit, used = ((_CONTAINER / name).read_text() for name in ("memory.max", "memory.current"))
         free.append(max(0, int(limit) - int(used)))  # "max" is no number: no limit
     except (OSError, ValueError):  # another operating system tells elsewhere; what does not fit raises MemoryError
         pass
@@ -178,10 +180,3 @@ def _check_regular(status: os.stat_result, path: Path, what: str) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = next((name for test, name in _KINDS if test(status.st_mode)), "no regular file")
         raise DataError(f"Expected {what} at {path}, got {kind}.")
-
-
-def _too_long(path: Path, what: str, most_bytes: int) -> DataError:
-    return DataError(
-        f"Expected {what} at {path} of at most {most_bytes // 2**20} MiB; it is longer "
-        "(long lists belong in a .npy file)."
-    )

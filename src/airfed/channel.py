@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from airfed import _arrays, _files, _validate
 from airfed._files import DataError, shown
 
-_MOST_CSV: Final = 2**26  # bytes; three million gains of 17 digits
 _MOST_COLUMNS: Final = 16384  # of a spreadsheet
 
 
@@ -169,24 +169,20 @@ class FromFile:
             raise DataError(f"{self.path}: {error}") from None
 
     def _read_csv(self) -> NDArray[np.float64]:
-        text = _files.read_text(self.path, "a table of gains", most_bytes=_MOST_CSV)
-        lines = text.rstrip().split("\n")
+        lines = _files.read_text(self.path, "a table of gains").rstrip().split("\n")
         if lines == [""]:
             raise DataError(f"Expected at least one gain in {self.path}, got an empty file.")
         index, width, first = self._header(lines[0])
-        plain = width == 1 and '"' not in text
-        cells = lines[first:] if plain else [_cell(line, index, width) for line in lines[first:]]
-        if not cells:
+        if len(lines) == first:
             raise DataError(f"Expected at least one gain in {self.path}, got only a header.")
-        if "_" in text:  # NumPy reads 1_000 as a thousand; other programs do not
-            cells = ["" if "_" in cell else cell for cell in cells]
-        gains = _numbers(cells)
+        gains = np.full(len(lines) - first, np.nan)
+        with suppress(ValueError):  # the first cell that is no number stays NaN
+            for row in range(len(gains)):
+                gains[row] = _number(_cell(lines[row + first], index, width))
         good = np.isfinite(gains) & (gains >= 0)
         if not good.all():
-            bad = int(np.argmin(good))
-            raise DataError(
-                f"Expected a gain >= 0 in line {bad + first + 1} of {self.path}, got {shown(lines[bad + first])!r}."
-            )
+            bad = int(np.argmin(good)) + first
+            raise DataError(f"Expected a gain >= 0 in line {bad + 1} of {self.path}, got {shown(lines[bad])!r}.")
         return gains
 
     def _header(self, line: str) -> tuple[int, int, int]:
@@ -243,6 +239,8 @@ def _checked_count(gains: NDArray[np.float64], num_devices: int, source: str) ->
 
 
 def _cell(line: str, index: int, width: int) -> str:
+    if width == 1 and '"' not in line:
+        return line
     cells = _cells(line)
     return cells[index] if len(cells) == width else ""
 
@@ -255,18 +253,16 @@ def _cells(line: str) -> list[str]:
         return [line]
 
 
-def _numbers(cells: list[str]) -> NDArray[np.float64]:
-    """The cells as numbers, NaN where one is none; halving finds one bad cell among millions quickly."""
-    try:
-        return np.array(cells, dtype=np.float64)
-    except ValueError:
-        half = len(cells) // 2
-        return np.concatenate([_numbers(cells[:half]), _numbers(cells[half:])]) if half else np.array([np.nan])
+def _number(text: str) -> float:
+    """The number in a cell; Python reads 1_000 as a thousand, other programs do not."""
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
 
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        _number(text)
     except ValueError:
         return False
     return True

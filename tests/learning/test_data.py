@@ -193,9 +193,7 @@ def test_a_truthful_gzip_bomb_meets_a_limit(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="at most 9999 bytes, it claims 10016"):
         files.read_idx_bytes(path, most_bytes=9999)
     monkeypatch.setattr(_files, "UNASKED", 1000)
-    with pytest.raises(
-        DataError, match=r"at most 100 times .* it claims 10016; if that is true, store it uncompressed"
-    ):
+    with pytest.raises(DataError, match=r"at most 100 times .* it claims 10016; .* store it uncompressed"):
         files.read_idx_bytes(path)
     path.write_bytes(idx(np.zeros((100, 10, 10))))
     monkeypatch.setattr(_files, "free_memory", lambda: 20_000)

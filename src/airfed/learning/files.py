@@ -58,6 +58,8 @@ def _checked_idx(stream: IO[bytes], path: Path, *, stored: int, packed: bool, mo
     if len(tail) < 4 * head[3]:
         raise DataError(f"Expected {path} to have a header of {4 + 4 * head[3]} bytes; it is truncated.")
     shape = struct.unpack(f">{head[3]}I", tail)
+    if 0 in shape:
+        raise DataError(f"Expected {path} to hold at least one entry, its header says {'×'.join(map(str, shape))}.")
     size = math.prod(shape)
     whole = 4 + len(tail) + size
     if packed:
