@@ -143,7 +143,7 @@ def test_gains_of_the_users_own_file_are_taken_in(tmp_path: Path) -> None:
     design = from_scenario(scenario.parse(tables, folder=tmp_path))
     assert design.world().problem().fleet.gain.tolist() == [0.5, 1.5, 0.2]
     tables["channel"]["path"] = "none.npy"
-    with pytest.raises(ScenarioError, match="there is none"):
+    with pytest.raises(ScenarioError, match="there is no such file"):
         from_scenario(scenario.parse(tables, folder=tmp_path))
 
 

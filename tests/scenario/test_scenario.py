@@ -340,7 +340,7 @@ def test_a_bad_file_of_gains_is_a_scenario_error(tmp_path):
     with pytest.raises(ScenarioError, match="line 2"):
         world.problem()
     missing = scenario.parse(tables(channel={"model": "file", "path": "none.csv"}), folder=tmp_path)
-    with pytest.raises(ScenarioError, match="there is none"):
+    with pytest.raises(ScenarioError, match="there is no such file"):
         missing.problem()
 
 

@@ -32,14 +32,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from airfed import scenario
+from airfed import _files, scenario
 from airfed.running.records import FORMAT
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
@@ -108,15 +107,9 @@ def load(path: str | Path, *, quick: bool = False) -> Experiment:
     """
     file = Path(path)
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ScenarioError(f"Expected an experiment at {file}; there is no such file.") from None
-    except IsADirectoryError:
-        raise ScenarioError(f"Expected an experiment file at {file}, got a folder.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"Cannot read {file}: {error}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"{file}: not valid TOML: {error}.") from None
+        tables = _files.read_toml(file, "an experiment")
+    except _files.DataError as error:
+        raise ScenarioError(str(error)) from None
     try:
         return parse(tables, folder=file.parent, name=file.stem, quick=quick)
     except ScenarioError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
+import os
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, ValidationError
 
-from airfed import channel, network, seeds
+from airfed import _files, channel, network, seeds
 from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError, sentence
@@ -158,7 +158,7 @@ class Scenario(Section):
         if self.account_path is not None:
             changes["budget.account"] = str(self.account_path.resolve())
         data = self.folder / self.learning.dataset
-        if self.learning.dataset not in DATASET_SHAPES and data.exists():
+        if self.learning.dataset not in DATASET_SHAPES and os.path.exists(data):
             changes["learning.dataset"] = str(data.resolve())
         if (code := user_code(self.learning.model)) is not None:
             changes["learning.model"] = code.anchored(self.folder)
@@ -199,25 +199,13 @@ def load(path: str | Path) -> Scenario:
     """Return the scenario in a TOML file.
 
     Raises:
-        ScenarioError: there is no such file, it is not TOML, or a key or value in it is wrong.
+        ScenarioError: there is no such regular file, it is not TOML, or a key or value in it is wrong.
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ScenarioError(
-            f"Expected a scenario at {file}; there is no such file (airfed new {file} writes one)."
-        ) from None
-    except IsADirectoryError:
-        raise ScenarioError(f"Expected a scenario file at {file}, got a folder.") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"Expected a text in UTF-8 at {file}, got other data.") from None
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"Cannot read {file}: {getattr(error, 'strerror', error)}.") from None
-    try:
-        tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers of too many digits and brackets too deep
-        raise ScenarioError(f"{file}: not valid TOML: {error}.") from None
+        tables = _files.read_toml(file, "a scenario", hint=f" (airfed new {file} writes one)")
+    except _files.DataError as error:
+        raise ScenarioError(str(error)) from None
     try:
         return parse(tables, folder=file.parent)
     except ScenarioError as error:
