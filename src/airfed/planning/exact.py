@@ -125,7 +125,7 @@ def best_schedule(
     gain = np.asarray(gain, dtype=np.float64)
     power, equal = _peak_power(peak_power, gain)
     _require_gain(gain)
-    candidates, rounds = _usable_rounds(
+    candidates, rounds = usable_rounds(
         gain.size, cap=cap, round_budget=round_budget, offset=offset, scale=scale, noise_weight=noise_weight
     )
     with np.errstate(divide="ignore", over="ignore"):
@@ -227,7 +227,7 @@ def _require_gain(gain: Floats) -> None:
         raise InfeasibleError("No plan fits: every device has gain 0, so none can reach the receiver.")
 
 
-def _usable_rounds(
+def usable_rounds(
     num_devices: int,
     *,
     cap: Floats,
