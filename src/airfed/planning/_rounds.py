@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from airfed.planning._equal import Rounds
+from airfed.planning._equal import Floats, Integers, Rounds
 
 _MOST = 1000  # candidates that are solved before the search is called off; hard problems take about a hundred
 
@@ -48,19 +48,26 @@ def best_rounds(rounds: Rounds, solve: Callable[[int], tuple[float, Solution]]) 
                 f"Expected rounds to be fixed: of {rounds.cap.size} numbers of rounds, {open_.size} are still too close"
                 f" to call after {_MOST} have been solved."
             )
-        bound = rounds.offset[open_] + rounds.scale[open_] * least
+        bound = _objective(rounds, open_, least)
         place = int(np.argmin(bound))
         index = int(open_[place])
         value, solution = solve(index)
-        solved.append((float(rounds.offset[index] + rounds.scale[index] * value), index, solution))
-        ratio = rounds.cap[index] / rounds.cap[open_]
-        share = np.minimum(np.square(ratio), rounds.budget[index] / rounds.budget[open_])
+        solved.append((float(_objective(rounds, index, value)), index, solution))
+        with np.errstate(over="ignore"):
+            ratio = rounds.cap[index] / rounds.cap[open_]
+            share = np.minimum(np.square(ratio), rounds.budget[index] / rounds.budget[open_])
         share[place] = 1.0
-        np.maximum(least, np.where(share >= 1.0, value, min(value, _HUGE) * share), out=least)
-        kept = rounds.offset[open_] + rounds.scale[open_] * least < min(solved, key=_rank)[0]
+        np.maximum(least, np.where(share >= 1.0, value, min(value, _HUGE) * np.minimum(share, 1.0)), out=least)
+        kept = _objective(rounds, open_, least) < min(solved, key=_rank)[0]
         open_, least = open_[kept], least[kept]
     _, index, solution = min(solved, key=_rank)
     return index, solution
+
+
+def _objective(rounds: Rounds, index: Integers | int, value: Floats | float) -> Floats:
+    """W where Ψ is `value`."""
+    with np.errstate(over="ignore"):
+        return np.asarray(rounds.offset[index] + rounds.scale[index] * value)
 
 
 def _rank(solved: tuple[float, int, object]) -> tuple[float, int]:

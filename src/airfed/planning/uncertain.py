@@ -41,7 +41,8 @@ def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
     heard = fleet.gain > 0
     allowed = cap / limits.amplifications(problem)[heard]
     power = np.array(fleet.peak_power)
-    power[heard] = np.minimum(power[heard], np.square(allowed / fleet.gain[heard]))
+    with np.errstate(over="ignore"):
+        power[heard] = np.minimum(power[heard], np.square(allowed / fleet.gain[heard]))
     return power
 
 

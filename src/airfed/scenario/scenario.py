@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from airfed import channel, network, seeds
 from airfed.problem import Fleet, Link, Problem
@@ -38,7 +38,7 @@ class Scenario(Section):
     """A checked scenario. `folder` is where relative paths in it start."""
 
     name: str = "scenario"
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0), AfterValidator(seeds.checked)] = 0
     fleet: FleetSection
     channel: Channel
     link: LinkSection
