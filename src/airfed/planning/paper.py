@@ -133,7 +133,8 @@ def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, curren
         + convergence.noise_error(learning.dimension, problem.link.noise_std, scheduled.size, theta)
     )
     remaining = convergence.remaining_gap(learning, rounds)
-    objective = remaining + convergence.round_scales(learning, rounds) * inner
+    with np.errstate(over="ignore"):
+        objective = remaining + convergence.round_scales(learning, rounds) * inner
     objective[~feasible] = np.inf
     best = int(np.argmin(objective))
     return int(rounds[best]), float(objective[best])
