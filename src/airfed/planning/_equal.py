@@ -26,7 +26,7 @@ Integers = NDArray[np.intp]
 _FIRST_BLOCKS = 64  # blocks per number of rounds at the coarsest level
 _SPLIT = 16  # pieces into which a surviving block is cut
 _MOST_PAIRS = 1 << 20  # (rounds, block) pairs held at once, a bound on memory when little can be dropped
-_WORK = 1 << 21  # (rounds, block) pairs looked at before the candidates are taken one by one instead
+_WORK = 1 << 20  # (rounds, block) pairs looked at before the candidates are taken one by one instead
 
 
 class Exhausted(Exception):
@@ -78,9 +78,13 @@ class Rounds:
         arrays = {name: getattr(self, name)[index] for name in ("cap", "budget", "offset", "scale")}
         return replace(self, **arrays)
 
-    def alone(self, index: int) -> Rounds:
-        """The candidate `index` by itself, with Ψ as its objective: W hides what Ψ still tells apart."""
-        return replace(self.take(np.array([index])), offset=np.zeros(1), scale=np.ones(1))
+    def alone(self, index: int, share: float = 1.0) -> Rounds:
+        """The candidate `index` by itself, at a share of the noise, with Ψ as its objective.
+
+        W would hide what Ψ still tells apart.
+        """
+        one = replace(self.take(np.array([index])), offset=np.zeros(1), scale=np.ones(1))
+        return replace(one, noise_weight=share * self.noise_weight)
 
 
 def prefix_alignment(rounds: Rounds, index: Integers, size: Integers, peak: Floats, load: Floats) -> Floats:
@@ -116,15 +120,15 @@ def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) 
             half = index.size // 2
             stack += [(width, index[half:], start[half:]), (width, index[:half], start[:half])]
             continue
-        work += index.size
-        if work > _WORK and rounds.cap.size > 1:
-            raise Exhausted
         end = np.minimum(start + (width - 1), most)
         value = rounds.objective(index, beside + end, prefix_alignment(rounds, index, end, peak, load))
         best = min(best, _first(value, index, end))
         if width > 1:
             bound = rounds.objective(index, beside + end, prefix_alignment(rounds, index, start, peak, load))
             kept = np.flatnonzero(bound <= best[0] + 1e-12 * abs(best[0]))
+            work += kept.size * _SPLIT
+            if work > _WORK and rounds.cap.size > 1:
+                raise Exhausted
             index, start = np.repeat(index[kept], _SPLIT), start[kept]
             width //= _SPLIT
             start = (start[:, None] + width * np.arange(_SPLIT)).ravel()

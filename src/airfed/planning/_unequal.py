@@ -36,7 +36,7 @@ _PASSES = 1 << 18  # devices looked at to make children
 _NARROW = 1 + 16 * SLACK  # an interval of θ that the bounds cannot resolve further
 _HEAVY = 1e290  # so that no sum of loads overflows
 _NODE = 1 << 10  # what a node costs beside its devices, for each candidate, in the same unit
-_EFFORT = 8  # passes over devices and candidates before bounds are given up; problems with few ties take 0.1 to 5
+_EFFORT = 4  # passes over devices and candidates before bounds are given up; problems with few ties take 0.1 to 5
 _FEW = 64  # distinct values of c that are worth one sorted order each
 
 
@@ -68,20 +68,20 @@ def best_subset(rounds: Rounds, load: Floats, peak: Floats) -> Found:
         if not alive.any():
             continue
         pairs = int(np.count_nonzero(alive)) * node.load.size
-        small = pairs <= _LEAF
-        if small or (node.high <= node.low * _NARROW and node is not root):  # the root has no bounds yet
-            best = min(best, _finish(rounds, node, node.index[alive]), key=Found.rank)
-            ceiling = min(ceiling, best.objective)
-            work -= pairs + _NODE
-        else:
-            ceiling, children = _split(rounds, node, node.index[alive], ceiling)
-            for child in children:
-                heapq.heappush(heap, (float(child.bound.min()), next(order), child))
-            work -= _NODE * int(np.count_nonzero(alive)) + sum(child.load.size for child in children)
+        done = pairs <= _LEAF or (node.high <= node.low * _NARROW and node is not root)  # the root has no bounds yet
+        work -= pairs if done else _NODE * int(np.count_nonzero(alive))
         if work < 0:
             if rounds.cap.size > 1:
                 raise Exhausted
             return _finish(rounds, root, root.index)
+        if done:
+            best = min(best, _finish(rounds, node, node.index[alive]), key=Found.rank)
+            ceiling = min(ceiling, best.objective)
+            continue
+        ceiling, children = _split(rounds, node, node.index[alive], ceiling)
+        for child in children:
+            work -= child.load.size
+            heapq.heappush(heap, (float(child.bound.min()), next(order), child))
     return best
 
 

@@ -35,7 +35,7 @@ from airfed.problem import InfeasibleError
 
 Binding = Literal["privacy", "peak_power", "total_power"]
 
-_TOGETHER = 1024  # numbers of rounds that are searched together: the memory grows with them
+_TOGETHER = 512  # numbers of rounds that are searched together: the memory grows with them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -202,8 +202,8 @@ def _search(rounds: Rounds, search: Callable[[Rounds], Found]) -> Found:
         except Exhausted:
             pass
 
-    def solve(index: int) -> tuple[float, Found]:
-        found = search(rounds.alone(index))
+    def solve(index: int, share: float) -> tuple[float, Found]:
+        found = search(rounds.alone(index, share))
         return found.objective, found
 
     index, found = best_rounds(rounds, solve)

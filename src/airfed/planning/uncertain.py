@@ -90,8 +90,8 @@ def _search_each(problem: Problem, rounds: NDArray[np.int64]) -> tuple[Choice, i
     """The limit per device changes with I: one search for each I that could still win."""
     kept, usable = usable_rounds(problem.fleet.num_devices, **_candidates(problem, rounds))
 
-    def solve(index: int) -> tuple[float, Choice | None]:
-        alone = usable.alone(index)
+    def solve(index: int, share: float) -> tuple[float, Choice | None]:
+        alone = usable.alone(index, share)
         arguments = {"cap": alone.cap, "round_budget": alone.budget, "offset": alone.offset, "scale": alone.scale}
         power = effective_peak_power(problem, int(rounds[kept[index]]))
         try:
