@@ -268,7 +268,7 @@ def test_mistakes_in_the_file(airfed, write, tmp_path):
         ("# rounds = 40", "rounds = 400\n#"): "rounds=400 <= total_steps=200",
         ("# rounds = 40", "size = 4\n#"): "no size with policy='optimal'",
         ("num_devices = 100", "num_devices = 1000000000000000"): "fits into memory",
-        ("total_steps = 200", "total_steps = 1000000000000000"): "fits into memory",
+        ("total_steps = 200", "total_steps = 1000000000000000"): "total_steps=1000000000000000 <= 1000000",
     }
     for change, named in bad.items():
         for command in ("plan", "compare"):

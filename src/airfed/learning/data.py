@@ -284,6 +284,6 @@ def shape_of(path: Path) -> tuple[tuple[int, int, int], int]:
     if path.is_dir():
         arrays = {key: parse_idx(read_idx_bytes(_idx_path(path, IDX_FILES[key]))) for key in parts}
     else:
-        arrays = read_npz(path, {key: _NPZ_NAMES[key] for key in parts})
+        arrays = _arrays.load_npz(path, {key: _NPZ_NAMES[key] for key in parts})
     _, channels, height, width = _images(str(path), arrays["train_images"][:1]).shape
     return (channels, height, width), int(_labels(str(path), arrays["train_labels"]).max()) + 1
