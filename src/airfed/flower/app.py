@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
@@ -18,14 +18,19 @@ from airfed.flower.mod import device_index, over_the_air_mod
 from airfed.flower.strategy import OverTheAirFedAvg
 from airfed.learning.task import Task, build_task
 from airfed.privacy.ledger import BudgetExhausted
+from airfed.problem import Problem
 from airfed.running.execution import Recorder, open_run
 from airfed.running.loop import Diverged, Round
 
 _LOG = logging.getLogger("flwr")
+_ROUNDING: Final = 1e-9
 
 
 def client_app(scenario: str | Path) -> ClientApp:
     """Return the ClientApp of a scenario file: trains the node's device as `airfed run` would.
+
+    An order that does not fit the scenario (more than the device's peak power, more steps than there are in all,
+    another model) is refused, whoever gave it.
 
     Args:
         scenario: the file; it is read when the first message comes.
@@ -34,11 +39,20 @@ def client_app(scenario: str | Path) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        task, order = _task(Path(scenario)), messages.Order.of(message)
-        arrays = message.content.array_records[messages.ARRAYS]
-        start = messages.flatten(arrays).astype(np.float32)
-        devices = np.array([device_index(context)])
-        ((_, updates),) = task.engine.updates(start, devices, steps=order.local_steps, round_index=order.round_index)
+        task, problem = _world(Path(scenario))
+        order = messages.Order.of(message)
+        (arrays,) = message.content.array_records.values()  # of both the mod has made sure
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, and is not transmitted
+            start = messages.flatten(arrays).astype(np.float32)
+        try:
+            device = device_index(context)
+            _check(problem, device, order, start.size)
+        except ValueError as error:
+            _LOG.error("%s", messages.quote(error))
+            return messages.refusal(message, error)
+        ((_, updates),) = task.engine.updates(
+            start, np.array([device]), steps=order.local_steps, round_index=order.round_index
+        )
         # Flower's custom is to reply with the trained model; float64, so that the mod gets the update back unrounded.
         trained = start - order.learning_rate * updates[0].astype(np.float64)
         return Message(RecordDict({messages.ARRAYS: ArrayRecord({"model": Array(trained)})}), reply_to=message)
@@ -113,5 +127,20 @@ def _tell(record: dict[str, Any]) -> None:
 
 
 @cache
-def _task(scenario: Path) -> Task:
-    return build_task(scenarios.load(scenario))
+def _world(scenario: Path) -> tuple[Task, Problem]:
+    loaded = scenarios.load(scenario)
+    task = build_task(loaded)
+    return task, loaded.problem(dimension=task.dimension)
+
+
+def _check(problem: Problem, device: int, order: messages.Order, size: int) -> None:
+    """Raise where an order, or the node's own index, cannot be of a plan for this problem."""
+    if not 0 <= device < problem.fleet.num_devices:
+        raise ValueError(f"Expected a device index from 0 to {problem.fleet.num_devices - 1}, got {device}.")
+    if size != problem.learning.dimension:
+        raise ValueError(f"Expected a model of {problem.learning.dimension} numbers, got {size}.")
+    if order.local_steps > problem.learning.total_steps:
+        raise ValueError(f"Expected local_steps={order.local_steps} <= {problem.learning.total_steps}, all there are.")
+    peak = float(problem.fleet.peak_power[device])
+    if order.amplitude**2 > peak * (1.0 + _ROUNDING):
+        raise ValueError(f"Expected a power of at most {peak:g} W, this device's peak; got {order.amplitude**2:g} W.")

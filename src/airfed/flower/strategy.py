@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from airfed.air import CLIP_MARGIN, Air, Reception
 from airfed.flower import messages
 from airfed.flower.books import Books, LedgerBooks
+from airfed.flower.post import Clock, Post
 from airfed.flower.roster import Roster
 from airfed.planning import Plan
 from airfed.running.loop import federated_averaging
@@ -25,23 +27,28 @@ Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")
 
 
+class NobodyThere(RuntimeError):
+    """No scheduled device is there, so that a round cannot begin."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Sent:
     """The round that is under way: what was sent, and to whom."""
 
     index: int
     arrays: ArrayRecord
-    devices: dict[int, int]  # by node id
+    outgoing: dict[int, Message]  # by device
 
 
 class OverTheAirFedAvg(Strategy):
     """Federated averaging over the air, as a plan has it.
 
     The plan decides who is sampled, how strongly each device transmits, and how many rounds and local steps there are.
-    In each round everyone who is scheduled is charged before anything is sent. What comes back is clipped again,
-    superposed, and received with noise that is drawn once, here. A device that fails, or is late, counts as zero; the
-    divisor stays |K|. No metrics of devices are collected and nothing is evaluated on them: neither would be covered by
-    ε. Evaluate on the server (`evaluate_fn` of `start`).
+    In each round everyone who is scheduled is charged before anything is sent; a round for which nobody is there is not
+    charged. What comes back is clipped again, superposed, and received with noise that is drawn once, here. A device
+    that fails, is late, or sends anything but a signal counts as zero; the divisor stays |K|. No metrics of devices are
+    collected and nothing is evaluated on them: neither would be covered by ε. Evaluate on the server (`evaluate_fn` of
+    `start`).
 
     Args:
         plan: whom to sample, and all else.
@@ -50,6 +57,7 @@ class OverTheAirFedAvg(Strategy):
         noise: draws the receiver's noise; fresh from the operating system by default.
         first_round: i to begin with, where an earlier training is gone on with.
         wait_for_devices: [s] for how long the first round waits for scheduled devices that are not there yet.
+        clock: tells the time; the module `time` but in tests.
 
     Implements [Yan23, Algorithm 2], second half.
     """
@@ -63,6 +71,7 @@ class OverTheAirFedAvg(Strategy):
         noise: NoiseSource | None = None,
         first_round: int = 0,
         wait_for_devices: float = 120.0,
+        clock: Clock = time,
     ) -> None:
         self.plan = plan
         self.air = Air.from_plan(plan) if air is None else air
@@ -71,7 +80,8 @@ class OverTheAirFedAvg(Strategy):
             books = LedgerBooks(Path(books), plan, privacy=self.noise.privacy)
         self.books: Books = books
         self.first_round = first_round
-        self.roster = Roster(num_devices=plan.problem.fleet.num_devices)
+        self.roster = Roster(num_devices=plan.problem.fleet.num_devices, clock=clock)
+        self._clock = clock
         self._wait = wait_for_devices
         self._timeout: float | None = None
         self._sent: _Sent | None = None
@@ -99,6 +109,7 @@ class OverTheAirFedAvg(Strategy):
         Raises:
             ValueError: the model is not of the plan's dimension, or there are fewer rounds left.
             BudgetExhausted: a round does not fit the budget; it was not sent.
+            NobodyThere: no scheduled device is there; the round was neither charged nor sent.
             Diverged: nobody sent a usable update, or the model is no longer finite.
         """
         left = self.plan.rounds - self.first_round
@@ -106,29 +117,38 @@ class OverTheAirFedAvg(Strategy):
         if not 1 <= rounds <= left:
             raise ValueError(f"Expected num_rounds={rounds} from 1 to {left}, the rounds that the plan has left.")
         self._timeout = timeout
-        return super().start(grid, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        careful = Post(grid, self._clock)
+        return super().start(careful, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Find the scheduled devices, charge the round, and return the messages that let them train."""
+        """Find the scheduled devices, charge the round, and return the messages that let them train.
+
+        All that can fail comes before the charge: a round that was charged is sent.
+        """
         plan, learning = self.plan, self.plan.problem.learning
         index = self.first_round + server_round - 1
         if not index < plan.rounds:
             raise ValueError(f"Expected a round before {plan.rounds}, the plan's last; got {index}.")
-        size = messages.flatten(arrays).size
-        if size != learning.dimension:
-            raise ValueError(f"Expected a model of the plan's dimension {learning.dimension}, got {size} numbers.")
+        model = messages.flatten(arrays)
+        if model.size != learning.dimension:
+            raise ValueError(f"Expected a model of the plan's dimension {learning.dimension}, got {model.size} numbers.")
+        if not np.isfinite(model).all():
+            raise ValueError("Expected a model of finite numbers, got one with a NaN or an Inf.")
         nodes = self.roster.find(grid, plan.scheduled.tolist(), wait=self._wait)
         self._wait = 0.0
+        if not nodes:
+            raise NobodyThere(
+                f"Round {index}: none of the {plan.num_scheduled} scheduled devices is there, and nothing was charged. "
+                'Start their nodes, each with its index (--node-config "partition-id=0"), and go on.'
+            )
         absent = sorted(set(plan.scheduled.tolist()) - nodes.keys())
         if absent:
             _LOG.warning("round %d: devices %s are not there; they count as zero", index, absent)
-        self.books.charge(index)  # everyone who is scheduled, before anything is sent
-        self._sent = _Sent(index=index, arrays=arrays, devices={node: device for device, node in nodes.items()})
         amplitude = dict(zip(plan.scheduled.tolist(), self.air.transmit_amplitude.tolist(), strict=True))
-        return [
-            messages.training(
+        outgoing = {
+            device: messages.training(
                 node,
                 arrays,
                 config,
@@ -140,9 +160,13 @@ class OverTheAirFedAvg(Strategy):
                     amplitude=amplitude[device],
                 ),
                 ttl=self._timeout,
+                group_id=str(index),
             )
             for device, node in nodes.items()
-        ]
+        }
+        self._sent = _Sent(index=index, arrays=arrays, outgoing=outgoing)
+        self.books.charge(index)  # everyone who is scheduled, before anything is sent, and after all that can fail
+        return list(outgoing.values())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -167,19 +191,26 @@ class OverTheAirFedAvg(Strategy):
         return messages.unflatten(done.parameters, sent.arrays), None
 
     def _uploads(self, sent: _Sent, replies: Iterable[Message]) -> Iterator[tuple[NDArray[np.intp], Updates]]:
-        waiting = dict(sent.devices)
+        waiting = {messages.address(message): device for device, message in sent.outgoing.items()}
+        useless, strays = set(sent.outgoing), 0
         for reply in replies:
-            device = waiting.pop(reply.metadata.src_node_id, None)
+            sender = messages.sender(reply)
+            device = None if sender is None else waiting.pop(sender, None)
             if device is None:
-                continue  # of no scheduled device, or its second; an error of the grid itself comes from no node
+                strays += 1
+                continue
             try:
                 update = messages.received_update(reply, self.air, device, self.plan.problem.learning.dimension)
             except ValueError as error:
-                _LOG.warning("round %d: device %d counts as zero: %s", sent.index, device, error)
+                _LOG.warning("round %d: device %d counts as zero: %s", sent.index, device, messages.quote(error))
                 continue
+            useless.remove(device)
             yield np.array([device]), update
+        if strays:
+            _LOG.warning("round %d: %d replies were not to this round's messages, or not the first", sent.index, strays)
         if waiting:
             _LOG.warning("round %d: devices %s did not answer in time", sent.index, sorted(waiting.values()))
+        self.roster.doubt(sent.outgoing[device].metadata.dst_node_id for device in useless)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
