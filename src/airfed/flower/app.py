@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
 
 from airfed import scenario as scenarios
 from airfed.flower import messages
@@ -42,11 +43,11 @@ def client_app(scenario: str | Path) -> ClientApp:
         task, problem = _world(Path(scenario))
         order = messages.Order.of(message)
         (arrays,) = message.content.array_records.values()  # of both the mod has made sure
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, and is not transmitted
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, and is refused
             start = messages.flatten(arrays).astype(np.float32)
         try:
             device = device_index(context)
-            _check(problem, device, order, start.size)
+            _check(problem, device, order, start)
         except ValueError as error:
             _LOG.error("%s", messages.quote(error))
             return messages.refusal(message, error)
@@ -133,12 +134,14 @@ def _world(scenario: Path) -> tuple[Task, Problem]:
     return task, loaded.problem(dimension=task.dimension)
 
 
-def _check(problem: Problem, device: int, order: messages.Order, size: int) -> None:
-    """Raise where an order, or the node's own index, cannot be of a plan for this problem."""
+def _check(problem: Problem, device: int, order: messages.Order, start: NDArray[np.float32]) -> None:
+    """Raise where an order, a model, or the node's own index, cannot be of a plan for this problem."""
     if not 0 <= device < problem.fleet.num_devices:
         raise ValueError(f"Expected a device index from 0 to {problem.fleet.num_devices - 1}, got {device}.")
-    if size != problem.learning.dimension:
-        raise ValueError(f"Expected a model of {problem.learning.dimension} numbers, got {size}.")
+    if start.size != problem.learning.dimension:
+        raise ValueError(f"Expected a model of {problem.learning.dimension} numbers, got {start.size}.")
+    if not np.isfinite(start).all():
+        raise ValueError("Expected a model that float32 can hold.")
     if order.local_steps > problem.learning.total_steps:
         raise ValueError(f"Expected local_steps={order.local_steps} <= {problem.learning.total_steps}, all there are.")
     peak = float(problem.fleet.peak_power[device])

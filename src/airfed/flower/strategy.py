@@ -131,9 +131,9 @@ class OverTheAirFedAvg(Strategy):
         index = self.first_round + server_round - 1
         if not index < plan.rounds:
             raise ValueError(f"Expected a round before {plan.rounds}, the plan's last; got {index}.")
-        model = messages.flatten(arrays)
-        if model.size != learning.dimension:
-            raise ValueError(f"Expected a model of the plan's dimension {learning.dimension}, got {model.size} numbers.")
+        model, dimension = messages.flatten(arrays), learning.dimension
+        if model.size != dimension:
+            raise ValueError(f"Expected a model of the plan's dimension {dimension}, got {model.size} numbers.")
         if not np.isfinite(model).all():
             raise ValueError("Expected a model of finite numbers, got one with a NaN or an Inf.")
         nodes = self.roster.find(grid, plan.scheduled.tolist(), wait=self._wait)
