@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -25,6 +26,7 @@ from airfed.running.noise import NoiseSource, SecureNoise
 
 Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")
+_GRACE: Final = 60.0  # s by which a message outlives its round: who is late is then told from what was lost
 
 
 class NobodyThere(RuntimeError):
@@ -83,7 +85,7 @@ class OverTheAirFedAvg(Strategy):
         self.roster = Roster(num_devices=plan.problem.fleet.num_devices, clock=clock)
         self._clock = clock
         self._wait = wait_for_devices
-        self._timeout: float | None = None
+        self._ttl: float | None = None
         self._sent: _Sent | None = None
 
     def start(
@@ -116,7 +118,7 @@ class OverTheAirFedAvg(Strategy):
         rounds = left if num_rounds is None else num_rounds
         if not 1 <= rounds <= left:
             raise ValueError(f"Expected num_rounds={rounds} from 1 to {left}, the rounds that the plan has left.")
-        self._timeout = timeout
+        self._ttl = timeout + _GRACE
         careful = Post(grid, self._clock)
         return super().start(careful, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
@@ -159,7 +161,7 @@ class OverTheAirFedAvg(Strategy):
                     clip_norm=learning.clip_norm,
                     amplitude=amplitude[device],
                 ),
-                ttl=self._timeout,
+                ttl=self._ttl,
                 group_id=str(index),
             )
             for device, node in nodes.items()
