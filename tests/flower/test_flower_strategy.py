@@ -93,6 +93,20 @@ def test_what_fails_before_a_round_is_sent_is_not_charged(
     assert Ledger.load(tmp_path / "ledger.jsonl").charges == []
 
 
+def test_a_device_that_comes_back_under_another_id_is_heard_in_the_next_round(
+    start, own_training, own_app, make_grid, tmp_path
+):
+    grid = make_grid(own_app, range(5))
+
+    def restart(message, reply):
+        grid.nodes[900] = (own_app, {"partition-id": 2})  # while Flower still believes in the old one
+
+    grid.faults[NODE + 2, 1] = restart
+    trained = start(grid, tmp_path / "ledger.jsonl")
+    np.testing.assert_allclose(trained, own_training(missing={(2, 1)}), rtol=1e-5, atol=1e-6)
+    assert [message.metadata.dst_node_id for message in grid.sent[-1]] == [NODE, 900, NODE + 3, NODE + 4]
+
+
 def test_nothing_is_sent_that_was_not_charged(start, own_app, make_grid):
     grid = make_grid(own_app, range(5))
 
@@ -158,6 +172,24 @@ class TestReadyApp:
         )
         app: ServerApp = flower.server_app(scenario_file)
         app(grid, context)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"resume": "false"}, {"round-timeout": "long"}, {"round-timeout": float("nan")}, {"wait-for-devices": -1.0}],
+        ids=str,
+    )
+    def test_a_wrong_setting_is_named_before_anything_is_written(self, scenario_file, make_grid, tmp_path, wrong):
+        with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))}=.* in the run configuration"):
+            self.run(scenario_file, make_grid(flower.client_app(scenario_file), range(5)), tmp_path / "run", **wrong)
+        assert not (tmp_path / "run").exists()
+
+    def test_nobody_there_leaves_a_run_that_goes_on_later(self, scenario_file, make_grid, tmp_path):
+        client, out = flower.client_app(scenario_file), tmp_path / "run"
+        with pytest.raises(NobodyThere):
+            self.run(scenario_file, make_grid(client, []), out)
+        assert Ledger.load(out / "ledger.jsonl").charges == []
+        self.run(scenario_file, make_grid(client, range(5)), out, resume=True)
+        assert [charge.attempt for charge in Ledger.load(out / "ledger.jsonl").charges] == [0, 0, 0]
 
     def test_it_keeps_the_run_directory_of_airfed_run(self, scenario, scenario_file, make_grid, tmp_path):
         out, own = tmp_path / "flower", tmp_path / "own"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -76,19 +78,25 @@ def server_app(scenario: str | Path) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
-        out, resume = Path(str(config.get("out", "airfed-run"))), bool(config.get("resume", False))
+        out, resume = Path(str(config.get("out", "airfed-run"))), config.get("resume", False)
+        if not isinstance(resume, bool):
+            raise ValueError(f"Expected resume={resume!r} to be true or false in the run configuration.")
+        round_timeout = _seconds(config, "round-timeout", 600.0)
+        wait_for_devices = _seconds(config, "wait-for-devices", 120.0)
         with open_run(scenarios.load(scenario), out, resume=resume, remote="flower") as recorder:
             if recorder.state.round_index == recorder.setup.plan.rounds:
                 _LOG.info("nothing to do: all rounds of the run in %s are done", out)
                 return
-            _train(
-                grid,
-                recorder,
-                round_timeout=float(config.get("round-timeout", 600.0)),
-                wait_for_devices=float(config.get("wait-for-devices", 120.0)),
-            )
+            _train(grid, recorder, round_timeout=round_timeout, wait_for_devices=wait_for_devices)
 
     return app
+
+
+def _seconds(config: Mapping[str, object], key: str, default: float) -> float:
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
+        raise ValueError(f"Expected {key}={value!r} to be a number of seconds >= 0 in the run configuration.")
+    return float(value)
 
 
 def _train(grid: Grid, recorder: Recorder, *, round_timeout: float, wait_for_devices: float) -> None:
