@@ -250,25 +250,38 @@ class Without:
         return self.engine.updates(parameters, there, steps=steps, round_index=round_index)
 
 
-def deploy(app, scenario_file, indices: list[int]):
-    """Start a SuperLink, a SuperNode for each index and a training; return the training and the nodes."""
+def launch(app, scenario_file, *options: str) -> int:
+    """Start a SuperLink for the small scenario, with five free ports after its own, and return its port."""
     folder, processes = app
     shutil.copy(scenario_file, folder / "flower_app" / "scenario.toml")
-    port, home = free_ports(1 + len(indices)), folder / ".flwr"
+    port, home = free_ports(6), folder / ".flwr"
     home.mkdir()
     (home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
-    processes.start("flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port), log="superlink.txt")
+    command = ("flower-superlink", "--insecure", *options, "--host", "127.0.0.1", "--port", str(port))
+    processes.start(*command, log="superlink.txt")
+    assert wait_for(lambda: listens(port), time.monotonic() + PATIENCE)
+    return port
+
+
+def train(app, *options: str):
+    """Start the training; no round ends early on a slow machine."""
+    patience = f"round-timeout={PATIENCE} wait-for-devices={PATIENCE}"
+    command = ("flwr", "run", ".", "here", "--stream", "--run-config", patience, *options)
+    return app[1].start(*command, log="output.txt")
+
+
+def deploy(app, scenario_file, indices: list[int]):
+    """Start a SuperLink, a SuperNode for each index and a training; return the training and the nodes."""
+    port = launch(app, scenario_file)
     nodes = {
-        index: processes.start(
+        index: app[1].start(
             *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"),
             *("--port", str(port + 1 + place), "--node-config", f"partition-id={index}"),
             log=f"node-{index}.txt",
         )
         for place, index in enumerate(indices)
     }
-    assert wait_for(lambda: listens(port), time.monotonic() + PATIENCE)
-    patience = f"round-timeout={PATIENCE} wait-for-devices={PATIENCE}"  # no round may end early on a slow machine
-    return processes.start("flwr", "run", ".", "here", "--stream", "--run-config", patience, log="output.txt"), nodes
+    return train(app), nodes
 
 
 def assert_trained_without(missing: set[tuple[int, int]], app, scenario_file) -> None:
@@ -298,9 +311,14 @@ def test_a_supernode_that_dies_neither_stops_nor_falsifies_the_training(app, sce
     assert_trained_without({(2, 1), (2, 2)}, app, scenario_file)
 
 
-def test_lying_devices_and_a_silent_stranger_cost_only_themselves(app, scenario_file):
+@pytest.mark.parametrize("simulated", [True, False])
+def test_lying_devices_and_a_silent_stranger_cost_only_themselves(app, scenario_file, simulated):
     (app[0] / "flower_app" / "client_app.py").write_text(CLIENT.replace("LIES = {}", LIES))
-    training, _ = deploy(app, scenario_file, [*SCHEDULED, 9])
+    if simulated:
+        launch(app, scenario_file, "--simulation")
+        training = train(app, "--federation-config", "num-supernodes=5 client-resources-num-cpus=1")
+    else:
+        training, _ = deploy(app, scenario_file, [*SCHEDULED, 9])
     output = app[0] / "output.txt"
     assert training.wait(PATIENCE) == 0, output.read_text()[-5000:]
     assert_trained_without({(2, 0), (3, 0), (0, 1), (4, 1), (2, 2)}, app, scenario_file)
