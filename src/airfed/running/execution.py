@@ -58,7 +58,8 @@ class Outcome:
     """How a run ended.
 
     Args:
-        status: "finished", "stopped" (by a signal), "exhausted" (a budget was) or "diverged".
+        status: "finished", "stopped" (by a signal), "lost" (another process was), "exhausted" (a budget was) or
+            "diverged".
         message: why, where it did not finish.
         records: the rounds, as in `metrics.jsonl`.
     """
@@ -93,6 +94,7 @@ def execute(
 
     Raises:
         RunError: the directory is in the way, is busy, or belongs to another scenario or other data.
+        LostProcess: before the first round, or where this is not rank 0.
         ScenarioError, DataError, InfeasibleError: as in `prepare`.
     """
     group = Solo() if group is None else group
@@ -156,7 +158,7 @@ def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:
         first_round, parameters = _shared_start(group, 0, setup.task.initial_parameters)
         for _ in _rounds(setup, group, parameters, first_round, before_round=lambda index: None, stop=stop):
             pass
-    except (Stopped, Diverged, LostProcess):
+    except (Stopped, Diverged):
         return outcome
     finally:
         setup.task.engine.close()
@@ -263,12 +265,12 @@ class Recorder:
         except (Stopped, LostProcess) as reason:
             status, message = "stopped", f"Stopped before round {self.state.round_index}; --resume goes on from there."
             if isinstance(reason, LostProcess):
-                message = f"{reason} {message}"
+                status, message = "lost", f"{reason} {message}"
         except BudgetExhausted as error:
             status, message = "exhausted", str(error)
         except Diverged as error:
             status, message = "diverged", str(error)
-        self.conclude(finished=status != "stopped")
+        self.conclude(finished=status not in ("stopped", "lost"))
         return Outcome(status=status, message=message, setup=self.setup, records=self.directory.read_metrics())
 
     def settle(self, done: Round, on_round: Callable[[dict[str, Any]], None] = lambda record: None) -> None:

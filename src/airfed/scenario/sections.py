@@ -223,3 +223,4 @@ class RunSection(Section):
     evaluate_every: Count = 1
     checkpoint_every: Count = 1
     record: Literal["full", "private"] = "full"
+    patience: Positive = 60.0
