@@ -60,7 +60,7 @@ def run(
     display = _Display(console, world.name)
     started = time.monotonic()
     try:
-        with _signals() as caught, cluster.join(world.run.patience) as group, display:
+        with cluster.join(world.run.patience) as group, _signals() as caught, display:
             outcome = execute(
                 world,
                 out,

@@ -10,9 +10,11 @@ import ipaddress
 import os
 import socket
 import stat
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -22,6 +24,7 @@ from airfed.running.heartbeat import Heartbeat, Peer, own_address
 
 _GLANCE: Final = timedelta(seconds=1)  # how often a process that waits for the others looks whether they are heard
 _FOREVER: Final = timedelta(days=10_000)
+_GATHERING: Final = 300.0  # s, at least, for all processes to come: people start hosts one after the other
 _FAREWELL: Final = 5.0  # s, within which a process that closes its connections falls silent
 
 
@@ -46,7 +49,7 @@ class Exchange:
 
         self._torch: Any = torch
         self._dist: Any = dist
-        self._patience = patience
+        self._patience, self._gathering = patience, max(patience, _GATHERING)
         self.rank, self.size = number_in("RANK"), number_in("WORLD_SIZE")
         self._connections: set[int] = set()
         master, port = os.environ["MASTER_ADDR"], number_in("MASTER_PORT")
@@ -125,25 +128,27 @@ class Exchange:
     def _store(self, host: str, port: int) -> Any:
         """Return the store where the processes meet; under torchrun its agent keeps it, otherwise rank 0."""
         leads = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        limit = timedelta(seconds=self._patience)
+        if not leads and not _within(self._gathering, partial(_answers, host, port)):
+            raise LostProcess(
+                f"Nobody has answered at {host}:{port} (MASTER_ADDR, MASTER_PORT) for {self._gathering:g} s."
+            )
         try:
-            store = self._dist.TCPStore(host, port, is_master=leads, wait_for_workers=False, timeout=limit)
+            store = self._dist.TCPStore(host, port, is_master=leads, wait_for_workers=False)
         except RuntimeError as error:
-            if leads:
-                raise ValueError(f"Expected a free port at {host}; {port} (MASTER_PORT) is not.") from error
-            raise LostProcess(f"Nobody has answered at {host}:{port} for {self._patience:g} s.") from error
+            raise ValueError(f"Expected to meet the other processes at {host}:{port}: {_first_line(error)}") from error
         return self._dist.PrefixStore(f"airfed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
     def _meet(self, store: Any) -> list[Peer]:
         """Tell the others where this process is, and wait for them."""
-        peers, rank = [], self.rank
+        keys = [str(rank) for rank in range(self.size)]
         try:
-            store.set(str(rank), self._heartbeat.here.to_text())
-            for rank in range(self.size):
-                peers.append(Peer.from_text(rank, store.get(str(rank)).decode()))
+            store.set(str(self.rank), self._heartbeat.here.to_text())
+            if not _within(self._gathering, lambda: store.check(keys)):
+                missing = next(key for key in keys if not store.check([key]))
+                raise LostProcess(f"Rank {missing} of {self.size} has not come within {self._gathering:g} s.")
+            return [Peer.from_text(rank, store.get(key).decode()) for rank, key in enumerate(keys)]
         except RuntimeError as error:
-            raise LostProcess(f"Rank {rank} of {self.size} has not come within {self._patience:g} s.") from error
-        return peers
+            raise LostProcess(f"The processes could not meet: {_first_line(error)}") from error
 
     def _connect(self, store: Any, address: str) -> Any:
         """Connect to every other process, from the address at which this one is known."""
@@ -168,6 +173,29 @@ def number_in(variable: str, default: str = "") -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"Expected {variable} to be a number, as torchrun sets it; it is {text!r}.") from None
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Return whether the condition comes true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _answers(host: str, port: int) -> bool:
+    """Return whether somebody listens there; torch's own attempts would fill the screen."""
+    try:
+        socket.create_connection((host, port), timeout=5.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _sockets() -> set[int]:

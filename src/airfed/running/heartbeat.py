@@ -129,11 +129,21 @@ def ask(peers: Sequence[Peer], seconds: float) -> set[int]:
 
 
 def own_address(other: str, port: int) -> str:
-    """Return the address of this host from which it would reach another; nothing is sent."""
-    family, kind, _, _, target = socket.getaddrinfo(other, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(target)
-        address: str = probe.getsockname()[0]
+    """Return the address of this host from which it would reach another; nothing is sent.
+
+    Raises:
+        ValueError: there is no such host, or no way to it.
+    """
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(other, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
+            address: str = probe.getsockname()[0]
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(
+            f"Expected MASTER_ADDR to be a host that can be reached from here; {other}: {reason}."
+        ) from None
     return address
 
 
