@@ -137,7 +137,7 @@ def test_an_environment_that_makes_no_sense_is_one_sentence(environment, monkeyp
         pass
     with socket.create_server(("127.0.0.1", 0)) as taken:
         environment(0, taken.getsockname()[1])
-        with pytest.raises(ValueError, match="Expected to meet the other processes at 127.0.0.1:"), join():
+        with pytest.raises(ValueError, match="Expected to meet the other processes at "), join():
             pass
 
 
