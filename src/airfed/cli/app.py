@@ -1,6 +1,7 @@
 """The commands, and what becomes of their errors.
 
-Exit codes: 0 done, 2 the user's mistake, 3 no feasible plan, 4 the audit failed, 130/143 stopped by a signal.
+Exit codes: 0 done, 2 the user's mistake, 3 no feasible plan, 4 the audit failed, 5 another process of the run or its
+host was lost, 130/143 stopped by a signal.
 """
 
 from __future__ import annotations

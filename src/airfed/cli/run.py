@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from rich.progress import (
 
 from airfed.cli import output, tables
 from airfed.cli.plan import Json, Rounds, ScenarioFile, Seed, read, with_policy
+
+LOST = 5  # the exit code where another process of the run, or its host, was lost
 
 data = App(name="data", help="Get and verify data sets.")
 
@@ -55,16 +58,20 @@ def run(
     )
     display = _Display(console, world.name)
     started = time.monotonic()
-    with _signals() as caught, cluster.join() as group, display:
-        outcome = execute(
-            world,
-            out,
-            resume=resume,
-            on_start=display.start,
-            on_round=display.update,
-            stop=lambda: bool(caught),
-            group=group,
-        )
+    try:
+        with cluster.join(world.run.patience) as group, _signals() as caught, display:
+            outcome = execute(
+                world,
+                out,
+                resume=resume,
+                on_start=display.start,
+                on_round=display.update,
+                stop=lambda: bool(caught),
+                group=group,
+            )
+    except cluster.LostProcess as error:
+        print(f"airfed: {error}", file=sys.stderr)
+        return LOST
     if not leads:
         return 0
     seconds = time.monotonic() - started
@@ -75,6 +82,8 @@ def run(
         _print_summary(console, summary, seconds)
     if outcome.status == "stopped" and caught:
         return 128 + caught[0]
+    if outcome.status == "lost":
+        return LOST
     return 0 if outcome.status in ("finished", "exhausted") else 2
 
 

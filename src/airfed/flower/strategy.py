@@ -143,7 +143,7 @@ class OverTheAirFedAvg(Strategy):
         self._wait = 0.0
         if not nodes:
             raise NobodyThere(
-                f"Round {index + 1}: none of the {plan.num_scheduled} scheduled devices is there, and nothing was charged. "
+                f"Round {index + 1}: none of the {plan.num_scheduled} scheduled devices is there; nothing was charged. "
                 'Start their nodes, each with its index (--node-config "partition-id=0"), and go on.'
             )
         absent = sorted(set(plan.scheduled.tolist()) - nodes.keys())
