@@ -387,7 +387,7 @@ def test_new(airfed, tmp_path):
 def run(*arguments, code=None, **environment):
     command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "airfed", *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}, check=False
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, **environment}, check=False
     )
 
 
@@ -408,7 +408,7 @@ def test_help_and_version(airfed):
 
 def test_a_reader_that_has_seen_enough(write):
     command = f"{sys.executable} -m airfed plan {write()} --json | head -c 10"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
     assert done.stderr == ""
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -58,7 +57,7 @@ def command(processes, scenario, out, *extra):
 
 
 def run(processes, scenario, out, *extra):
-    return subprocess.run(command(processes, scenario, out, *extra), capture_output=True, text=True, timeout=240)
+    return subprocess.run(command(processes, scenario, out, *extra), capture_output=True, text=True, timeout=600)
 
 
 def content(out):
@@ -137,21 +136,24 @@ def test_one_two_and_four_processes_give_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_lost_process_ends_the_run_and_another_number_of_processes_goes_on(tmp_path):
-    scenario = write(tmp_path / "scenario.toml", rounds=600, steps=600)
+def test_a_lost_process_ends_the_run_and_another_number_of_processes_goes_on(tmp_path, gate, wait_until):
+    scenario = write(tmp_path / "scenario.toml", rounds=30, steps=30)
     out = tmp_path / "run"
+    held = gate(5)
     started = subprocess.Popen(
-        command(2, scenario, out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command(2, scenario, out),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=held.environment,
     )
     try:
         metrics = out / "metrics.jsonl"
-        deadline = time.monotonic() + 120
-        while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 5):
-            assert time.monotonic() < deadline
-            assert started.poll() is None, started.stdout.read()
-            time.sleep(0.02)
+        wait_until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") == 5, started)
         os.kill(_pid_of_rank(started.pid, 1), signal.SIGKILL)
-        text, _ = started.communicate(timeout=120)
+        held.open()
+        text, _ = started.communicate(timeout=300)
     finally:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
@@ -159,7 +161,7 @@ def test_a_lost_process_ends_the_run_and_another_number_of_processes_goes_on(tmp
     assert started.returncode != 0
     assert "Another process of this run has ended" in " ".join(text.split())
     assert any((out / "checkpoints").iterdir())
-    assert 5 <= Ledger.load(out / "ledger.jsonl", repair=True).rounds < 600
+    assert 5 <= Ledger.load(out / "ledger.jsonl", repair=True).rounds < 30
 
     resumed = run(3, scenario, out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
