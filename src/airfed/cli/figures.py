@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from airfed.cli.plan import Json
 from airfed.cli.run import _signals as signals
-from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, progress_display
+from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_effort, print_outcome, progress_display
 
 if TYPE_CHECKING:
     from airfed.experiments.results import Results
@@ -33,21 +34,28 @@ def figures(
 ) -> int:
     """Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it."""
     from airfed.experiments import figures as catalogue
-    from airfed.experiments import reproduction, sweep, verdicts
+    from airfed.experiments import reproduction, sweep, verdicts, workers
     from airfed.experiments.results import Results
 
-    console = Console(highlight=False, stderr=json)
+    console = Console(highlight=False, stderr=json, quiet=json)
+    at_a_time = job_count(jobs)
     chosen = list(dict.fromkeys(names)) or list(catalogue.PAPER)
     found = catalogue.studies(chosen, quick=quick)
     started = time.monotonic()
     trained = {title: study for title, study in found.items() if catalogue.trains(title)}
+    expanded = [point for study in trained.values() for point in study.points]
+    costs: Mapping[str, float] = {}
+    if expanded:
+        workers.check(backend, address)
+        costs = print_effort(console, expanded, out, at_a_time)
     with signals() as caught, progress_display(console, "figures") as show:
         records = sweep.run(
-            [point for study in trained.values() for point in study.points],
+            expanded,
             out,
-            jobs=job_count(jobs),
+            jobs=at_a_time,
             backend=backend,
             address=address,
+            costs=costs,
             on_progress=show,
             stop=lambda: bool(caught),
         )
