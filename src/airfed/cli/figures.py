@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,6 +77,7 @@ def figures(
     if check:
         tested = verdicts.check(results)
         summary["verdicts"] = [verdict.to_dict() for verdict in tested]
+        summary["comparisons"] = asdict(verdicts.count(tested))
         if docs is not None:
             written = reproduction.write(docs, results, figures=list(summary["figures"]), quick=quick, pictures=out)
             summary["docs"] = [str(file) for file in written]
@@ -121,6 +123,8 @@ def _width(cells: list[list[str]]) -> int:
 
 def print_verdicts(console: Console, tested: list[Verdict]) -> None:
     """Print each claim with its comparisons: effect, interval, pass or fail, and why."""
+    from airfed.experiments.verdicts import count
+
     claim = ""
     for verdict in tested:
         if verdict.claim != claim:
@@ -129,7 +133,6 @@ def print_verdicts(console: Console, tested: list[Verdict]) -> None:
         mark = "[green]pass[/green]" if verdict.passed else "[bold red]FAIL[/bold red]"
         effect = verdict.effect
         interval = f"{effect.mean:+.2f} [{effect.low:+.2f}, {effect.high:+.2f}] {verdict.unit}"
-        tail = "; ".join(part for part in (verdict.reason, verdict.remark) if part)
-        console.print(f"  {mark}  {verdict.comparison}: {interval}" + (f" ({tail})" if tail else ""), soft_wrap=True)
-    passed = sum(verdict.passed for verdict in tested)
-    console.print(f"\n{passed} of {len(tested)} comparisons pass; 95% intervals, Student t, paired by seed")
+        tail = f" ({verdict.notes})" if verdict.notes else ""
+        console.print(f"  {mark}  {verdict.comparison}: {interval}{tail}", soft_wrap=True)
+    console.print(f"\n{count(tested).sentence()}; 95% intervals, Student t, paired by seed", soft_wrap=True)

@@ -116,14 +116,19 @@ def _kind(world: Scenario) -> _Kind:
 
 
 def _probe(world: Scenario, *, threads: int | None) -> _Rate | None:
-    """Measure a step of a few devices; None where the scenario does not get that far."""
+    """Measure a step of a few devices; None where the scenario does not get that far.
+
+    A user's own model is not measured: what it may do (exhaust the memory, end the process) is for a worker to risk.
+    """
+    if ":" in world.learning.model:
+        return None
     try:
         task = build_task(world.override({"run.threads": threads}) if threads else world)
         try:
             return _measure(world, task)
         finally:
             task.engine.close()
-    except Exception:  # a user's model may raise anything; its run will say what, an estimate must not
+    except (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError, ImportError):  # its run will say why
         return None
 
 
