@@ -158,6 +158,21 @@ def test_compare_json(airfed, write):
         np.testing.assert_allclose(plan["power"], (plan["alignment"] / gain[plan["scheduled"]]) ** 2, rtol=1e-12)
 
 
+def test_compare_gives_everybody_the_same_total_too(airfed, write):
+    record = json.loads(airfed("compare", write(), "--json")[1])
+    equal = record["equal_total"]
+    assert equal["epsilon"] == pytest.approx(record["policies"]["full"]["epsilon_total"])
+    assert all(row["epsilon_total"] <= equal["epsilon"] for row in equal["policies"].values())
+    smaller = json.loads(airfed("compare", write(), "--total", "0.5", "--json")[1])["equal_total"]
+    assert max(row["epsilon_total"] for row in smaller["policies"].values()) == pytest.approx(0.5)
+    _, out, _ = airfed("compare", write(), "--total", "0.5")
+    assert "At most ε = 0.5 in total for each" in out
+    code, _, err = airfed("compare", write(), "--total", "-1")
+    assert (code, "> 0" in err) == (2, True)
+    total = write(('scope = "round"', 'scope = "total"'))
+    assert json.loads(airfed("compare", total, "--json")[1])["equal_total"] is None
+
+
 def test_compare_goes_on_where_a_policy_has_no_plan(airfed, tmp_path, write):
     world = write(
         ('model = "rayleigh" ', 'model = "fixed" '),
