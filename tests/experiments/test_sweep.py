@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from airfed.cli import main
-from airfed.experiments import points, records, sweep
+from airfed.experiments import effort, points, records, sweep, watching
 from airfed.running.directory import RunError
 
 SCENARIO = """
@@ -368,3 +368,123 @@ def _worker(parent):
         if ours and b"LokyProcess" in words:
             return int(process)
     raise AssertionError("no worker")
+
+
+HIDDEN = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hide())
+from airfed.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without(folder, hidden, *arguments):
+    """The command where some packages are not installed."""
+    command = [sys.executable, "-c", HIDDEN.format(hidden=hidden), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_without_pyarrow_the_tables_are_csv_and_one_line_says_so(folder):
+    done = without(folder, ("pyarrow",), "sweep", "experiment.toml", "--out", "out", "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Tables: CSV only; Parquet needs pyarrow")
+    assert {file.name for file in (folder / "out").glob("*.*") if file.is_file()} == {
+        "points.csv",
+        "rounds.csv",
+        ".lock",
+    }
+    done = without(folder, ("pyarrow",), "sweep", "experiment.toml", "--out", "out", "--jobs", "1", "--json")
+    assert json.loads(done.stdout)["tables"] == ["out/points.csv", "out/rounds.csv"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", [("sweep", "experiment.toml"), ("figures", "fig4", "--quick")])
+def test_without_joblib_nothing_starts(folder, command):
+    done = without(folder, ("joblib",), *command, "--out", "out")
+    assert done.returncode == 2
+    assert done.stderr == 'airfed: Sweeps need joblib: pip install "airfed[sweep]".\n'
+    assert done.stdout == ""
+    assert not (folder / "out").exists()
+
+
+def test_without_a_cluster_nothing_starts(folder):
+    done = without(folder, ("ray",), "sweep", "experiment.toml", "--out", "out", "--backend", "ray")
+    assert (done.returncode, done.stderr) == (2, 'airfed: Backend ray needs Ray: pip install "ray".\n')
+    assert not (folder / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(folder, capsys):
+    (folder / "out").write_text("a file")
+    assert main(["sweep", str(folder / "experiment.toml"), "--out", str(folder / "out"), "--json"]) == 2
+    assert "Cannot write to" in capsys.readouterr().err
+
+
+def test_a_symbolic_link_in_the_lock_s_place_is_not_followed(folder, expanded):
+    (folder / "precious").write_text("precious")
+    (folder / "out").mkdir()
+    (folder / "out" / ".lock").symlink_to(folder / "precious")
+    with pytest.raises(RunError, match="Cannot write to"):
+        sweep.run(expanded, folder / "out")
+    assert (folder / "precious").read_text() == "precious"
+
+
+def test_a_disk_that_is_full_costs_no_point_and_is_told(folder, expanded, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "write", full)
+        done = sweep.run(expanded, folder / "out")
+    assert [record.status for record in done] == ["failed", "failed"]
+    assert all("No space left on device" in record.message for record in done)
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "write_whole", full)
+        with pytest.raises(RunError, match=r"Cannot write the tables .*No space left"):
+            records.write_tables(folder / "out", done)
+    assert [record.status for record in sweep.run(expanded, folder / "out")] == ["finished", "finished"]
+
+
+def test_the_effort_is_told_before_and_what_is_done_is_not_counted(folder, expanded, capsys):
+    first = effort.expect(expanded, folder / "out", jobs=2)
+    assert (first.runs, first.done, set(first.costs)) == (2, 0, {point.key for point in expanded})
+    assert first.seconds is not None
+    assert first.seconds > 0
+    sweep.run(expanded[:1], folder / "out")
+    assert (
+        effort.expect(expanded, folder / "out", jobs=2).sentence().startswith("2 runs: 1 done already, 1 to do, about ")
+    )
+    arguments = ["sweep", str(folder / "experiment.toml"), "--out", str(folder / "out"), "--jobs", "1"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("2 runs: 1 done already, 1 to do")
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("2 runs, all done already.")
+    assert main([*arguments, "--json"]) == 0
+    shown = capsys.readouterr()
+    json.loads(shown.out)
+    assert shown.err == ""
+
+
+def test_more_work_is_expected_to_take_longer(folder):
+    (folder / "experiment.toml").write_text('base = "scenario.toml"\n[axes]\n"learning.total_steps" = [12, 1200000]\n')
+    short, long = points.expand(points.load(folder / "experiment.toml"))
+    costs = effort.expect([short, long], folder / "out", jobs=1).costs
+    assert costs[long.key] > costs[short.key]
+
+
+def test_the_time_left_follows_what_is_seen(folder, expanded, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+    costs = {point.key: 100.0 for point in expanded}
+    options = {"jobs": 2, "on_progress": lambda state: None, "stop": lambda: False}
+    watch = watching.Watch(folder, expanded, costs=costs, **options)
+    assert watch._left(0.0, 200.0) == pytest.approx(100.0)  # two at a time, as estimated
+    clock[0] = 60.0
+    assert watch._left(30.0, 200.0) > 150.0  # much slower than that
+    blind = watching.Watch(folder, expanded, costs={}, **options)
+    assert blind._left(0.0, 2.0) is None
+    clock[0] = 70.0
+    assert blind._left(1.0, 2.0) == pytest.approx(10.0)

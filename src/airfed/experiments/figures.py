@@ -35,7 +35,7 @@ class Study:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds at which every point ended: only those are compared.
+        """The seeds at which every point ended with figures to show: only those are compared.
 
         Raises:
             RunError: there is none; the sentence is that of a point that failed.
@@ -43,12 +43,17 @@ class Study:
         ended: dict[int, bool] = {}
         for record in self.records:
             seed = int(record.point.values.get("seed", self.experiment.base.seed))
-            ended[seed] = ended.get(seed, True) and record.ended
+            ended[seed] = ended.get(seed, True) and _measured(record)
         whole = tuple(sorted(seed for seed, good in ended.items() if good))
         if not whole:
-            bad = next(record for record in self.records if not record.ended)
-            raise RunError(f"No seed of {self.experiment.name} is complete: {bad.message}")
+            bad = next(record for record in self.records if not _measured(record))
+            raise RunError(f"No seed of {self.experiment.name} is complete: {bad.message or bad.status}")
         return whole
+
+
+def _measured(record: Record) -> bool:
+    """Whether a point ended, and not before anything could be measured (as one that diverges at once does)."""
+    return record.ended and any(record.final.get(name) is not None for name in ("accuracy", "loss"))
 
 
 Studies = Mapping[str, Study]
