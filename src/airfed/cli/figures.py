@@ -66,8 +66,12 @@ def figures(
     found |= catalogue.with_records(trained, records)
     summary: dict[str, Any] = {"out": str(out), "quick": quick, "figures": {}, "problems": []}
     for name in chosen:
+        definition = catalogue.FIGURES[name]
+        if definition.takes:
+            console.print(f"{name}: {definition.takes}")
         try:
-            rows, figure = catalogue.FIGURES[name].build(found)
+            with console.status(f"drawing {name}"):
+                rows, figure = definition.build(found)
         except ValueError as error:  # one figure's records must not keep the others from being drawn
             summary["problems"].append(f"{name}: {error}")
             continue

@@ -61,12 +61,13 @@ Studies = Mapping[str, Study]
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A figure: the experiments it needs, whether they are trained, and how it is made from them."""
+    """A figure: the experiments it needs, whether they are trained, how it is made from them, and what that takes."""
 
     name: str
     experiments: tuple[str, ...]
     build: Callable[[Studies], tuple[Rows, Figure]]
     trains: bool = True
+    takes: str = ""
 
 
 def definition_file(experiment: str) -> Path:
@@ -321,7 +322,13 @@ _ALL: Final = (
     Definition(name="limits", experiments=("limits",), build=_limits, trains=False),
     Definition(name="thousand", experiments=("thousand",), build=_thousand),
     Definition(name="range", experiments=("range",), build=_range),
-    Definition(name="bounds", experiments=("bounds",), build=_bounds, trains=False),
+    Definition(
+        name="bounds",
+        experiments=("bounds",),
+        build=_bounds,
+        trains=False,
+        takes="two calibrations and the trainings of both models, one after another: several minutes",
+    ),
 )
 FIGURES: Final = {definition.name: definition for definition in _ALL}
 PAPER: Final = ("fig2", "fig3", "fig4", "fig5", "fig6")

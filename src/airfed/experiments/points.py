@@ -219,8 +219,8 @@ def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None
         "scenario": world.model_dump(mode="json", exclude={"name", "run"}),
         "evaluate_every": world.run.evaluate_every,
         "gain": hashlib.sha256(problem.fleet.gain.tobytes()).hexdigest(),
-        "data": "" if world.learning.model == "quadratic" else digest(world.learning.dataset),
-        "model": _model_digest(world.learning.model),
+        "data": "" if world.learning.model == "quadratic" else digest(_dataset(world)),
+        "model": _model_digest(world.learning.model, world.folder),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
@@ -233,18 +233,25 @@ def dataset_digest(name: str) -> str:
     return data.load(name).sha256
 
 
-def _model_digest(name: str) -> str:
+def _dataset(world: Scenario) -> str:
+    """The data set's name, or its path, which is relative to the scenario's folder."""
+    name = world.learning.dataset
+    return name if name in scenario.DATASET_SHAPES else str(world.folder / name)
+
+
+def _model_digest(name: str, folder: Path) -> str:
     """SHA-256 of the file that makes a user's own model; built-in models are named by their name."""
     module, colon, _ = name.partition(":")
     if not colon:
         return ""
-    beside = Path(*module.split(".")).with_suffix(".py")
-    if not beside.is_file():
-        found = importlib.util.find_spec(module.split(".")[0])
-        if found is None or found.origin is None:
-            return ""  # training will say that it is missing
-        beside = Path(found.origin)
-    return hashlib.sha256(beside.read_bytes()).hexdigest()
+    for place in (Path(), folder):
+        beside = (place / Path(*module.split("."))).with_suffix(".py")
+        if beside.is_file():
+            return hashlib.sha256(beside.read_bytes()).hexdigest()
+    found = importlib.util.find_spec(module.split(".")[0])
+    if found is None or found.origin is None:
+        return ""  # training will say that it is missing
+    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
 
 
 def _point(
