@@ -36,6 +36,7 @@ DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
     name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
 }
 
+_MOST_BYTES = 64 << 20  # of a scenario: a million gains take 20 MB
 _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
 
 
@@ -203,7 +204,11 @@ def load(path: str | Path) -> Scenario:
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        with file.open("rb") as stream:
+            content = stream.read(_MOST_BYTES + 1)  # a device or a pipe may have no end
+        if len(content) > _MOST_BYTES:
+            raise ScenarioError(f"Expected a scenario of at most {_MOST_BYTES >> 20} MB at {file}; it is longer.")
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise ScenarioError(
             f"Expected a scenario at {file}; there is no such file (airfed new {file} writes one)."
@@ -212,12 +217,19 @@ def load(path: str | Path) -> Scenario:
         raise ScenarioError(f"Expected a scenario file at {file}, got a folder.") from None
     except UnicodeDecodeError:
         raise ScenarioError(f"Expected a text in UTF-8 at {file}, got other data.") from None
+    except ScenarioError:
+        raise
     except (OSError, ValueError) as error:
         raise ScenarioError(f"Cannot read {file}: {getattr(error, 'strerror', error)}.") from None
     try:
         tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers of too many digits and brackets too deep
-        raise ScenarioError(f"{file}: not valid TOML: {error}.") from None
+        reason = str(error)
+        if "digits" in reason:
+            reason = "a number in it has thousands of digits"
+        elif "Invalid value" in reason:
+            reason += ": a text needs quotes, and a number a digit on both sides of its point"
+        raise ScenarioError(f"{file}: not valid TOML: {reason}.") from None
     try:
         return parse(tables, folder=file.parent)
     except ScenarioError as error:
