@@ -162,7 +162,10 @@ def test_counts_name_the_key_and_the_range(key, value):
         ({"channel": {"model": "cell", "radius": "3"}}, "channel.radius='3': missing unit"),
         ({"channel": {"model": "cell", "radius": "3 W"}}, "channel.radius='3 W': unknown unit 'W'"),
         ({"link__noise_std": "0.1 V"}, "expected a bare number, an amplitude in √W per real dimension."),
-        ({"link__noise_std": "-90 dBm"}, "in √W per real dimension; complex noise of that power has 7.071e-07."),
+        (
+            {"link__noise_std": "-90 dBm"},
+            "in √W per real dimension; complex noise of that power P has √(P/2) = 7.071e-07.",
+        ),
         ({"link__noise_std": "0.1"}, "expected a bare number"),
         # lists
         ({"fleet__peak_power": [1.0, "x", 1.0, 1.0]}, "fleet.peak_power[1]='x'"),

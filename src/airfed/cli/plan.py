@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from airfed import planning, scenario
 from airfed.cli import output, tables
@@ -23,9 +24,25 @@ from airfed.scenario.errors import ScenarioError
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 Json = Annotated[bool, Parameter(help="Print one JSON object instead of text.", negative="")]
-Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.")]
+
+
+def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
+    """Return an argument as a whole number: no "3.5", which is no number of rounds, and nothing endless.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    text = tokens[0].value
+    if re.fullmatch(r"[-+]?[0-9]+", text) is None or len(text) > _MOST_DIGITS:
+        shown = repr(text) if len(text) <= _MOST_DIGITS else f"{len(text)} characters"
+        raise ValueError(f"expected a whole number, got {shown}.")
+    return int(text)
+
+
+_MOST_DIGITS: Final = 1000
+Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.", converter=whole_number)]
 _MOST_PRICED: Final = 1000  # devices of different limits: their plans take longer to find
-Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.")]
+Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.", converter=whole_number)]
 
 
 def read(file: Path, **changes: Any) -> Scenario:

@@ -99,17 +99,22 @@ def fetch(
     """Get a data set, verify its checksums and keep it."""
     from airfed.learning.fetch import fetch as get
 
-    console = output.make_console(stderr=json)
+    console = output.make_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bars: dict[str, Any] = {}
+    progress = Progress(*columns, console=console, transient=True)
+    bars: dict[str, Any] = {}
 
-        def report(what: str, done: int, total: int | None) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what, total=total)
-            progress.update(bars[what], completed=done, total=total)
+    def report(what: str, done: int, total: int | None) -> None:
+        progress.start()  # not before: a mistake is one sentence and no empty bar
+        if what not in bars:
+            bars[what] = progress.add_task(what, total=total)
+        progress.update(bars[what], completed=done, total=total)
 
+    try:
         folder = get(name, source=source, data_dir=data_dir, progress=report)
+    finally:
+        if bars:
+            progress.stop()
     if json:
         output.print_json({"name": name, "folder": str(folder)})
     else:
