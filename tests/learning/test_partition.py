@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airfed import _files
 from airfed.learning.partition import SCHEMES, partition
 
 
@@ -109,3 +110,10 @@ def test_a_hundred_thousand_devices_are_no_concern(scheme):
     started = time.process_time()
     assert partition(labels, 100_000, scheme=scheme, rng=np.random.default_rng(0)).shape == (100_000, 3)
     assert time.process_time() - started < 120  # half a second; a quadratic search would take hours
+
+
+def test_more_devices_times_classes_than_memory_are_refused(monkeypatch):
+    labels = np.arange(65536)
+    monkeypatch.setattr(_files, "free_memory", lambda: 2**30)
+    with pytest.raises(ValueError, match="a table of 5000 devices × 65536 classes to fit into half of the free memory"):
+        partition(labels, 5000, scheme="dirichlet", rng=np.random.default_rng(0))
