@@ -162,3 +162,13 @@ def test_what_is_measured_lies_below_the_bound(file, monkeypatch):
     assert all(share >= 0 for share in shares.values())
     assert sum(shares.values()) <= 1
     assert f"{max(shares.values()):.0%} is " in told[1]
+
+
+@pytest.mark.parametrize("rate", [1e10, 1e30])
+def test_a_training_that_diverges_is_one_sentence(file, rate, capsys):
+    file.write_text(file.read_text().replace("learning_rate = 0.1", f"learning_rate = {rate}"))
+    assert main(["calibrate", str(file), "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "small enough for a noise-free training" in err
+    assert err.count("\n") == 1

@@ -67,7 +67,7 @@ def test_a_device_that_is_absent_throughout_is_charged_and_counts_as_zero(
 def test_a_round_for_which_nobody_is_there_is_neither_charged_nor_sent(start, own_app, make_grid, tmp_path):
     for devices in ([], [1]):  # device 1 is not scheduled
         grid = make_grid(own_app, devices)
-        with pytest.raises(NobodyThere, match="none of the 4 scheduled devices is there, and nothing was charged"):
+        with pytest.raises(NobodyThere, match="none of the 4 scheduled devices is there; nothing was charged"):
             start(grid, tmp_path / "ledger.jsonl")
         assert Ledger.load(tmp_path / "ledger.jsonl").charges == []
         assert not any("round-index" in message.content["over-the-air"] for batch in grid.sent for message in batch)
@@ -75,7 +75,7 @@ def test_a_round_for_which_nobody_is_there_is_neither_charged_nor_sent(start, ow
 
 def test_a_round_in_which_nobody_answers_ends_the_training(start, own_app, make_grid, tmp_path):
     faults = {(NODE + k, 1): lambda message, reply: None for k in range(5)}
-    with pytest.raises(Diverged, match="no device sent a usable update"):
+    with pytest.raises(Diverged, match="no device sent anything that can be used"):
         start(make_grid(own_app, range(5), faults=faults), tmp_path / "ledger.jsonl")
 
 
@@ -129,10 +129,24 @@ def test_a_ledger_that_goes_on_knows_what_was_spent(start, own_app, make_grid, t
     path = tmp_path / "ledger.jsonl"
     start(make_grid(own_app, range(5)), path)
     start(make_grid(own_app, range(5)), path)
-    assert [(c.round_index, c.attempt) for c in Ledger.load(path).charges] == [
-        *((i, 0) for i in range(3)),
-        *((i, 1) for i in range(3)),
-    ]
+    charges = Ledger.load(path).charges
+    assert [c.round_index for c in charges] == [0, 1, 2] * 2
+    assert len({c.run for c in charges}) == 2  # each training is charged, and draws noise, under a name of its own
+
+
+def test_two_strategies_on_one_ledger_share_one_budget(setup, own_app, make_grid, initial_arrays, clock, tmp_path):
+    path, options = tmp_path / "ledger.jsonl", {"wait_for_devices": 0.0, "clock": clock}
+    plan = replace(setup.plan, problem=replace(setup.plan.problem, budget=total_of(setup.plan)))
+    one, two = (OverTheAirFedAvg(plan, path, air=setup.air, **options) for _ in range(2))
+    one.start(make_grid(own_app, range(5)), initial_arrays, timeout=5.0)
+    with pytest.raises(BudgetExhausted):
+        two.start(make_grid(own_app, range(5)), initial_arrays, timeout=5.0)
+    assert Ledger.load(path).rounds == plan.rounds
+
+
+def total_of(plan):
+    """A budget that the plan's rounds spend to the last bit."""
+    return replace(plan.problem.budget, scope="total", formula="exact", epsilon=plan.epsilon_total * (1 + 1e-9))
     with pytest.raises(ValueError, match="not that of this run"):
         start(make_grid(own_app, range(5)), path, noise=None)  # another source of noise
 

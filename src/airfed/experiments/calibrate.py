@@ -20,6 +20,7 @@ from airfed.learning import curvature
 from airfed.learning.task import ImageTask, QuadraticLearning, build_task
 from airfed.network import Network
 from airfed.scenario import Scenario
+from airfed.scenario.errors import ScenarioError
 
 _PLACES: Final = 3  # rounds of the noise-free training
 _LOCAL_STEPS: Final = (1, 2, 5, 10, 20)
@@ -164,10 +165,15 @@ def _images(world: Scenario, task: ImageTask, steps: Steps) -> Calibration:
     sample = curvature.Loss(model, images[some], labels[some], seed=world.seed, dtype=curvature.SINGLE)
     steps.begin("training without noise")
     path = _noise_free_path(world, task, steps)
-    steps.begin("curvature")
-    smoothness, products = _smoothness(sample, path, rng, steps)
     steps.begin("loss and gradient")
     losses = [training_loss(task, parameters) for parameters in path]
+    if not np.all(np.isfinite(losses)):
+        raise ScenarioError(
+            f"Expected learning.learning_rate={world.learning.learning_rate:g} to be small enough for a noise-free "
+            "training: its loss is no longer a finite number."
+        )
+    steps.begin("curvature")
+    smoothness, products = _smoothness(sample, path, rng, steps)
     if linear:
         assert isinstance(model, Network)
         optimum = linear_optimum(task, curvature.Loss(model, images, labels))
@@ -177,8 +183,8 @@ def _images(world: Scenario, task: ImageTask, steps: Steps) -> Calibration:
     else:
         optimum = 0.0
         squares = [float(np.sum(np.square(mean_gradient(task, parameters)))) for parameters in path]
-        convexity = min(square / (2 * (loss - optimum)) for square, loss in zip(squares, losses, strict=True))
-        convexity = min(convexity, smoothness)
+        ratios = [square / (2 * loss) for square, loss in zip(squares, losses, strict=True) if loss > 0]
+        convexity = min([smoothness, *ratios])
         how_convexity = (
             "ϱ: not strongly convex; the smallest ‖∇L‖²/(2L) along a noise-free training, which is what the proof uses"
         )
@@ -235,7 +241,8 @@ def _noise_free_path(world: Scenario, task: ImageTask, told: Steps) -> list[Para
             seen += devices.size
             told.part((index + seen / everybody.size) / rounds)
         moved = path[-1] - world.learning.learning_rate * total / everybody.size
-        path.append(moved.astype(np.float32))
+        with np.errstate(over="ignore"):  # a training that diverges shows in its loss
+            path.append(moved.astype(np.float32))
     return path
 
 

@@ -216,9 +216,7 @@ class OverTheAirFedAvg(Strategy):
             useless.remove(device)
             yield np.array([device]), update
         if strays:
-            _LOG.warning(
-                "round %d: %d replies were not to this round's messages, or not the first", sent.index + 1, strays
-            )
+            _LOG.warning("round %d: %d replies were no first replies to its messages", sent.index + 1, strays)
         if waiting:
             _LOG.warning("round %d: devices %s did not answer in time", sent.index + 1, sorted(waiting.values()))
         self.roster.doubt(sent.outgoing[device].metadata.dst_node_id for device in useless)
