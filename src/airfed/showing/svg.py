@@ -190,10 +190,8 @@ def rectangle(x: float, y: float, width: float, height: float, css: str, *, titl
 
 def hover(xs: Sequence[float], area: Area, titles: Sequence[str]) -> str:
     """Return invisible columns, one around each x, that tell their title when the pointer rests on them."""
-    if not xs:
-        return ""
     edges = [area.left, *((a + b) / 2 for a, b in pairwise(xs)), area.right]
-    pairs = zip(pairwise(edges), titles, strict=True)
+    pairs = zip(pairwise(edges if xs else ()), titles, strict=True)
     return "".join(rectangle(a, area.top, b - a, area.height, "hover", title=title) for (a, b), title in pairs)
 
 
@@ -284,10 +282,9 @@ def _line(part: Line, xs: Scale, ys: Scale) -> str:
 
 def _band(x: Floats, low: Floats, high: Floats, colour: str, opacity: float, xs: Scale, ys: Scale) -> str:
     index = np.flatnonzero(np.isfinite(x) & np.isfinite(low) & np.isfinite(high))
-    index = index[thin(index.size, most=_MOST_POINTS)]
-    across = np.concatenate([x[index], x[index][::-1]])
-    around = np.concatenate([high[index], low[index][::-1]])
-    shape = path(xs(across), ys(around))
+    there = index[thin(index.size, most=_MOST_POINTS)]
+    back = there[::-1]
+    shape = path(xs(np.concatenate([x[there], x[back]])), ys(np.concatenate([high[there], low[back]])))
     return f'<path class="band {_known(colour)}" fill-opacity="{opacity:g}" d="{shape}Z"/>' if shape else ""
 
 
