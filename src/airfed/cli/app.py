@@ -27,7 +27,7 @@ from airfed.problem import InfeasibleError
 
 EXTRAS: Final = {
     "sim": ("torch", "numba", "llvmlite", "safetensors", "mlxtend"),
-    "report": ("matplotlib", "plotly", "jinja2"),
+    "report": ("matplotlib", "jinja2"),
     "sweep": ("joblib", "pyarrow"),
     "web": ("nicegui", "starlette", "fastapi", "uvicorn"),
     "flower": ("flwr",),
