@@ -177,8 +177,9 @@ class Gated:
         metrics = self.out / "metrics.jsonl"
         return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
-    def go(self) -> None:
-        (self.folder / "go").touch()
+    def go(self, rank: int | None = None) -> None:
+        """Let one process go on, or all of them."""
+        (self.folder / ("go" if rank is None else f"go-{rank}")).touch()
 
     def alone(self, out: Path, *extra: str) -> dict[str, bytes]:
         """Run or resume with one process and return the record."""

@@ -1,6 +1,6 @@
 """airfed, but the devices of one round are not done before they may be: `gated.py FOLDER ROUND ARGUMENT...`.
 
-A process that has come to the round makes FOLDER/waiting-RANK, and computes until there is FOLDER/go.
+A process that has come to the round makes FOLDER/waiting-RANK, and computes until there is FOLDER/go or FOLDER/go-RANK.
 """
 
 import os
@@ -17,9 +17,10 @@ original = QuadraticEngine.updates
 
 def updates(self, parameters, devices, *, steps, round_index):
     if round_index == held:
-        (folder / f"waiting-{os.environ.get('RANK', '0')}").touch()
+        rank = os.environ.get("RANK", "0")
+        (folder / f"waiting-{rank}").touch()
         deadline = time.monotonic() + 600.0
-        while not (folder / "go").exists():
+        while not ((folder / "go").exists() or (folder / f"go-{rank}").exists()):
             sum(range(100_000))  # computing, not sleeping
             if time.monotonic() > deadline:
                 os._exit(9)

@@ -202,7 +202,8 @@ def test_computing_or_sleeping_for_longer_than_the_patience_is_no_loss(gated):
     patience = 5.0
     gated.prepare(patience=patience)
     started = start(gated, 0, 1)
-    time.sleep(1.5 * patience)  # both compute
+    gated.go(0)
+    time.sleep(1.5 * patience)  # one computes, and the other waits for it
     for process in started:
         process.send_signal(signal.SIGSTOP)  # as a computer does that is put to sleep
     time.sleep(1.5 * patience)
