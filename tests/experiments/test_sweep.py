@@ -171,9 +171,35 @@ def drop_plan(out, point):
     (records.run_path(out, point.key) / "plan.json").write_text("[")
 
 
+def odd_line(out, point):
+    with (records.run_path(out, point.key) / "metrics.jsonl").open("a") as stream:
+        stream.write("5\n")
+
+
+def text_for_a_number(out, point):
+    file = records.run_path(out, point.key) / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[-1]["loss"] = "<b>0</b>"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def odd_bound(out, point):
+    file = records.run_path(out, point.key) / "plan.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "bound": 5}))
+
+
+def endless(out, point):
+    file = records.record_path(out, point.key)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "seconds": float("inf")}))
+
+
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
+        (odd_line, "Expected columns in line 5 of"),
+        (text_for_a_number, "Expected a number for 'loss' in line 4 of"),
+        (odd_bound, "it is damaged"),
+        (endless, "it is damaged; remove it"),
         (damage_record, "it is damaged; remove it"),
         (age_record, "of another version"),
         (drop_column, "Expected column 'loss' in line 2 of"),
@@ -191,6 +217,7 @@ def test_a_bad_record_is_one_sentence_and_costs_one_point(folder, expanded, harm
     again = sweep.run(expanded, out)
     assert [record.status for record in again] == ["failed", "finished"]
     assert "\n" not in again[0].message
+    assert "remove it" in again[0].message or "away to have the point run afresh" in again[0].message
     assert all(file.read_bytes() == content for file, content in before.items())
 
 

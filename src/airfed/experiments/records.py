@@ -167,13 +167,32 @@ def read_run(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not isinstance(plan, dict):
         raise RunError(f"Expected a plan in {directory.file('plan.json')}; it is damaged.")
     require(rounds, METRICS, directory.file("metrics.jsonl"))
+    for number, row in enumerate(rounds, start=1):
+        _check_numbers(row, {*METRICS, *_FINAL}, f"line {number} of {directory.file('metrics.jsonl')}")
+        if row["steps"] is None or row["round"] is None:
+            raise RunError(f"Expected numbers in line {number} of {directory.file('metrics.jsonl')}.")
+    bound = plan.get("bound")
+    if not isinstance(bound, dict) or not isinstance(plan.get("binding"), str):
+        raise RunError(f"Expected a plan in {directory.file('plan.json')}; it is damaged.")
+    _check_numbers({**plan, "bound": bound.get("total")}, {*_PLAN, "bound"} - {"binding"}, directory.file("plan.json"))
     return plan, rounds
+
+
+def _check_numbers(values: Mapping[str, Any], names: Iterable[str], source: Path | str) -> None:
+    """Raise RunError where a value that is there is no finite number."""
+    for name in names:
+        value = values.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not number:
+            raise RunError(f"Expected a number for {name!r} in {source}; got {value!r}.")
 
 
 def require(rows: Iterable[Mapping[str, Any]], columns: Iterable[str], source: Path | str) -> None:
     """Raise RunError where a row lacks a column; the sentence names both."""
     wanted = tuple(columns)
     for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise RunError(f"Expected columns in line {number} of {source}; got {row!r}.")
         missing = [name for name in wanted if name not in row]
         if missing:
             raise RunError(f"Expected column {missing[0]!r} in line {number} of {source}; it has {', '.join(row)}.")
