@@ -1,5 +1,6 @@
 """Sweeps: skip, resume, fail one by one, stop, and say what is wrong."""
 
+import contextlib
 import csv
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 
 from airfed.cli import main
 from airfed.experiments import effort, points, records, sweep, watching
-from airfed.running.directory import RunError
+from airfed.running.directory import RunDirectory, RunError
 
 SCENARIO = """
 seed = 0
@@ -368,6 +369,26 @@ def test_a_model_that_misbehaves_costs_its_own_points_only(folder, model, senten
     rows = json.loads(output)["points"]
     assert [row["status"] for row in rows] == ["failed", "failed", "finished", "finished"]
     assert all(sentence in row["message"] for row in rows[:2]), rows
+
+
+def test_a_worker_whose_sweep_is_dead_begins_nothing(folder, expanded):
+    point, out = expanded[0], folder / "out"
+    assert sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getpid()) == ""
+    assert not out.exists()
+    assert sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getppid()) == ""
+    assert records.read(out, point).status == "finished"
+
+
+def test_a_run_that_a_dead_sweep_s_worker_still_holds_is_waited_for(folder, expanded, monkeypatch):
+    point, out = expanded[0], folder / "out"
+    path = records.run_path(out, point.key)
+    held = contextlib.ExitStack()
+    held.enter_context(RunDirectory(path).locked())
+    waits = []
+    monkeypatch.setattr(sweep.time, "sleep", lambda seconds: waits.append(seconds) or held.close())
+    sweep.run_point(point.scenario, out, point.key, folder / "stop")
+    assert len(waits) == 1
+    assert records.read(out, point).status == "finished"
 
 
 def test_who_was_under_way_at_a_crash_comes_last(folder, expanded, monkeypatch):
