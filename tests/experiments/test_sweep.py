@@ -1,5 +1,6 @@
 """Sweeps: skip, resume, fail one by one, stop, and say what is wrong."""
 
+import contextlib
 import csv
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 
 from airfed.cli import main
 from airfed.experiments import effort, points, records, sweep, watching
-from airfed.running.directory import RunError
+from airfed.running.directory import RunDirectory, RunError
 
 SCENARIO = """
 seed = 0
@@ -171,9 +172,35 @@ def drop_plan(out, point):
     (records.run_path(out, point.key) / "plan.json").write_text("[")
 
 
+def odd_line(out, point):
+    with (records.run_path(out, point.key) / "metrics.jsonl").open("a") as stream:
+        stream.write("5\n")
+
+
+def text_for_a_number(out, point):
+    file = records.run_path(out, point.key) / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[-1]["loss"] = "<b>0</b>"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def odd_bound(out, point):
+    file = records.run_path(out, point.key) / "plan.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "bound": 5}))
+
+
+def endless(out, point):
+    file = records.record_path(out, point.key)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "seconds": float("inf")}))
+
+
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
+        (odd_line, "Expected columns in line 5 of"),
+        (text_for_a_number, "Expected a number for 'loss' in line 4 of"),
+        (odd_bound, "it is damaged"),
+        (endless, "it is damaged; remove it"),
         (damage_record, "it is damaged; remove it"),
         (age_record, "of another version"),
         (drop_column, "Expected column 'loss' in line 2 of"),
@@ -191,6 +218,7 @@ def test_a_bad_record_is_one_sentence_and_costs_one_point(folder, expanded, harm
     again = sweep.run(expanded, out)
     assert [record.status for record in again] == ["failed", "finished"]
     assert "\n" not in again[0].message
+    assert "remove it" in again[0].message or "away to have the point run afresh" in again[0].message
     assert all(file.read_bytes() == content for file, content in before.items())
 
 
@@ -341,6 +369,26 @@ def test_a_model_that_misbehaves_costs_its_own_points_only(folder, model, senten
     rows = json.loads(output)["points"]
     assert [row["status"] for row in rows] == ["failed", "failed", "finished", "finished"]
     assert all(sentence in row["message"] for row in rows[:2]), rows
+
+
+def test_a_worker_whose_sweep_is_dead_begins_nothing(folder, expanded):
+    point, out = expanded[0], folder / "out"
+    assert sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getpid()) == ""
+    assert not out.exists()
+    assert sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getppid()) == ""
+    assert records.read(out, point).status == "finished"
+
+
+def test_a_run_that_a_dead_sweep_s_worker_still_holds_is_waited_for(folder, expanded, monkeypatch):
+    point, out = expanded[0], folder / "out"
+    path = records.run_path(out, point.key)
+    held = contextlib.ExitStack()
+    held.enter_context(RunDirectory(path).locked())
+    waits = []
+    monkeypatch.setattr(sweep.time, "sleep", lambda seconds: waits.append(seconds) or held.close())
+    sweep.run_point(point.scenario, out, point.key, folder / "stop")
+    assert len(waits) == 1
+    assert records.read(out, point).status == "finished"
 
 
 def test_who_was_under_way_at_a_crash_comes_last(folder, expanded, monkeypatch):

@@ -132,6 +132,8 @@ def test_a_ledger_that_goes_on_knows_what_was_spent(start, own_app, make_grid, t
     charges = Ledger.load(path).charges
     assert [c.round_index for c in charges] == [0, 1, 2] * 2
     assert len({c.run for c in charges}) == 2  # each training is charged, and draws noise, under a name of its own
+    with pytest.raises(ValueError, match="not that of this run"):
+        start(make_grid(own_app, range(5)), path, noise=None)  # another source of noise
 
 
 def test_two_strategies_on_one_ledger_share_one_budget(setup, own_app, make_grid, initial_arrays, clock, tmp_path):
@@ -147,8 +149,6 @@ def test_two_strategies_on_one_ledger_share_one_budget(setup, own_app, make_grid
 def total_of(plan):
     """A budget that the plan's rounds spend to the last bit."""
     return replace(plan.problem.budget, scope="total", formula="exact", epsilon=plan.epsilon_total * (1 + 1e-9))
-    with pytest.raises(ValueError, match="not that of this run"):
-        start(make_grid(own_app, range(5)), path, noise=None)  # another source of noise
 
 
 def test_noise_is_drawn_once_a_round_at_the_server(setup, start, own_app, make_grid, tmp_path):

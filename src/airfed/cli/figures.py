@@ -37,6 +37,7 @@ def figures(
     from airfed.experiments import figures as catalogue
     from airfed.experiments import reproduction, sweep, verdicts, workers
     from airfed.experiments.results import Results
+    from airfed.running.directory import RunError
 
     console = Console(highlight=False, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
@@ -75,7 +76,10 @@ def figures(
         except ValueError as error:  # one figure's records must not keep the others from being drawn
             summary["problems"].append(f"{name}: {error}")
             continue
-        summary["figures"][name] = [str(file) for file in catalogue.save(name, rows, figure, out)]
+        try:
+            summary["figures"][name] = [str(file) for file in catalogue.save(name, rows, figure, out)]
+        except OSError as error:
+            raise RunError(f"Cannot write {name} to {out}: {error.strerror or error}. The runs are kept.") from None
     results = Results.of(found)
     summary["seconds"] = round(time.monotonic() - started, 1)
     if check:

@@ -173,7 +173,8 @@ def print_points(console: Console, results: list[Record]) -> None:
 
 def print_outcome(console: Console, results: list[Record]) -> None:
     """Print how many points ended in which way, and why the failed ones failed."""
-    counts = Counter(record.status for record in results)
+    once = {record.point.key or index: record for index, record in enumerate(results)}  # figures share points
+    counts = Counter(record.status for record in once.values())
     console.print(", ".join(f"{number} {status}" for status, number in counts.items()))
     told: set[str] = set()
     for record in results:

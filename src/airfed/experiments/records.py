@@ -158,9 +158,12 @@ def read_run(path: Path) -> tuple[PlanFigures, Rounds]:
     """Return the plan and the rounds of a run directory.
 
     Raises:
-        RunError, LedgerError: it is missing, damaged, of another version, or was changed.
+        RunError: it is missing, damaged, of another version, or was changed.
     """
-    run = Run.open(path).checked()
+    try:
+        run = Run.open(path).checked()
+    except ValueError as error:  # of the ledger, the scenario or the run
+        raise RunError(str(error)) from None
     return run.figures, run.rounds
 
 
@@ -168,6 +171,8 @@ def require(rows: Iterable[Mapping[str, Any]], columns: Iterable[str], source: P
     """Raise RunError where a row lacks a column; the sentence names both."""
     wanted = tuple(columns)
     for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise RunError(f"Expected columns in line {number} of {source}; got {row!r}.")
         missing = [name for name in wanted if name not in row]
         if missing:
             raise RunError(f"Expected column {missing[0]!r} in line {number} of {source}; it has {', '.join(row)}.")
