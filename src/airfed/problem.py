@@ -174,6 +174,8 @@ class Budget:
             round only, so "total" with "classic" is refused.
         relation: neighbouring fleets. "replace" one device's data (sensitivity 2ϖ, the paper) or "add_remove"
             one device (sensitivity ϖ).
+        spent: μ, the Gaussian-DP parameter of earlier trainings on the same data, which (epsilon, delta) covers too;
+            only with scope "total".
 
     Raises:
         ValueError: a value is out of range, or scope and formula contradict each other.
@@ -185,11 +187,15 @@ class Budget:
     scope: Scope = "round"
     formula: Formula = "exact"
     relation: Relation = "replace"
+    spent: float = 0.0
 
     def __post_init__(self) -> None:
         _validate.positive(epsilon=self.epsilon, total_power=self.total_power)
         _validate.fraction(delta=self.delta)
-        _as_float(self, "epsilon", "delta", "total_power")
+        _validate.non_negative(spent=self.spent)
+        _as_float(self, "epsilon", "delta", "total_power", "spent")
+        if self.spent and self.scope != "total":
+            raise ValueError('Expected spent=0 with scope="round": what was spent before counts towards a total only.')
         _validate.one_of(("round", "total"), scope=self.scope)
         _validate.one_of(("classic", "exact"), formula=self.formula)
         _validate.one_of(("replace", "add_remove"), relation=self.relation)

@@ -126,13 +126,86 @@ def test_a_half_written_line_is_repaired_on_resume_only(tmp_path):
     path.write_bytes(whole + b'{"kind": "charge", "rou')
     with pytest.raises(LedgerError, match="half-written"):
         Ledger.load(path)
-    assert Ledger.resume(path, HEADER).rounds == 6
-    assert path.read_bytes() == whole
+    resumed = Ledger.resume(path, HEADER)
+    assert resumed.rounds == 6
+    assert resumed.torn
+    resumed.charge(6, devices=4, alignment=0.3, mu=0.3, power=1.5)  # takes the place of the half line
+    assert path.read_bytes().startswith(whole + b'{"alignment"')
+    assert Ledger.load(path).rounds == 7
     with pytest.raises(LedgerError, match="not that of this run"):
         Ledger.resume(path, {**HEADER, "delta": 1e-3})
-    path.write_bytes(b'{"kind": "op')  # killed while the very first line was written
-    assert Ledger.resume(path, HEADER).rounds == 0
-    assert Ledger.load(path).header == HEADER
+    path.write_bytes(b'{"kind": "op')  # the first line is written whole or not at all: this is damage
+    with pytest.raises(LedgerError, match="expected a ledger"):
+        Ledger.resume(path, HEADER)
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+def test_a_flushed_charge_counts_with_or_without_its_newline(tmp_path, cut):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger.create(path, HEADER)
+    ledger.charge(0, devices=4, alignment=0.3, mu=0.3, power=1.5)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    again = Ledger.load(path, repair=True)
+    assert (again.rounds, again.torn) == ((1, False) if cut == 1 else (0, True))
+    if cut == 1:
+        again.charge(1, devices=4, alignment=0.3, mu=0.3, power=1.5)
+        assert Ledger.load(path).rounds == 2
+    else:
+        again.charge(0, devices=4, alignment=0.3, mu=0.3, power=1.5)
+        assert path.read_bytes() == whole
+
+
+def test_a_torn_line_that_is_longer_than_the_next_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = filled(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"x" * 5000)
+    again = Ledger.load(path, repair=True)
+    again.charge(6, devices=4, alignment=0.3, mu=0.3, power=1.5)
+    assert Ledger.load(path).rounds == ledger.rounds + 1
+
+
+def test_two_processes_on_one_ledger_share_one_budget(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    budget = Budget(epsilon=2.0, delta=1e-5, total_power=1e9, scope="total")
+    one, two = Ledger.create(path, HEADER), Ledger.load(path)
+    spent = 0
+    with pytest.raises(BudgetExhausted, match="privacy budget is spent"):
+        for index in range(10_000):
+            for ledger in (one, two):
+                ledger.charge(index, devices=4, alignment=0.1, mu=0.1, power=1.0, within=budget)
+                spent += 1
+    found = Ledger.load(path)
+    assert found.rounds == spent
+    assert found.epsilon_total <= 2.0
+
+
+@pytest.mark.parametrize("how", ["gone", "cut", "replaced"])
+def test_a_ledger_that_changes_under_a_training_is_noticed_before_the_next_charge(tmp_path, how):
+    path = tmp_path / "ledger.jsonl"
+    ledger = filled(path)
+    if how == "gone":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))
+    else:
+        path.unlink()
+        Ledger.create(path, {**HEADER, "unit": "another"})
+    with pytest.raises(LedgerError, match="while a training charges it"):
+        ledger.charge(6, devices=4, alignment=0.3, mu=0.3, power=1.5)
+
+
+def test_a_round_that_was_never_sent_keeps_its_charge(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger.create(path, HEADER)
+    ledger.charge(0, devices=4, alignment=0.3, mu=0.3, power=1.5)
+    ledger.unsent(0)
+    found = Ledger.load(path)
+    assert found.find(0).unsent
+    assert found.mu_total == 0.3
+    with pytest.raises(LedgerError, match="never charged"):
+        ledger.unsent(1)
 
 
 def test_a_round_that_repeats_with_another_power_is_another_run(tmp_path):

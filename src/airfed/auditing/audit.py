@@ -14,13 +14,13 @@ from airfed import scenario as scenarios
 from airfed.auditing import canaries
 from airfed.auditing.canaries import Evidence, evidence
 from airfed.auditing.noise_checks import noise_checks
-from airfed.auditing.records import record_checks, recorded_plan
+from airfed.auditing.records import record_checks
 from airfed.auditing.round_loop import round_loop_checks
 from airfed.auditing.sensitivity import sensitivity_checks
 from airfed.auditing.statistics import Check, Vector, epsilon_of
 from airfed.auditing.subject import Subject
-from airfed.running.directory import RunDirectory
 from airfed.running.loop import NoiseFault
+from airfed.running.run import Run
 
 PAIRS: Final = 1200
 TRIALS: Final = 100_000  # a side
@@ -103,14 +103,7 @@ def subject_of(path: Path, *, seed: int | None = None) -> Subject:
     if not path.is_dir():
         loaded = scenarios.load(path)
         return Subject.of(loaded if seed is None else loaded.override({"seed": seed}))
-    directory = RunDirectory(path)
-    manifest = directory.manifest()
-    return Subject.of(
-        scenarios.load(directory.file("scenario.toml")),
-        dimension=recorded_plan(directory).get("dimension"),
-        data_digest=str(manifest.get("data_sha256")),
-        directory=directory,
-    )
+    return Subject.of_run(Run.open(path))
 
 
 def audit(
@@ -132,8 +125,8 @@ def audit(
 def _audit(subject: Subject, trials: int, pairs: int, samples: int, rng: np.random.Generator) -> Audit:
     started = time.monotonic()
     checks = [accounting_check(subject)]
-    if subject.directory is not None:
-        checks += record_checks(subject, subject.directory)
+    if subject.run is not None:
+        checks += record_checks(subject, subject.run)
     checks += sensitivity_checks(subject, rng, pairs=pairs)
     checks += round_loop_checks(subject, rng)
     checks += noise_checks(subject, samples=samples)

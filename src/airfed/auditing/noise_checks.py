@@ -15,7 +15,7 @@ from scipy.special import betainc, gammainc, gammaincc, kolmogorov, ndtr
 from airfed.auditing.statistics import Check
 from airfed.auditing.subject import Subject
 from airfed.running.noise import NoiseSource
-from airfed.running.setup import noise_source
+from airfed.running.setup import signal_digests
 
 Vector = NDArray[np.float64]
 
@@ -128,15 +128,17 @@ def _key(subject: Subject, source: NoiseSource) -> Check:
     again = subject.noise().draw(0, 64, 1.0)
     link = scenario.link.model_copy(update={"noise_std": 2 * scenario.link.noise_std})
     budget = scenario.budget.model_copy(update={"epsilon": 2 * scenario.budget.epsilon})
+    others = {
+        "gains": {"gains": signal_digests(scenario, gain * (1 + 2.0**-52))["gains"]},
+        "link": {"scenario": scenario.model_copy(update={"link": link}).digest()},
+        "budget": {"scenario": scenario.model_copy(update={"budget": budget}).digest()},
+        **{part: {part: "changed"} for part in {"data": "", **subject.signal} if part != "gains"},
+    }
     changed = {
         "round": source.draw(1, 64, 1.0),
+        "transmission": source.draw(0, 64, 1.0, transmission="another"),
         "seed": subject.noise(1).draw(0, 64, 1.0),
-        "data": noise_source(scenario, gain, subject.data_digest + " changed").draw(0, 64, 1.0),
-        "gains": noise_source(scenario, gain * (1 + 2.0**-52), subject.data_digest).draw(0, 64, 1.0),
-        "link": noise_source(scenario.model_copy(update={"link": link}), gain, subject.data_digest).draw(0, 64, 1.0),
-        "budget": noise_source(scenario.model_copy(update={"budget": budget}), gain, subject.data_digest).draw(
-            0, 64, 1.0
-        ),
+        **{name: subject.noise(changed=other).draw(0, 64, 1.0) for name, other in others.items()},
     }
     reused = [name for name, noise in changed.items() if np.any(noise == first)]
     if source.repeatable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +13,9 @@ from airfed import planning
 from airfed.air import Air
 from airfed.planning import Plan
 from airfed.problem import Fleet
-from airfed.running.directory import RunDirectory
 from airfed.running.noise import NoiseSource
-from airfed.running.setup import air_of, noise_source
+from airfed.running.run import Run
+from airfed.running.setup import air_of, noise_source, signal_digests
 from airfed.scenario import Scenario
 
 
@@ -26,35 +27,33 @@ class Subject:
         scenario: the world.
         plan: the decision, whose μ and ε are the claims.
         air: what the channel does to the uploads.
-        data_digest: of the run's data; part of the noise's key.
-        directory: the run's record, if it has run.
+        signal: digests of what shapes the signal, by name; the key of the noise.
+        run: the run's record, if it has run.
     """
 
     scenario: Scenario
     plan: Plan
     air: Air
-    data_digest: str
-    directory: RunDirectory | None = None
+    signal: Mapping[str, str]
+    run: Run | None = None
 
     @classmethod
-    def of(
-        cls,
-        scenario: Scenario,
-        *,
-        dimension: int | None = None,
-        data_digest: str = "no data",
-        directory: RunDirectory | None = None,
-    ) -> Subject:
+    def of(cls, scenario: Scenario, *, dimension: int | None = None) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
         problem = scenario.problem(dimension=dimension)
         plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
-        return cls(
-            scenario=scenario,
-            plan=plan,
-            air=air_of(scenario, plan),
-            data_digest=data_digest,
-            directory=directory,
-        )
+        signal = signal_digests(scenario, problem.fleet.gain)
+        return cls(scenario=scenario, plan=plan, air=air_of(scenario, plan), signal=signal)
+
+    @classmethod
+    def of_run(cls, run: Run) -> Subject:
+        """Return the subject that a run makes: what was decided and recorded, and the noise that it drew.
+
+        Raises:
+            ValueError: the run's scenario, plan or manifest cannot be read.
+        """
+        air = air_of(run.scenario, run.plan)
+        return cls(scenario=run.scenario, plan=run.plan, air=air, signal=run.manifest["signal"], run=run)
 
     @property
     def noise_std(self) -> float:
@@ -71,10 +70,17 @@ class Subject:
         """Whether neighbours replace a device's data (else they add or remove a device)."""
         return self.plan.problem.budget.relation == "replace"
 
-    def noise(self, repetition: int = 0) -> NoiseSource:
-        """Return the noise of the run itself (0), or of an independent repetition of it under another seed."""
-        world = self.scenario.model_copy(update={"seed": self.scenario.seed + repetition})
-        return noise_source(world, self.plan.problem.fleet.gain, self.data_digest)
+    def noise(self, repetition: int = 0, changed: Mapping[str, str] | None = None) -> NoiseSource:
+        """Return the noise of the run itself (0), or of an independent repetition of it under another seed.
+
+        Args:
+            repetition: how far the seed is moved.
+            changed: parts of the signal that are other than they are, to see whether the noise follows.
+        """
+        signal = {**self.signal, **(changed or {})}
+        if repetition:
+            signal["scenario"] = self.scenario.model_copy(update={"seed": self.scenario.seed + repetition}).digest()
+        return noise_source(self.scenario, signal)
 
     def resized(self, *, dimension: int, rounds: int | None = None) -> Plan:
         """Return the plan for a model of another dimension: θ, σ and μ do not depend on it."""

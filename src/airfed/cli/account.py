@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -15,29 +15,34 @@ from rich.table import Table
 
 from airfed.cli.plan import Json, Seed
 
+if TYPE_CHECKING:
+    from airfed.privacy.ledger import Ledger
+
 _SHOWN: Final = 5  # rounds at each end of the ledger
 _RELATIONS: Final = {"replace": "replace one device's data", "add_remove": "add or remove one device"}
 
 
 def ledger(
-    directory: Annotated[Path, Parameter(help="A run directory.")],
+    path: Annotated[Path, Parameter(help="A run directory, or an account that several runs charge.")],
     /,
     *,
     json: Json = False,
 ) -> int:
-    """Print and verify what a run has spent; exits with 4 if its ledger was tampered with."""
-    from airfed.auditing import verified_ledger
-    from airfed.privacy.ledger import LedgerError
-    from airfed.running.directory import RunDirectory
+    """Print and verify what a run has spent; exits with 4 if its ledger, or a file it names, was tampered with."""
+    from airfed.privacy.ledger import Ledger, LedgerError
+    from airfed.running.run import Run
 
     try:
-        account = verified_ledger(RunDirectory(directory))
+        if path.is_file():
+            summary = _summary(Ledger.load(path))
+        else:
+            run = Run.open(path).checked()
+            summary = _summary(run.ledger) | {"checkpoint": run.checkpoint, "trained": len(run.rounds)}
     except LedgerError as error:
         if json:
             print(json_format.dumps({"verified": False, "message": str(error)}))
         print(f"airfed: {error}", file=sys.stderr)
         return 4
-    summary = _ledger_summary(account)
     if json:
         print(json_format.dumps(summary))
     else:
@@ -81,9 +86,7 @@ def audit(
     return 0 if found.verdict == "pass" else 4
 
 
-def _ledger_summary(account: Any) -> dict[str, Any]:
-    book = account.ledger
-    header = book.header
+def _summary(book: Ledger) -> dict[str, Any]:
     rounds = [
         {
             "round": charge.round_index,
@@ -96,15 +99,14 @@ def _ledger_summary(account: Any) -> dict[str, Any]:
             "epsilon_total": charge.epsilon_total,
             "power_planned": charge.power_planned,
             "power_metered": charge.power_metered,
+            **({"run": charge.run} if charge.run else {}),
         }
         for charge in book.charges
     ]
     return {
         "verified": True,
-        **header,
+        **book.header,
         "head": book.head,
-        "checkpoint": account.checkpoint,
-        "trained": account.trained,
         "charged": book.rounds,
         "mu_total": book.mu_total,
         "epsilon_total": book.epsilon_total,
@@ -116,10 +118,17 @@ def _ledger_summary(account: Any) -> dict[str, Any]:
 
 def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     rounds = summary["rounds"]
-    console.print(
-        f"[bold]{escape(str(summary['scenario']))}[/bold] · {summary['charged']} rounds charged, "
-        f"{summary['trained']} trained · privacy: {summary['privacy']}\n"
-    )
+    charged = f"{summary['charged']} round{'' if summary['charged'] == 1 else 's'} charged"
+    if summary.get("account"):
+        runs = len({row.get("run") for row in rounds})
+        console.print(f"[bold]account[/bold] · {charged} by {runs} run{'' if runs == 1 else 's'}\n")
+    elif "trained" in summary:
+        name = escape(str(summary["scenario"]))
+        console.print(
+            f"[bold]{name}[/bold] · {charged}, {summary['trained']} trained · privacy: {summary['privacy']}\n"
+        )
+    else:
+        console.print(f"[bold]ledger[/bold] · {charged} · privacy: {summary['privacy']}\n")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in ("round", "devices", "θ", "μ", "ε", "ε so far", "W planned", "W metered"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -136,26 +145,35 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     spent = "" if metered is None else f", {metered:.4g} W metered"
     console.print(f"\nε = {summary['epsilon_total']:.4g} in all (μ = {summary['mu_total']:.4g}) {_basis(summary)}")
     if summary["scope"] == "total":
-        console.print(f"budget: {summary['epsilon_total'] / budget:.1%} of ε = {budget:g} for the whole training")
+        covers = "all trainings together" if summary.get("account") else "the whole training"
+        console.print(f"budget: {summary['epsilon_total'] / budget:.1%} of ε = {budget:g} for {covers}")
+        if summary.get("spent"):
+            console.print(f"of which its account had spent μ = {summary['spent']:.4g} before")
     else:
         worst = max((row["epsilon_round"] for row in rounds), default=0.0)
         formula = f"budget: ε = {budget:g} for each round by the {summary['formula']} formula"
         console.print(f"{formula}; exact, at most {worst:.4g}")
-    share = summary["power_planned"] / summary["total_power"]
     planned = f"power: {summary['power_planned']:.4g} W charged"
-    console.print(f"{planned}, {share:.1%} of {summary['total_power']:g} W{spent}")
+    if "total_power" in summary:
+        share = summary["power_planned"] / summary["total_power"]
+        planned += f", {share:.1%} of {summary['total_power']:g} W"
+    console.print(f"{planned}{spent}")
     console.print(_channel(summary), end="")
-    if summary["privacy"] == "simulated":
+    if summary.get("privacy") == "simulated":
         console.print("[dim]simulated: the noise comes from a seed that is stored with the run[/dim]")
-    seen = "no checkpoint yet" if summary["checkpoint"] is None else f"checkpoint {summary['checkpoint']} found in it"
-    console.print(f"[bold green]verified[/bold green]: the chain of hashes is whole; {seen}")
+    seen = ""
+    if "checkpoint" in summary:
+        newest = summary["checkpoint"]
+        seen = "; no checkpoint yet" if newest is None else f"; the checkpoint after round {newest} found in it"
+        seen += "; plan, scenario and metrics agree with it"
+    console.print(f"[bold green]verified[/bold green]: the chain of hashes is whole{seen}", soft_wrap=True)
 
 
 def _ledger_row(row: dict[str, Any]) -> list[str]:
     attempt = f" (again, {row['attempt']})" if row["attempt"] else ""
     metered = row["power_metered"]
     return [
-        f"{row['round']}{attempt}",
+        f"{row['round'] + 1}{attempt}",
         f"{row['devices']}",
         f"{row['alignment']:.4g}",
         f"{row['mu']:.4g}",
@@ -167,7 +185,7 @@ def _ledger_row(row: dict[str, Any]) -> list[str]:
 
 
 def _channel(summary: dict[str, Any]) -> str:
-    if not summary["estimation_error"]:
+    if not summary.get("estimation_error"):
         return ""
     if summary["trust_estimates"]:
         return "[bold red]! channel errors are not accounted for: ε does not hold[/bold red]\n"
@@ -191,7 +209,7 @@ def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for column in ("99% lower bounds", "μ", "claimed", "ε", "claimed"):
             table.add_column(column, justify="left" if column.startswith("99") else "right", no_wrap=True)
-        for name, part in (("one round", ""), (f"all {summary['rounds']} rounds", "total_")):
+        for name, part in (("one round", ""), ("all rounds" if summary["rounds"] > 1 else "the only round", "total_")):
             keys = (f"mu_{part}lower", f"mu_{part}claimed", f"epsilon_{part}lower", f"epsilon_{part}claimed")
             table.add_row(name, *(f"{summary[key]:.5g}" for key in keys))
         console.print(table)

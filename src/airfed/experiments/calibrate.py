@@ -17,7 +17,7 @@ from scipy import optimize
 from airfed import seeds
 from airfed.learning import curvature
 from airfed.learning.task import ImageTask, QuadraticLearning, build_task
-from airfed.network import Network, builtin
+from airfed.network import Network
 from airfed.scenario import Scenario
 
 _PLACES: Final = 3  # rounds of the noise-free training
@@ -149,7 +149,7 @@ def linear_optimum(task: ImageTask, loss: curvature.Loss) -> float:
 def _images(world: Scenario, task: ImageTask) -> Calibration:
     held = np.sort(task.shards, axis=None)
     images, labels = task.dataset.train_images[held], task.dataset.train_labels[held]
-    model = _model(world, task)
+    model = task.model
     linear = isinstance(model, Network) and not model.hidden and not model.convolutions and model.l2 > 0
     rng = seeds.stream(world.seed, "init", 1)
     some = rng.permutation(len(labels))[:_MOST_IMAGES]  # at random: a user's file may be sorted by class
@@ -187,13 +187,6 @@ def _images(world: Scenario, task: ImageTask) -> Calibration:
         },
         norms=_norms(task, (path[0], path[len(path) // 2])),
     )
-
-
-def _model(world: Scenario, task: ImageTask) -> Network | str:
-    name = world.learning.model
-    if ":" in name:
-        return name
-    return builtin(name, input_shape=task.dataset.image_shape, classes=task.dataset.classes)
 
 
 def _smoothness(loss: curvature.Loss, path: list[Parameters], rng: np.random.Generator) -> tuple[float, int]:

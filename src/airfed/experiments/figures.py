@@ -16,10 +16,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from airfed import planning
+from airfed._disk import write_whole
 from airfed.experiments import bounds, curves, drawing, notes, points
 from airfed.experiments.points import Experiment, Point
 from airfed.experiments.records import Record, csv_text
-from airfed.running.directory import RunError, write_whole
+from airfed.running.directory import RunError
 from airfed.scenario import Scenario
 
 Rows = list[dict[str, Any]]

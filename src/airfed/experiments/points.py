@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from airfed import scenario
-from airfed.running.directory import FORMAT
+from airfed.running.records import FORMAT
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
 

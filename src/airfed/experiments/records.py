@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from airfed._disk import write_whole
 from airfed.experiments.points import Point
-from airfed.running.directory import RunDirectory, RunError, write_whole
+from airfed.running.directory import RunError
+from airfed.running.records import PlanFigures
+from airfed.running.run import Rounds, Run
 
 RECORD_FORMAT: Final = 1
 ENDED: Final = ("finished", "exhausted", "diverged")  # nothing is left to do; anything else is run again
@@ -142,23 +145,14 @@ def read(out: Path, point: Point) -> Record | None:
     return Record(point=point, status=status, message=message, seconds=seconds, plan=plan, rounds=rounds)
 
 
-def read_run(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_run(path: Path) -> tuple[PlanFigures, Rounds]:
     """Return the plan and the rounds of a run directory.
 
     Raises:
-        RunError: it is missing, half-written, of another version, or a round lacks a column.
+        RunError, LedgerError: it is missing, damaged, of another version, or was changed.
     """
-    directory = RunDirectory(path)
-    directory.manifest()
-    try:
-        plan = json.loads(directory.file("plan.json").read_bytes())
-    except (OSError, ValueError):
-        raise RunError(f"Expected a plan in {directory.file('plan.json')}; it is missing or damaged.") from None
-    rounds = directory.read_metrics()
-    if not isinstance(plan, dict):
-        raise RunError(f"Expected a plan in {directory.file('plan.json')}; it is damaged.")
-    require(rounds, METRICS, directory.file("metrics.jsonl"))
-    return plan, rounds
+    run = Run.open(path).checked()
+    return run.figures, run.rounds
 
 
 def require(rows: Iterable[Mapping[str, Any]], columns: Iterable[str], source: Path | str) -> None:

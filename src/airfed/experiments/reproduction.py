@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from airfed import scenario
+from airfed._disk import write_whole
 from airfed.experiments import bounds, notes, points
 from airfed.experiments.figures import definition_file
 from airfed.experiments.results import SETTINGS, Results
 from airfed.experiments.statistics import Estimate, estimate
 from airfed.experiments.verdicts import Verdict, check
-from airfed.running.directory import write_whole
 
 _SECTIONS: Final = {  # a figure and the experiments whose final figures are told below it
     "fig2": (),

@@ -7,7 +7,6 @@ workers share).
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import signal
@@ -20,10 +19,12 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from airfed._disk import locked
 from airfed.experiments import records
 from airfed.experiments.points import Point
 from airfed.experiments.records import Record
 from airfed.running.directory import RunDirectory, RunError
+from airfed.running.run import progress
 from airfed.scenario import Scenario
 
 Backend = Literal["loky", "ray", "dask"]
@@ -233,7 +234,7 @@ class _Watch:
                 failed += 1
                 share = 1.0
             elif records.run_path(self.out, key).is_dir():
-                share = _share(RunDirectory(records.run_path(self.out, key)))
+                share = progress(records.run_path(self.out, key))
                 running += share > 0
             work += share
         self.on_progress(
@@ -251,17 +252,6 @@ class _Watch:
         content = records.peek(self.out, key)
         again = content.get("status") == "failed" and content["written"] < self.begun
         return "" if again else str(content.get("status", ""))
-
-
-def _share(directory: RunDirectory) -> float:
-    """The part of a run that is done, from its files."""
-    try:
-        planned = directory.file("plan.json").read_bytes()
-        done = directory.file("metrics.jsonl").read_bytes().count(b"\n")
-        rounds = int(planned.split(b'"rounds": ', 1)[1].split(b",", 1)[0])
-    except (OSError, IndexError, ValueError):
-        return 0.0  # not begun yet
-    return min(done / rounds, 1.0)
 
 
 def _prepared(world: Scenario, threads: int | None) -> Scenario:
@@ -291,9 +281,8 @@ def _result(out: Path, point: Point) -> Record:
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"Another sweep is running in {out}.") from None
-        yield
+    try:
+        with locked(out / ".lock"):
+            yield
+    except BlockingIOError:
+        raise RunError(f"Another sweep is running in {out}.") from None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from airfed.auditing import verified_ledger
-from airfed.privacy.ledger import Charge, LedgerError
+from airfed.privacy.ledger import Charge
 from airfed.running.directory import RunDirectory, RunError
+from airfed.running.run import Run
 
 _MOST_RUNS: Final = 500
 _DEPTH: Final = 3  # folders below the root that are looked into: a sweep keeps its runs one or two down
@@ -101,29 +100,20 @@ class Library:
         return folder
 
     def read(self, name: str) -> Record:
-        """Return a run; damage is told in its `problem`, not raised.
+        """Return a run; damage is told in its `problem`, not raised, and nothing of a bad run is shown as right.
 
         Raises:
             RunError: as in `path`.
         """
-        directory = RunDirectory(self.path(name))
-        manifest: dict[str, Any] = {}
-        plan: dict[str, Any] = {}
-        metrics: list[dict[str, Any]] = []
-        problem = ""
-        try:
-            manifest = directory.manifest()
-            plan = json.loads(directory.file("plan.json").read_bytes())
-            metrics = directory.read_metrics()
-        except (OSError, ValueError) as error:
-            problem = str(error)
+        run = Run.open(self.path(name))
+        good = not run.errors
         return Record(
             name=name,
-            scenario=str(manifest.get("name", "")),
-            plan=plan if isinstance(plan, dict) else {},
-            metrics=metrics,
-            finished=directory.file("model.safetensors").is_file(),
-            problem=problem,
+            scenario=run.name,
+            plan=dict(run.figures) if good else {},
+            metrics=list(run.rounds) if good else [],
+            finished=run.finished,
+            problem=run.problem,
         )
 
     def spending(self, name: str) -> Spending:
@@ -132,14 +122,16 @@ class Library:
         Raises:
             RunError: as in `path`.
         """
-        directory = RunDirectory(self.path(name))
-        try:
-            ledger = verified_ledger(directory).ledger
-        except (LedgerError, RunError, OSError) as error:
-            return Spending(verified=False, problem=str(error), charges=[], header={})
-        return Spending(verified=True, problem="", charges=ledger.charges, header=ledger.header)
+        run = Run.open(self.path(name))
+        if run.errors:
+            return Spending(verified=False, problem=run.problem, charges=[], header={})
+        return Spending(verified=True, problem="", charges=run.ledger.charges, header=run.ledger.header)
 
 
 def _modified(folder: Path) -> float:
-    file = folder / "metrics.jsonl"
-    return (file if file.exists() else folder / "run.json").stat().st_mtime
+    for name in ("metrics.jsonl", "run.json"):
+        try:
+            return (folder / name).stat().st_mtime
+        except OSError:
+            continue
+    return 0.0

@@ -18,8 +18,9 @@ from airfed.flower.mod import device_index, over_the_air_mod
 from airfed.flower.strategy import OverTheAirFedAvg
 from airfed.learning.task import Task, build_task
 from airfed.privacy.ledger import BudgetExhausted
-from airfed.running.execution import Recorder, open_run
-from airfed.running.loop import Diverged, Round
+from airfed.running.books import RunBooks
+from airfed.running.execution import open_run
+from airfed.running.loop import Diverged
 
 _LOG = logging.getLogger("flwr")
 
@@ -62,13 +63,13 @@ def server_app(scenario: str | Path) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
         out, resume = Path(str(config.get("out", "airfed-run"))), bool(config.get("resume", False))
-        with open_run(scenarios.load(scenario), out, resume=resume, remote="flower") as recorder:
-            if recorder.state.round_index == recorder.setup.plan.rounds:
+        with open_run(scenarios.load(scenario), out, resume=resume, remote="flower", on_round=_tell) as books:
+            if books.state.round_index == books.setup.plan.rounds:
                 _LOG.info("nothing to do: all rounds of the run in %s are done", out)
                 return
             _train(
                 grid,
-                recorder,
+                books,
                 round_timeout=float(config.get("round-timeout", 600.0)),
                 wait_for_devices=float(config.get("wait-for-devices", 120.0)),
             )
@@ -76,40 +77,27 @@ def server_app(scenario: str | Path) -> ServerApp:
     return app
 
 
-def _train(grid: Grid, recorder: Recorder, *, round_timeout: float, wait_for_devices: float) -> None:
-    setup = recorder.setup
+def _train(grid: Grid, books: RunBooks, *, round_timeout: float, wait_for_devices: float) -> None:
+    setup = books.setup
     strategy = OverTheAirFedAvg(
         setup.plan,
-        _RunBooks(recorder),
+        books,
         air=setup.air,
         noise=setup.noise,
-        first_round=recorder.state.round_index,
+        first_round=books.state.round_index,
         wait_for_devices=wait_for_devices,
     )
     try:
-        strategy.start(grid, ArrayRecord({"model": Array(recorder.state.parameters)}), timeout=round_timeout)
+        strategy.start(grid, ArrayRecord({"model": Array(books.state.parameters)}), timeout=round_timeout)
     except (BudgetExhausted, Diverged):
-        recorder.conclude(finished=True)  # the model as far as it got, as `airfed run` does
+        books.conclude(finished=True)  # the model as far as it got, as `airfed run` does
         raise
-    recorder.conclude(finished=True)
-
-
-class _RunBooks:
-    """The books of a run directory; says aloud what it writes down."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-
-    def charge(self, index: int) -> None:
-        self.recorder.charge(index)
-
-    def settle(self, done: Round) -> None:
-        self.recorder.settle(done, _tell)
+    books.conclude(finished=True)
 
 
 def _tell(record: dict[str, Any]) -> None:
     shown = {name: record[name] for name in ("loss", "accuracy", "epsilon_total") if record[name] is not None}
-    _LOG.info("round %d: %s", record["round"], ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))
+    _LOG.info("round %d: %s", record["round"] + 1, ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))
 
 
 @cache

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from airfed.air import CLIP_MARGIN, Air, Reception
 from airfed.flower import messages
-from airfed.flower.books import Books, LedgerBooks
 from airfed.flower.roster import Roster
 from airfed.planning import Plan
-from airfed.running.loop import federated_averaging
+from airfed.running.books import LedgerBooks
+from airfed.running.loop import Books, receive, transmit
 from airfed.running.noise import NoiseSource, SecureNoise
 
 Updates = NDArray[np.float64]
@@ -30,6 +30,7 @@ class _Sent:
     """The round that is under way: what was sent, and to whom."""
 
     index: int
+    transmission: str
     arrays: ArrayRecord
     devices: dict[int, int]  # by node id
 
@@ -124,8 +125,13 @@ class OverTheAirFedAvg(Strategy):
         absent = sorted(set(plan.scheduled.tolist()) - nodes.keys())
         if absent:
             _LOG.warning("round %d: devices %s are not there; they count as zero", index, absent)
-        self.books.charge(index)  # everyone who is scheduled, before anything is sent
-        self._sent = _Sent(index=index, arrays=arrays, devices={node: device for device, node in nodes.items()})
+        transmission = self.books.charge(index)  # everyone who is scheduled, before anything is sent
+        self._sent = _Sent(
+            index=index,
+            transmission=transmission,
+            arrays=arrays,
+            devices={node: device for device, node in nodes.items()},
+        )
         amplitude = dict(zip(plan.scheduled.tolist(), self.air.transmit_amplitude.tolist(), strict=True))
         return [
             messages.training(
@@ -151,15 +157,17 @@ class OverTheAirFedAvg(Strategy):
         sent, self._sent = self._sent, None
         if sent is None or sent.index != self.first_round + server_round - 1:
             raise ValueError(f"Expected the replies of the round that was sent out; got those of {server_round}.")
-        rounds = federated_averaging(
+        parameters = messages.flatten(sent.arrays).astype(np.float32)
+        arrived = _Arrived(self._uploads(sent, replies))
+        superposition = transmit(self.plan, self.air, arrived, parameters=parameters, index=sent.index)
+        done = receive(
             self.plan,
-            self.air,
-            _Arrived(self._uploads(sent, replies)),
+            superposition,
             self.noise,
-            parameters=messages.flatten(sent.arrays).astype(np.float32),
-            first_round=sent.index,
+            parameters=parameters,
+            index=sent.index,
+            transmission=sent.transmission,
         )
-        done = next(rounds)
         done = replace(done, reception=_with_clipped(done.reception, self.air.clip_norm))
         self.books.settle(done)
         heard = self.plan.num_scheduled - done.reception.missing.size

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import os
-import sys
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from airfed.learning import usercode
 from airfed.network import Network
+from airfed.scenario.usercode import UserCode
 from airfed.seeds import stream
 
 Model = Network | nn.Module | str
@@ -44,36 +43,51 @@ def build_module(network: Network) -> nn.Sequential:
     return nn.Sequential(layers)
 
 
-def load_user_model(spec: str, *, seed: int = 0) -> nn.Module:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UserModel:
+    """A model made by the user's own code.
+
+    Args:
+        module: the torch module.
+        digest: SHA-256 of the sources that it was made from.
+    """
+
+    module: nn.Module
+    digest: str
+
+
+def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserModel:
     """Return the module made by the user's callable, its initial values from the stream "init" of `seed`.
 
     Args:
-        spec: "module:callable"; the module may lie in the current folder, the callable takes no arguments and
-            returns a torch module that maps images (B, c, h, w) to logits (B, classes).
+        spec: "module:callable"; the callable takes no arguments and returns a torch module that maps images
+            (B, c, h, w) to logits (B, classes). A "folder/" before it says where the module lies.
+        folder: the scenario's, where the module is looked for first; the working directory is next, then the
+            installed packages.
         seed: of the run.
 
     Raises:
         ValueError: the module or the callable is missing, or what it returns cannot be trained privately.
     """
-    module_name, colon, attribute = spec.partition(":")
-    if not (colon and module_name and attribute):
-        raise ValueError(f"Expected a model as 'module:callable', got {spec!r}.")
-    with _current_folder_importable(), torch.random.fork_rng(devices=[]):
-        try:
-            module = importlib.import_module(module_name)
-        except ImportError as error:
-            raise ValueError(f"Expected model {spec!r} to be importable; {error}.") from None
-        except SyntaxError as error:
-            raise ValueError(f"Expected model {spec!r} to be Python; {error}.") from None
-        factory = getattr(module, attribute, None)
-        if not callable(factory):
-            raise ValueError(f"Expected {module_name!r} to have a callable {attribute!r}, got {factory!r}.")
+    code = UserCode.parse(spec)
+    with torch.random.fork_rng(devices=[]), usercode.opened(code, folder) as own:
         torch.manual_seed(int(stream(seed, "init").integers(2**63)))
-        made = factory()
+        made = own.call()
+        digest = own.digest()
     if not isinstance(made, nn.Module):
         raise ValueError(f"Expected {spec!r} to return a torch module, got {type(made).__name__}.")
     check_module(made, name=spec)
-    return made
+    return UserModel(module=made, digest=digest)
+
+
+def load_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> nn.Module:
+    """Return the module alone; see `make_user_model`."""
+    return make_user_model(spec, folder=folder, seed=seed).module
+
+
+def source_digest(spec: str, folder: Path) -> str:
+    """Return the SHA-256 of the sources of a user's model; see `make_user_model` and `usercode.Opened.digest`."""
+    return make_user_model(spec, folder=folder).digest
 
 
 def check_module(module: nn.Module, *, name: str) -> None:
@@ -111,8 +125,8 @@ def check_forward(module: nn.Module, images: NDArray[np.float32], classes: int, 
         before = torch.get_rng_state()
         try:
             logits = module(inputs)
-        except (RuntimeError, TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        except Exception as error:  # the user's code: anything can come out of it
+            reason = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
             raise ValueError(f"Expected model {name!r} to take images {tuple(inputs.shape)}; {reason}.") from None
         drew = not torch.equal(before, torch.get_rng_state())
     shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
@@ -181,14 +195,3 @@ def initial_parameters(model: Model, seed: int) -> NDArray[np.float32]:
 def model_name(model: Model) -> str:
     """Return how messages call the model."""
     return model if isinstance(model, str) else type(model).__name__
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """Put the current folder first on the import path, for as long as the user's model is made."""
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)

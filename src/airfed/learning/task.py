@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,12 @@ from airfed.learning import data
 from airfed.learning.engine import Engine, make_engine
 from airfed.learning.partition import partition
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
-from airfed.network import Network
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
+from airfed.scenario.usercode import user_code
+
+if TYPE_CHECKING:
+    from airfed.learning.models import Model
 
 Parameters = NDArray[np.float32]
 
@@ -44,6 +47,10 @@ class Task(Protocol):
     def data_digest(self) -> str:
         """SHA-256 of the data and of how it lies on the devices."""
 
+    @property
+    def code_digest(self) -> str:
+        """SHA-256 of the sources of the user's own model; "" for a built-in one."""
+
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
         """Return loss (training), accuracy and test_loss, as far as the task has them."""
 
@@ -61,6 +68,8 @@ class ImageTask:
         shards: (N, D) indices of the training images that each device holds.
         initial_parameters: m⁰.
         shapes: name and shape of each parameter tensor, in the order of the flat vector.
+        model: what the engine trains; the user's own as the torch module that was made of it.
+        code_digest: SHA-256 of the sources of the user's own model; "" for a built-in one.
     """
 
     engine: Engine
@@ -68,6 +77,8 @@ class ImageTask:
     shards: NDArray[np.intp]
     initial_parameters: Parameters
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    model: Model
+    code_digest: str = ""
 
     @property
     def dimension(self) -> int:
@@ -101,6 +112,7 @@ class QuadraticLearning:
 
     task: QuadraticTask
     engine: QuadraticEngine
+    code_digest: ClassVar[str] = ""
 
     @property
     def dimension(self) -> int:
@@ -147,15 +159,15 @@ def build_task(scenario: Scenario) -> Task:
         shards_per_device=learning.shards_per_device,
         rng=seeds.stream(scenario.seed, "data"),
     )
-    model, initial, shapes = _model(learning.model, dataset, scenario.seed)
-    if learning.dimension is not None and learning.dimension != initial.size:
+    built = _build(scenario, dataset)
+    if learning.dimension is not None and learning.dimension != built.initial.size:
         raise ScenarioError(
-            f"Expected learning.dimension={initial.size}, the size of model {learning.model!r}; got "
+            f"Expected learning.dimension={built.initial.size}, the size of model {learning.model!r}; got "
             f"{learning.dimension}."
         )
     engine = make_engine(
         run.engine,
-        model,
+        built.model,
         dataset,
         shards,
         learning_rate=learning.learning_rate,
@@ -164,22 +176,38 @@ def build_task(scenario: Scenario) -> Task:
         threads=run.threads,
         chunk=run.chunk,
     )
-    return ImageTask(engine=engine, dataset=dataset, shards=shards, initial_parameters=initial, shapes=shapes)
+    return ImageTask(
+        engine=engine,
+        dataset=dataset,
+        shards=shards,
+        initial_parameters=built.initial,
+        shapes=built.shapes,
+        model=built.model,
+        code_digest=built.digest,
+    )
 
 
-def _model(
-    name: str, dataset: data.Dataset, seed: int
-) -> tuple[Network | str, Parameters, tuple[tuple[str, tuple[int, ...]], ...]]:
-    """The model, its initial parameters, and the names and shapes of its tensors."""
-    if ":" not in name:
+class _Built(NamedTuple):
+    """A model, its initial parameters, the names and shapes of its tensors, and the digest of its code."""
+
+    model: Model
+    initial: Parameters
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    digest: str
+
+
+def _build(scenario: Scenario, dataset: data.Dataset) -> _Built:
+    name, seed = scenario.learning.model, scenario.seed
+    if user_code(name) is None:
         built = network.builtin(name, input_shape=dataset.image_shape, classes=dataset.classes)
         initial = built.initial_parameters(seeds.stream(seed, "init"))
-        return built, initial, tuple((tensor.name, tensor.shape) for tensor in built.tensors)
+        return _Built(built, initial, tuple((tensor.name, tensor.shape) for tensor in built.tensors), "")
     from airfed.learning import models  # the user's own model needs torch
 
-    module = models.load_user_model(name, seed=seed)
-    shapes = tuple((key, tuple(p.shape)) for key, p in module.named_parameters() if p.requires_grad)
-    return name, models.flatten(module), shapes
+    own = models.make_user_model(name, folder=scenario.folder, seed=seed)
+    models.check_forward(own.module.train(), dataset.train_images[:1], dataset.classes, name=name)
+    shapes = tuple((key, tuple(p.shape)) for key, p in own.module.named_parameters() if p.requires_grad)
+    return _Built(own.module, models.flatten(own.module), shapes, own.digest)
 
 
 def _quadratic(scenario: Scenario) -> QuadraticLearning:

@@ -34,11 +34,25 @@ def allowed_mu(budget: Budget) -> float:
         while mu > 0 and gaussian_epsilon(mu * (1 + 8 * _ULP), budget.delta) > budget.epsilon:
             mu *= 1 - shrink
             shrink *= 2
+        if budget.spent:
+            mu = _left(mu, budget.spent)
+            if not mu > 0:
+                raise InfeasibleError(
+                    f"No plan fits: trainings before have spent μ = {budget.spent:.4g}, and "
+                    f"epsilon={budget.epsilon:g} at delta={budget.delta:g} leaves nothing for another (privacy)."
+                )
     if not mu > 0:
         raise InfeasibleError(
             f"No plan fits: epsilon={budget.epsilon!r} at delta={budget.delta!r} leaves no signal at all (privacy)."
         )
     return mu
+
+
+def _left(mu: float, spent: float) -> float:
+    """√(μ² − spent²), rounded down by more than the totals of a ledger are rounded up; 0 where nothing is left."""
+    if spent >= mu:
+        return 0.0
+    return math.sqrt((mu - spent) * (mu + spent)) * (1 - 64 * _ULP * (mu / (mu - spent)))
 
 
 def amplifications(problem: Problem) -> NDArray[np.float64]:

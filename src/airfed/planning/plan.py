@@ -6,6 +6,8 @@ from it: nobody passes σ or ε beside a plan.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -22,6 +24,7 @@ Binding = Literal["privacy", "peak_power", "total_power"]
 
 # How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
 FEASIBILITY_RTOL = 1e-12
+_RECORD_RTOL = 1e-9  # between what was written down and what follows from it, perhaps with another NumPy
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -159,6 +162,30 @@ class Plan:
     def epsilon_paper_validity(self) -> str:
         """Whether Lemma 1's figure is "proved", "unproven" (ε ≥ 1) or "unsafe" (below the truth)."""
         return classic_validity(self.epsilon_paper, self.problem.budget.delta)
+
+    @classmethod
+    def from_dict(cls, problem: Problem, recorded: Mapping[str, Any]) -> Plan:
+        """Return the plan that `to_dict` has written down, about the same problem; nothing is solved again.
+
+        Args:
+            problem: what was decided about.
+            recorded: the plain values.
+
+        Raises:
+            ValueError: what is written down is no plan about this problem, or a figure in it does not follow from it.
+        """
+        decision = cls(
+            problem=problem,
+            policy=recorded["policy"],
+            scheduled=np.array(recorded["scheduled"]),
+            alignment=recorded["alignment"],
+            rounds=recorded["rounds"],
+            notes=tuple(recorded["notes"]),
+        )
+        for name in ("mu_round", "mu_total", "epsilon_round", "epsilon_total", "power_total"):
+            if not math.isclose(getattr(decision, name), recorded[name], rel_tol=_RECORD_RTOL):
+                raise ValueError(f"Expected {name}={getattr(decision, name)!r}, which follows; got {recorded[name]!r}.")
+        return decision
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, under the names of its attributes, ready for JSON."""

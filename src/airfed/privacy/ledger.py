@@ -1,29 +1,37 @@
 """What was spent: an append-only file, written before each round is transmitted.
 
 One JSON object a line. The first says what is being counted ("open"), then each round is charged before it is
-transmitted ("charge") and settled with the power really used after it ("settle"). Every line carries the SHA-256 of the
-line before it and its own content, so that any edit breaks the chain; the checkpoints of a run remember its last line,
-so that cutting lines off the end is noticed too. Totals are composed exactly: the squares of all μ are added as
-fractions, and only the root is rounded, upwards.
+transmitted ("charge") and settled with the power really used after it ("settle"); a round that failed before anything
+was transmitted is noted ("unsent"), and its charge covers the next try. Every line carries the SHA-256 of the line
+before it and its own content, so that any edit breaks the chain; the checkpoints of a run remember its last line, so
+that cutting lines off the end is noticed too. Totals are composed exactly: the squares of all μ are added as fractions,
+and only the root is rounded, upwards.
+
+Before every line is written the file is locked and read on to its end: what another process has charged to it counts.
+Nothing deletes or shortens a ledger. A last line that a crash left half-written is replaced by the next one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any, Final
 
+from airfed._disk import flush, write_new
 from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon
 from airfed.problem import Budget
 
 _START: Final = "0" * 64
 _RTOL: Final = 1e-12  # rounding only: plans end on the safe side of their budgets
+_LONGEST: Final = 64 * 2**20  # bytes of a line: the first one lists the devices
 
 
 class LedgerError(ValueError):
@@ -48,6 +56,8 @@ class Charge:
         epsilon_round: exact ε of this round at the budget's δ.
         mu_total, epsilon_total: of everything charged so far, this round included.
         power_metered: [W] really transmitted; None while the round is not settled, or where the record is private.
+        unsent: the round failed before anything was transmitted.
+        run: whose round it is, in an account that several runs charge.
     """
 
     round_index: int
@@ -60,6 +70,20 @@ class Charge:
     mu_total: float
     epsilon_total: float
     power_metered: float | None = None
+    unsent: bool = False
+    run: str = ""
+
+
+_WRITTEN: Final = (
+    "attempt",
+    "devices",
+    "alignment",
+    "mu",
+    "power_planned",
+    "epsilon_round",
+    "mu_total",
+    "epsilon_total",
+)
 
 
 @dataclass(kw_only=True)
@@ -70,9 +94,13 @@ class Ledger:
     header: dict[str, Any]
     charges: list[Charge] = field(default_factory=list)
     head: str = _START
+    torn: bool = False  # a crash left half a line at the end; the next line takes its place
     _heads: set[str] = field(default_factory=set, repr=False)
     _squares: Fraction = field(default=Fraction(0), repr=False)  # Σμ²
-    _latest: dict[int, int] = field(default_factory=dict, repr=False)  # round -> position of its latest charge
+    _latest: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)  # (run, round) -> its latest charge
+    _size: int = field(default=0, repr=False)  # bytes that have been read and verified
+    _last: bytes = field(default=b"", repr=False)  # the last line of them
+    _number: int = field(default=0, repr=False)  # of that line
 
     @classmethod
     def create(cls, path: Path, header: dict[str, Any]) -> Ledger:
@@ -82,13 +110,9 @@ class Ledger:
             FileExistsError: there is one already.
         """
         ledger = cls(path=path, header=header)
-        with path.open("xb") as stream:
-            ledger._append(stream, {"kind": "open", **header})
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the file's name must survive a crash, too
-        finally:
-            os.close(folder)
+        line, head = ledger._line({"kind": "open", **header})
+        write_new(path, line)
+        ledger._advance(head, line)
         return ledger
 
     @classmethod
@@ -97,34 +121,33 @@ class Ledger:
 
         Args:
             path: the file.
-            repair: cut off a last line that a crash left half-written (it was never acted upon).
+            repair: pass over a last line that a crash left half-written; the next line will replace it.
 
         Raises:
             LedgerError: a line was edited, removed, reordered or is not a ledger line; the message names it.
         """
         ledger = cls(path=path, header={})
-        intact = 0
-        for number, line, complete in _lines(path):
-            if not complete:
-                if not repair:
-                    raise LedgerError(f"{path}: line {number} is half-written; airfed run --resume repairs it.")
-                os.truncate(path, intact)
-                break
-            ledger._replay(number, line)
-            intact += len(line)
+        try:
+            with path.open("rb") as stream:
+                ledger._read_on(stream)
+        except FileNotFoundError:
+            raise LedgerError(f"Expected a ledger at {path}; there is none.") from None
+        except OSError as error:
+            raise LedgerError(f"Cannot read {path}: {error.strerror}.") from None
+        if ledger.torn and not repair:
+            raise LedgerError(f"{path}: line {ledger._number + 1} is half-written; airfed run --resume repairs it.")
         if not ledger.header:
             raise LedgerError(f"{path}: expected a ledger, got an empty file.")
         return ledger
 
     @classmethod
     def resume(cls, path: Path, header: dict[str, Any]) -> Ledger:
-        """Go on with the ledger of an interrupted run; where the crash came before its first line, start it.
+        """Go on with a ledger; where there is none, start it.
 
         Raises:
             LedgerError: it was tampered with, or counts something else than `header` says.
         """
-        if not path.exists() or b"\n" not in path.read_bytes():
-            path.unlink(missing_ok=True)
+        if not path.exists():
             return cls.create(path, header)
         ledger = cls.load(path, repair=True)
         expected = json.loads(json.dumps(header))
@@ -162,9 +185,9 @@ class Ledger:
         """Return whether a line with this hash is in the ledger."""
         return head in self._heads
 
-    def find(self, round_index: int) -> Charge | None:
+    def find(self, round_index: int, *, run: str = "") -> Charge | None:
         """Return the latest charge of a round, or None."""
-        position = self._latest.get(round_index)
+        position = self._latest.get((run, round_index))
         return None if position is None else self.charges[position]
 
     def check(self, budget: Budget, *, mu: float, power: float) -> None:
@@ -176,67 +199,114 @@ class Ledger:
         spent = self.power_planned
         if spent + power > budget.total_power * (1 + _RTOL):
             raise BudgetExhausted(
-                f"The power budget is spent after {self.rounds} rounds: {budget.total_power - spent:.4g} W are left "
+                f"The power budget is spent after {self._counted()}: {budget.total_power - spent:.4g} W are left "
                 f"and the next round needs {power:.4g} W. "
                 "Raise budget.total_power, or plan fewer rounds or a smaller alignment."
             )
-        most = budget.epsilon * (1 + _RTOL)
         if budget.scope == "total":
-            after = gaussian_epsilon(_root_up(self._squares + Fraction(mu) ** 2), budget.delta)
-            if after > most:
-                raise BudgetExhausted(
-                    f"The privacy budget is spent after {self.rounds} rounds: ε is {self.epsilon_total:.4g} of "
-                    f"{budget.epsilon:g} at δ = {budget.delta:g}, and the next round would make it {after:.4g}. "
-                    "Raise budget.epsilon, or plan fewer rounds or a smaller alignment."
-                )
+            self.check_total(budget.epsilon, mu=mu)
             return
         each = (classic_epsilon if budget.formula == "classic" else gaussian_epsilon)(mu, budget.delta)
-        if each > most:
+        if each > budget.epsilon * (1 + _RTOL):
             raise BudgetExhausted(
                 f"The next round would cost ε = {each:.4g} at δ = {budget.delta:g}, and a round may cost "
                 f"{budget.epsilon:g}. Raise budget.epsilon, or plan a smaller alignment."
             )
 
-    def charge(self, round_index: int, *, devices: int, alignment: float, mu: float, power: float) -> Charge:
-        """Write down a round that is about to be transmitted; on return it is on the disk."""
-        earlier = self.find(round_index)
-        attempt = 0 if earlier is None else earlier.attempt + 1
-        charge = self._charged(round_index, attempt, devices, alignment, mu, power)
-        names = ("attempt", "devices", "alignment", "mu", "power_planned", "epsilon_round", "mu_total", "epsilon_total")
-        entry = {"kind": "charge", "round": round_index, **{name: getattr(charge, name) for name in names}}
-        with self.path.open("ab") as stream:
-            self._append(stream, entry)
-        self._enter(charge)
-        return charge
+    def check_total(self, epsilon: float, *, mu: float) -> None:
+        """Raise unless everything charged so far and one more round of the given μ stay within ε.
 
-    def settle(self, round_index: int, power_metered: float | None) -> None:
+        Raises:
+            BudgetExhausted: they do not.
+        """
+        delta = self.header["delta"]
+        after = gaussian_epsilon(_root_up(self._squares + Fraction(mu) ** 2), delta)
+        if after > epsilon * (1 + _RTOL):
+            raise BudgetExhausted(
+                f"The privacy budget is spent after {self._counted()}: ε is {self.epsilon_total:.4g} of "
+                f"{epsilon:g} at δ = {delta:g}, and the next round would make it {after:.4g}. "
+                "Raise budget.epsilon, or plan fewer rounds or a smaller alignment."
+            )
+
+    def charge(
+        self,
+        round_index: int,
+        *,
+        devices: int,
+        alignment: float,
+        mu: float,
+        power: float,
+        within: Budget | float | None = None,
+        run: str = "",
+    ) -> Charge:
+        """Write down a round that is about to be transmitted; on return it is on the disk.
+
+        Args:
+            round_index: i.
+            devices, alignment, mu, power: as in `Charge`.
+            within: the budget that must allow it, or the ε of all rounds together; whatever other processes have
+                charged to the file counts.
+            run: whose round it is, in an account.
+
+        Raises:
+            BudgetExhausted: it does not fit; nothing is written.
+            LedgerError: the file is not the one that was read.
+        """
+        with self._exclusive() as stream:
+            if isinstance(within, Budget):
+                self.check(within, mu=mu, power=power)
+            elif within is not None:
+                self.check_total(within, mu=mu)
+            earlier = self.find(round_index, run=run)
+            attempt = 0 if earlier is None else earlier.attempt + 1
+            charge = self._charged(round_index, attempt, devices, alignment, mu, power, run)
+            entry = {"kind": "charge", "round": round_index, **{name: getattr(charge, name) for name in _WRITTEN}}
+            self._append(stream, entry | ({"run": run} if run else {}))
+            self._enter(charge)
+            return charge
+
+    def unsent(self, round_index: int, *, run: str = "") -> None:
+        """Note that a charged round failed before anything was transmitted: the charge stays, and covers the next try.
+
+        Raises:
+            LedgerError: the round was never charged.
+        """
+        with self._exclusive() as stream:
+            self._position(round_index, run)
+            self._append(stream, {"kind": "unsent", "round": round_index, **({"run": run} if run else {})})
+            self._mark(round_index, run, unsent=True)
+
+    def settle(self, round_index: int, power_metered: float | None, *, run: str = "") -> None:
         """Write down what a charged round really transmitted [W]; a repeated round must repeat the figure.
 
         Args:
             round_index: i.
             power_metered: None keeps the figure, which depends on the data, out of the ledger.
+            run: whose round it is, in an account.
 
         Raises:
             LedgerError: the round was never charged, or a replay transmitted something else than before.
         """
-        charge = self.find(round_index)
-        if charge is None:
-            raise LedgerError(f"{self.path}: round {round_index} was never charged.")
+        charge = self.charges[self._position(round_index, run)]
         if power_metered is None:
             return
         if charge.power_metered is not None:
             if charge.power_metered != power_metered:
                 raise LedgerError(
-                    f"{self.path}: round {round_index} was transmitted with {charge.power_metered!r} W before, and "
+                    f"{self.path}: round {round_index + 1} was transmitted with {charge.power_metered!r} W before, and "
                     f"with {power_metered!r} W now: this is not the same run."
                 )
             return
-        with self.path.open("ab") as stream:
-            self._append(stream, {"kind": "settle", "round": round_index, "power_metered": power_metered})
-        self._settled(round_index, power_metered)
+        with self._exclusive() as stream:
+            entry = {"kind": "settle", "round": round_index, "power_metered": power_metered}
+            self._append(stream, entry | ({"run": run} if run else {}))
+            self._mark(round_index, run, power_metered=power_metered)
+
+    def _counted(self) -> str:
+        return f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
 
     def _charged(
-        self, round_index: int, attempt: int, devices: int, alignment: float, mu: float, power: float
+        self, round_index: int, attempt: int, devices: int, alignment: float, mu: float, power: float, run: str
     ) -> Charge:
         """The charge with everything that follows from it and the charges before."""
         delta = self.header["delta"]
@@ -253,69 +323,156 @@ class Ledger:
             epsilon_round=last.epsilon_round if last is not None and same else gaussian_epsilon(mu, delta),
             mu_total=total,
             epsilon_total=gaussian_epsilon(total, delta),
+            run=run,
         )
 
     def _enter(self, charge: Charge) -> None:
-        self._latest[charge.round_index] = len(self.charges)
+        self._latest[charge.run, charge.round_index] = len(self.charges)
         self.charges.append(charge)
         self._squares += Fraction(charge.mu) ** 2
 
-    def _settled(self, round_index: int, power_metered: float) -> None:
-        if round_index not in self._latest:
-            raise LedgerError(f"{self.path}: round {round_index} is settled but was never charged.")
-        position = self._latest[round_index]
-        self.charges[position] = replace(self.charges[position], power_metered=power_metered)
+    def _position(self, round_index: int, run: str) -> int:
+        position = self._latest.get((run, round_index))
+        if position is None:
+            raise LedgerError(f"{self.path}: round {round_index + 1} was never charged.")
+        return position
+
+    def _mark(self, round_index: int, run: str, **changes: Any) -> None:
+        position = self._position(round_index, run)
+        self.charges[position] = replace(self.charges[position], **changes)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[IO[bytes]]:
+        """The file, locked against other processes and read on to its end.
+
+        Raises:
+            LedgerError: it is gone, or no longer begins with what was read.
+        """
+        try:
+            stream = self.path.open("r+b")
+        except FileNotFoundError:
+            raise LedgerError(f"{self.path}: the ledger is gone while a training charges it.") from None
+        with stream:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
+            stream.seek(self._size - len(self._last))
+            if stream.read(len(self._last)) != self._last:
+                raise LedgerError(f"{self.path}: lines are gone or changed while a training charges it.")
+            self._read_on(stream)
+            yield stream
+
+    def _read_on(self, stream: IO[bytes]) -> None:
+        """Replay the lines after those that are known. A whole last line counts with or without its newline."""
+        stream.seek(self._size)
+        self.torn = False
+        if self._last and not self._last.endswith(b"\n") and (lost := stream.read(1)) == b"\n":
+            self._last += lost  # another process has ended the line meanwhile
+            self._size += 1
+        while line := stream.readline(_LONGEST):
+            if line.endswith(b"\n"):
+                self._replay(line)
+            elif _is_whole(line, self.head):  # flushed, and its newline cut off: a charge all the same
+                self._replay(line + b"\n")
+                self._size -= 1
+                self._last = line
+            else:
+                self.torn = True
+                return
 
     def _append(self, stream: IO[bytes], entry: dict[str, Any]) -> None:
-        head = _link(self.head, json.dumps(entry, sort_keys=True))
-        stream.write(json.dumps({**entry, "hash": head}, sort_keys=True).encode() + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-        self._advance(head)
+        line, head = self._line(entry)
+        lost = b"" if self._last.endswith(b"\n") or not self._last else b"\n"
+        stream.seek(self._size)
+        flush(stream, lost + line)  # over what a crash left half-written: never a moment without either
+        if stream.seek(0, os.SEEK_END) > self._size + len(lost) + len(line):
+            stream.truncate(self._size + len(lost) + len(line))  # the rest of it
+        self._size += len(lost)
+        self._advance(head, line)
 
-    def _advance(self, head: str) -> None:
+    def _line(self, entry: dict[str, Any]) -> tuple[bytes, str]:
+        """The bytes of a line, and their hash."""
+        head = _link(self.head, json.dumps(entry, sort_keys=True))
+        return json.dumps({**entry, "hash": head}, sort_keys=True).encode() + b"\n", head
+
+    def _advance(self, head: str, line: bytes) -> None:
         self.head = head
         self._heads.add(head)
+        self._size += len(line)
+        self._last = line
+        self._number += 1
 
-    def _replay(self, number: int, line: bytes) -> None:
-        try:
-            entry = json.loads(line)
-            claimed = entry.pop("hash")
-            kind = entry["kind"]
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise LedgerError(f"{self.path}: line {number} is not a ledger line.") from None
-        head = _link(self.head, json.dumps(entry, sort_keys=True))
-        if head != claimed or line != json.dumps({**entry, "hash": head}, sort_keys=True).encode() + b"\n":
+    def _replay(self, line: bytes) -> None:
+        number = self._number + 1
+        entry = _parsed(line)
+        claimed = None if entry is None else entry.pop("hash", None)
+        if entry is None or not isinstance(claimed, str) or not isinstance(kind := entry.get("kind"), str):
+            raise LedgerError(f"{self.path}: line {number} is not a ledger line.")
+        expected, head = self._line(entry)
+        if head != claimed or line != expected:
             raise LedgerError(f"{self.path}: line {number} was changed, or a line before it was.")
-        self._advance(head)
         if (kind == "open") != (number == 1):
             raise LedgerError(f"{self.path}: line {number} is of the kind {kind!r}, which does not belong there.")
+        try:
+            self._enter_line(kind, entry)
+        except (KeyError, TypeError, ArithmeticError, LedgerError, ValueError) as error:
+            if isinstance(error, LedgerError):
+                raise
+            raise LedgerError(f"{self.path}: line {number} is not what a ledger holds there.") from None
+        self._advance(head, line)
+
+    def _enter_line(self, kind: str, entry: dict[str, Any]) -> None:
+        run = str(entry.get("run", ""))
         if kind == "open":
             self.header = {key: value for key, value in entry.items() if key != "kind"}
+            if not 0.0 < _number(self.header, "delta") < 1.0:
+                raise ValueError
         elif kind == "charge":
-            self._replay_charge(number, entry)
+            self._replay_charge(entry, run)
         elif kind == "settle":
-            self._settled(entry["round"], entry["power_metered"])
+            self._mark(entry["round"], run, power_metered=_number(entry, "power_metered"))
+        elif kind == "unsent":
+            self._mark(entry["round"], run, unsent=True)
         else:
-            raise LedgerError(f"{self.path}: line {number} is of the unknown kind {kind!r}.")
+            raise LedgerError(f"{self.path}: line {self._number + 1} is of the unknown kind {kind!r}.")
 
-    def _replay_charge(self, number: int, entry: dict[str, Any]) -> None:
-        names = ("round", "attempt", "devices", "alignment", "mu", "power_planned")
-        charge = self._charged(*(entry[name] for name in names))
+    def _replay_charge(self, entry: dict[str, Any], run: str) -> None:
+        whole = [_whole(entry, name) for name in ("round", "attempt", "devices")]
+        figures = [_number(entry, name) for name in ("alignment", "mu", "power_planned")]
+        charge = self._charged(*whole, *figures, run)  # type: ignore[call-arg, arg-type]
         for name in ("epsilon_round", "mu_total", "epsilon_total"):
-            if not math.isclose(entry[name], getattr(charge, name), rel_tol=_RTOL):
-                raise LedgerError(f"{self.path}: the {name} of line {number} does not follow from the rounds so far.")
+            if not math.isclose(_number(entry, name), getattr(charge, name), rel_tol=_RTOL):
+                raise LedgerError(
+                    f"{self.path}: the {name} of line {self._number + 1} does not follow from the rounds so far."
+                )
         self._enter(charge)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
-    """Number, bytes and completeness of each line."""
+def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise LedgerError(f"Expected a ledger at {path}; there is none.") from None
-    for number, line in enumerate(content.splitlines(keepends=True), start=1):
-        yield number, line, line.endswith(b"\n")
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _is_whole(line: bytes, head: str) -> bool:
+    """Whether a line without its newline is complete: its own hash says so."""
+    entry = _parsed(line)
+    claimed = None if entry is None else entry.pop("hash", None)
+    return entry is not None and claimed == _link(head, json.dumps(entry, sort_keys=True))
+
+
+def _whole(entry: dict[str, Any], name: str) -> int:
+    value = entry[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError
+    return value
+
+
+def _number(entry: dict[str, Any], name: str) -> float:
+    value = entry[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise ValueError
+    return value
 
 
 def _link(previous: str, body: str) -> str:

@@ -8,10 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from airfed._disk import write_whole
 from airfed.experiments import style
 from airfed.report import charts
 from airfed.report.records import ReportError, RunRecord
-from airfed.running.directory import write_whole
 
 try:
     from jinja2 import Environment, StrictUndefined

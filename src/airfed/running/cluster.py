@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.air import Superposition
-from airfed.running.noise import NoiseSource
 
 # A process that is silent for longer counts as lost; a round of the slowest device must fit into it.
 _PATIENCE: Final = timedelta(minutes=30)
@@ -125,20 +124,6 @@ class Cluster:
             raise LostProcess("Another process of this run has ended or does not answer.") from error
         result: NDArray[Any] = tensor.numpy()
         return result
-
-
-class SharedNoise:
-    """Noise that rank 0 draws, once, for all processes."""
-
-    def __init__(self, source: NoiseSource, group: Group) -> None:
-        self._source, self._group = source, group
-        self.privacy, self.repeatable = source.privacy, source.repeatable
-
-    def draw(self, round_index: int, dimension: int, noise_std: float) -> NDArray[np.float64]:
-        """Return rank 0's draw."""
-        if self._group.rank == 0:
-            return self._group.broadcast(self._source.draw(round_index, dimension, noise_std))
-        return self._group.broadcast(np.empty(dimension))
 
 
 @contextmanager

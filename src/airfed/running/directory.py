@@ -3,32 +3,38 @@
 A run directory holds `scenario.toml` (as resolved), `plan.json`, `run.json` (versions and digests), `metrics.jsonl`,
 `metrics.csv`, `devices.csv`, `ledger.jsonl`, `model.safetensors` and `checkpoints/`. Every file is either appended to
 line by line and flushed, or replaced whole: written beside its place, flushed to the disk and renamed. No pickle is
-ever read.
+ever read. This module writes the files and checks each on its own; what they say together is `airfed.running.run`.
 """
 
 from __future__ import annotations
 
 import csv
-import fcntl
 import hashlib
+import io
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from airfed._disk import flush, locked, write_whole
+from airfed.privacy.ledger import Ledger, LedgerError
+from airfed.running import records
+from airfed.running.records import FORMAT, Manifest, PlanFigures
+
 _LOG = logging.getLogger(__name__)
+_Checked = TypeVar("_Checked")
 _KEPT_CHECKPOINTS: Final = 3
-FORMAT: Final = 1  # of the run directory; raised when an older airfed could misread it
+_LARGEST: Final = 2**31  # bytes of a file that is read as a whole
 
 
 class RunError(ValueError):
@@ -70,7 +76,7 @@ class RunDirectory:
     def check(self, *, resume: bool) -> None:
         """Raise unless a run can begin here or, with `resume`, go on. Nothing is written.
 
-        A beginning that was cut short before `run.json` counts as none: there is nothing to lose, so both may.
+        A beginning that was cut short before `run.json` counts as none, unless anything in it speaks of a round.
 
         Raises:
             RunError: a run is here already, there is none to resume, or the folder holds something else.
@@ -89,35 +95,114 @@ class RunDirectory:
         strangers = [name for name in found if name not in ours]
         if strangers:
             raise RunError(f"Expected {self.path} to be empty or a run; it holds {strangers[0]!r}.")
+        if trace := self._trace():
+            raise RunError(
+                f"Expected run.json beside {trace} in {self.path}: what was spent there cannot be gone on with, and "
+                "must not be forgotten. Bring run.json back, or give another --out."
+            )
 
-    def begin(self, *, scenario: str, plan: dict[str, Any], manifest: dict[str, Any]) -> None:
+    def _trace(self) -> str:
+        """What a run has left that got further than its beginning, in a directory without run.json; "" for nothing."""
+        for name in ("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv"):
+            if self.file(name).exists() or self.file(name).is_symlink():
+                return name
+        if self._checkpoint_files():
+            return "checkpoints"
+        ledger = self.file("ledger.jsonl")
+        if not ledger.exists() and not ledger.is_symlink():
+            return ""
+        try:
+            unused = not Ledger.load(ledger).charges
+        except LedgerError:
+            unused = False
+        return "" if unused else ledger.name
+
+    def begin(
+        self, *, scenario: bytes, plan: bytes, manifest: Mapping[str, Any], ledger_header: Mapping[str, Any]
+    ) -> None:
         """Create the directory with its first files; `run.json` comes last and marks the run as begun.
+
+        The ledger's first line holds the digests of the three other files: with the chain that begins there, none of
+        them can be changed unnoticed.
 
         Raises:
             OSError: it cannot be written.
         """
+        run = json.dumps({"format": FORMAT, **manifest}, indent=1).encode()
         self.file("checkpoints").mkdir(parents=True, exist_ok=True)
-        for name in ("metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl", "model.safetensors"):
-            self.file(name).unlink(missing_ok=True)  # left by a beginning that never got as far as run.json
-        write_whole(self.file("scenario.toml"), scenario.encode())
-        write_whole(self.file("plan.json"), json.dumps(plan).encode())
-        write_whole(self.file("run.json"), json.dumps({"format": FORMAT, **manifest}, indent=1).encode())
+        write_whole(self.file("scenario.toml"), scenario)
+        write_whole(self.file("plan.json"), plan)
+        ledger = self.file("ledger.jsonl")
+        header = {**ledger_header, "run_sha256": sha256(run)}
+        if not ledger.exists() or Ledger.load(ledger).header != json.loads(json.dumps(header)):
+            ledger.unlink(missing_ok=True)  # of a beginning cut short; `check` has seen that nothing is charged in it
+            Ledger.create(ledger, header)
+        write_whole(self.file("run.json"), run)
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """Return `run.json`.
 
         Raises:
             RunError: it is missing, damaged, or of another format.
         """
+        file = self.file("run.json")
+        if not file.exists():
+            raise RunError(f"Expected a run in {self.path}; there is none.")
+        content = self.read(file.name)
         try:
-            content = json.loads(self.file("run.json").read_bytes())
-        except FileNotFoundError:
-            raise RunError(f"Expected a run in {self.path}; there is none.") from None
-        except (OSError, ValueError) as error:
-            raise RunError(f"Cannot read {self.file('run.json')}: {error}.") from None
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            form = json.loads(content).get("format")
+        except (ValueError, RecursionError, AttributeError):
+            raise RunError(f"Cannot read {file}: it is damaged.") from None
+        if form != FORMAT:
             raise RunError(f"Expected a run of format {FORMAT} in {self.path}; this one is of another version.")
-        return content
+        return self._checked(records.MANIFEST, content, file.name)
+
+    def plan(self) -> PlanFigures:
+        """Return `plan.json`.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        return self._checked(records.PLAN, self.read("plan.json"), "plan.json")
+
+    def devices(self) -> list[dict[str, float]]:
+        """Return what each device has transmitted, as `devices.csv` says; empty where there is none.
+
+        Raises:
+            RunError: it is damaged.
+        """
+        if not self.file("devices.csv").is_file():
+            return []
+        try:
+            lines = io.StringIO(self.read("devices.csv").decode())
+            rows: list[dict[str, Any]] = [dict(records.DEVICE.validate_strings(row)) for row in csv.DictReader(lines)]
+        except (UnicodeDecodeError, csv.Error):
+            raise RunError(f"{self.file('devices.csv')} is damaged.") from None
+        except ValidationError as error:
+            raise RunError(f"{self.file('devices.csv')} is damaged: {records.complaint(error)}.") from None
+        return rows
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            RunError: it cannot be read, or is absurdly large.
+        """
+        file = self.file(name)
+        try:
+            if not file.is_file():
+                raise RunError(f"Expected {file}; it is missing.")
+            if file.stat().st_size > _LARGEST:
+                raise RunError(f"Expected {file} to be smaller than {_LARGEST >> 30} GiB.")
+            return file.read_bytes()
+        except OSError as error:
+            raise RunError(f"Cannot read {file}: {error.strerror}.") from None
+
+    def _checked(self, kind: TypeAdapter[_Checked], content: bytes, name: str) -> _Checked:
+        try:
+            return kind.validate_json(content)
+        except ValidationError as error:
+            raise RunError(f"{self.file(name)} is damaged: {records.complaint(error)}.") from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -128,17 +213,18 @@ class RunDirectory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            stream = self.file(".lock").open("w")
+            lock = locked(self.file(".lock"))
+            lock.__enter__()
+        except BlockingIOError:
+            raise RunError(f"Another process is running in {self.path}.") from None
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {error.strerror}. Give another --out.") from None
-        with stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError(f"Another process is running in {self.path}.") from None
+        try:
             for left in (*self.path.glob(".*.part"), *self.path.glob("checkpoints/.*.part")):  # by a kill in mid-write
                 left.unlink(missing_ok=True)
             yield
+        finally:
+            lock.__exit__(None, None, None)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint whole, then forget all but the last few.
@@ -164,32 +250,33 @@ class RunDirectory:
         found = self.file("checkpoints").glob("round-*.safetensors")
         return sorted(found, key=lambda file: (len(file.name), file.name), reverse=True)  # newest first, past 10⁶ too
 
-    def append_metrics(self, record: dict[str, Any]) -> None:
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one round to `metrics.jsonl`; on return it is on the disk, so that no checkpoint is ahead of it.
 
         Raises:
             ValueError: a number is not finite.
         """
         with self.file("metrics.jsonl").open("ab") as stream:
-            _write(stream, json.dumps(record, allow_nan=False).encode() + b"\n")
+            flush(stream, json.dumps(record, allow_nan=False).encode() + b"\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the rounds recorded so far.
 
         Raises:
-            RunError: a line is damaged (a half-written last line, which a crash leaves, is passed over).
+            RunError: a line is damaged, or is not of the round it should be (a half-written last line, which a crash
+                leaves, is passed over).
         """
         file = self.file("metrics.jsonl")
-        lines = file.read_bytes().splitlines(keepends=True) if file.is_file() else []
-        records = []
-        for number, line in enumerate(lines, start=1):
-            if number == len(lines) and not line.endswith(b"\n"):
-                break
+        found: list[dict[str, Any]] = []
+        for number, line in enumerate(self._metric_lines(), start=1):
             try:
-                records.append(json.loads(line))
-            except ValueError:
-                raise RunError(f"{file}: line {number} is damaged.") from None
-        return records
+                record: dict[str, Any] = dict(records.ROUND.validate_json(line))
+            except ValidationError as error:
+                raise RunError(f"{file}: line {number} is damaged: {records.complaint(error)}.") from None
+            if record["round"] != len(found):
+                raise RunError(f"{file}: line {number} is of round {record['round'] + 1}, not of round {number}.")
+            found.append(record)
+        return found
 
     def rewind_metrics(self, rounds: int) -> None:
         """Forget the rounds from number `rounds` on: they will be trained again.
@@ -197,21 +284,26 @@ class RunDirectory:
         Raises:
             RunError: a round before that is missing.
         """
-        kept = [record for record in self.read_metrics() if record["round"] < rounds]
-        if [record["round"] for record in kept] != list(range(rounds)):
-            raise RunError(f"Expected {self.file('metrics.jsonl')} to hold rounds 0 to {rounds - 1}; some are gone.")
-        write_whole(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in kept).encode())
+        kept = self._metric_lines()[:rounds]
+        if len(kept) < rounds:
+            raise RunError(f"Expected {rounds} rounds in {self.file('metrics.jsonl')}; it holds {len(kept)}.")
+        write_whole(self.file("metrics.jsonl"), b"".join(kept))
+
+    def _metric_lines(self) -> list[bytes]:
+        """The complete lines of `metrics.jsonl`."""
+        content = self.read("metrics.jsonl") if self.file("metrics.jsonl").is_file() else b""
+        return [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
 
     def finish(
         self,
         parameters: dict[str, NDArray[np.float32]],
         metadata: dict[str, str],
-        devices: Sequence[dict[str, Any]] = (),
+        devices: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Write `metrics.csv`, the trained model, and what each device transmitted (`devices.csv`, if it is known)."""
-        records = self.read_metrics()
-        if records:
-            write_whole(self.file("metrics.csv"), _csv(records))
+        rounds = self.read_metrics()
+        if rounds:
+            write_whole(self.file("metrics.csv"), _csv(rounds))
         if devices:
             write_whole(self.file("devices.csv"), _csv(devices))
         write_whole(self.file("model.safetensors"), _tensors(parameters, metadata))
@@ -231,31 +323,9 @@ _OWN_FILES: Final = {
 }
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file by new content, whole or not at all, whatever happens meanwhile."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with beside.open("wb") as stream:
-            _write(stream, content)
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _write(stream: IO[bytes], content: bytes) -> None:
-    stream.write(content)
-    stream.flush()
-    os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def sha256(content: bytes) -> str:
+    """Return the digest of a file's content."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _encode(checkpoint: Checkpoint) -> bytes:
@@ -281,7 +351,15 @@ def _decode(content: bytes) -> Checkpoint:
     claimed = metadata.pop("sha256", None)
     if set(tensors) != {"parameters", "energy"} or _checksum(metadata, tensors) != claimed:
         raise ValueError("its checksum does not match")
-    return Checkpoint(round_index=int(metadata["round"]), ledger_head=metadata["ledger_head"], **tensors)
+    parameters, energy, index = tensors["parameters"], tensors["energy"], int(metadata["round"])
+    kinds = (parameters.dtype, parameters.ndim, energy.dtype, energy.ndim)
+    if index < 0 or kinds != (np.dtype(np.float32), 1, np.dtype(np.float64), 1) or not _all_finite(parameters, energy):
+        raise ValueError("it is not what a run saves")
+    return Checkpoint(round_index=index, ledger_head=metadata["ledger_head"], parameters=parameters, energy=energy)
+
+
+def _all_finite(*arrays: NDArray[np.floating]) -> bool:
+    return all(bool(np.isfinite(array).all()) for array in arrays)
 
 
 def _checksum(metadata: dict[str, str], tensors: Mapping[str, NDArray[np.floating]]) -> str:
@@ -292,11 +370,9 @@ def _checksum(metadata: dict[str, str], tensors: Mapping[str, NDArray[np.floatin
     return digest.hexdigest()
 
 
-def _csv(records: Sequence[dict[str, Any]]) -> bytes:
-    from io import StringIO
-
-    text = StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows(rows)
     return text.getvalue().encode()

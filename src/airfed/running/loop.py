@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.air import Air, Reception, Superposition
+from airfed.air import Reception
 from airfed.planning import Plan
 from airfed.running.noise import NoiseSource
 
@@ -43,6 +43,58 @@ class Trainer(Protocol):
         """Yield (devices, their updates), as `Engine.updates` does; devices that yield nothing are missing."""
 
 
+class Sum(Protocol):
+    """The signals of one round, adding up: `airfed.air.Superposition`."""
+
+    def add(self, devices: NDArray[np.intp], updates: NDArray[np.floating[Any]]) -> None:
+        """Let devices transmit their updates."""
+
+    def receive(self, noise: NDArray[np.float64]) -> Reception:
+        """Return what the receiver makes of them."""
+
+
+class Medium(Protocol):
+    """Where signals add up: `airfed.air.Air`."""
+
+    def open_round(self, dimension: int) -> Sum:
+        """Return an empty superposition."""
+
+
+class Books(Protocol):
+    """Where the rounds of a training are written down."""
+
+    def charge(self, index: int) -> str:
+        """Write down a round that is about to be transmitted; on return that is on the disk.
+
+        Returns:
+            What sets the noise of this transmission apart from that of every other signal: "" where only the very
+            same signal can be sent again under this number.
+
+        Raises:
+            BudgetExhausted: it does not fit the budget any more.
+        """
+
+    def unsent(self, index: int) -> None:
+        """Write down that the round failed before anything of it was received."""
+
+    def settle(self, done: Round) -> None:
+        """Write down what a round has really transmitted, and whatever else is kept of it."""
+
+
+class NoBooks:
+    """Nothing is written down: for an audit, or a measurement."""
+
+    def charge(self, index: int) -> str:
+        """Charge nothing."""
+        return ""
+
+    def unsent(self, index: int) -> None:
+        """Write nothing."""
+
+    def settle(self, done: Round) -> None:
+        """Write nothing."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Round:
     """One finished round: its number, the model after it, and what was received."""
@@ -55,60 +107,102 @@ class Round:
 
 def federated_averaging(
     plan: Plan,
-    air: Air,
-    engine: Trainer,
+    air: Medium,
+    trainer: Trainer,
     noise: NoiseSource,
+    books: Books | None = None,
     *,
     parameters: Parameters,
     first_round: int = 0,
-    devices: NDArray[np.intp] | None = None,
-    before_round: Callable[[int], None] = lambda index: None,
-    merge: Callable[[Superposition], None] = lambda superposition: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Round]:
-    """Yield the rounds of a plan, from `first_round` on.
+    """Yield the rounds of a plan, from `first_round` on: charge, transmit, receive, settle.
 
     Args:
         plan: K, I, E_i, τ and σ.
         air: how the uploads arrive.
-        engine: trains the devices.
+        trainer: trains the devices.
         noise: draws r^i.
+        books: where rounds are charged and settled; without them nothing is written down.
         parameters: m^i at the start.
         first_round: i to begin with.
-        devices: the scheduled devices that this process trains; all of them unless given.
-        before_round: called before anything of a round is transmitted (the ledger).
-        merge: adds the superpositions of other processes (nothing to add where there is one).
         stop: asked between chunks of devices.
 
     Raises:
         Stopped: `stop` said so.
+        BudgetExhausted: the next round does not fit; nothing of it was transmitted.
         NoiseFault: the noise drawn is not what the plan claims.
         Diverged: every update of a round, or the model, is not a number.
 
     Implements [Yan23, Algorithm 2], second half.
     Deviations: Algorithm 2 cites (9), (10), (11) for what are (11), (12), (13).
     """
-    learning, link = plan.problem.learning, plan.problem.link
-    devices = plan.scheduled if devices is None else devices
+    books = NoBooks() if books is None else books
     for index in range(first_round, plan.rounds):
-        before_round(index)
-        superposition = air.open_round(learning.dimension)
-        uploads = engine.updates(parameters, devices, steps=plan.local_steps[index], round_index=index)
-        for chunk, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
-            if stop():
-                raise Stopped
-            superposition.add(chunk, updates)  # [Yan23, (11)]
-        merge(superposition)
-        received = noise.draw(index, learning.dimension, link.noise_std)
-        _check_noise(received, link.noise_std)
-        reception = superposition.receive(received)  # [Yan23, (12)]
-        if reception.usable == 0:
-            raise Diverged(f"Round {index}: no device sent a usable update (all are NaN, Inf or missing).")
-        with np.errstate(over="ignore"):  # what no longer fits float32 becomes Inf, and is reported
-            parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
-        if not np.isfinite(parameters).all():
-            raise Diverged(f"Round {index}: the model is no longer finite; try a smaller learning_rate.")
-        yield Round(index=index, steps=plan.local_steps[index], parameters=parameters, reception=reception)
+        transmission = books.charge(index)
+        try:
+            superposition = transmit(plan, air, trainer, parameters=parameters, index=index, stop=stop)
+        except BaseException:
+            books.unsent(index)
+            raise
+        done = receive(plan, superposition, noise, parameters=parameters, index=index, transmission=transmission)
+        books.settle(done)
+        yield done
+        parameters = done.parameters
+
+
+def transmit(
+    plan: Plan,
+    air: Medium,
+    trainer: Trainer,
+    *,
+    parameters: Parameters,
+    index: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> Sum:
+    """Let the scheduled devices train and send; return their signals, added up in the air.
+
+    Args:
+        plan, air, trainer, parameters, stop: as in `federated_averaging`.
+        index: i.
+    """
+    superposition = air.open_round(plan.problem.learning.dimension)
+    uploads = trainer.updates(parameters, plan.scheduled, steps=plan.local_steps[index], round_index=index)
+    for chunk, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
+        if stop():
+            raise Stopped
+        superposition.add(chunk, updates)  # [Yan23, (11)]
+    return superposition
+
+
+def receive(
+    plan: Plan,
+    superposition: Sum,
+    noise: NoiseSource,
+    *,
+    parameters: Parameters,
+    index: int,
+    transmission: str = "",
+) -> Round:
+    """Add the receiver's noise, recover the mean, step the model along it, and return the finished round.
+
+    Args:
+        plan, noise, parameters: as in `federated_averaging`.
+        superposition: what the devices have sent.
+        index: i.
+        transmission: what sets this transmission's noise apart (`Books.charge`).
+    """
+    learning, noise_std = plan.problem.learning, plan.problem.link.noise_std
+    added = noise.draw(index, learning.dimension, noise_std, transmission=transmission)
+    _check_noise(added, noise_std)
+    reception = superposition.receive(added)  # [Yan23, (12)]
+    if reception.usable == 0:
+        raise Diverged(f"Round {index + 1}: no device sent a usable update (all are NaN, Inf or missing).")
+    with np.errstate(over="ignore"):  # what no longer fits float32 becomes Inf, and is reported
+        parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
+    if not np.isfinite(parameters).all():
+        raise Diverged(f"Round {index + 1}: the model is no longer finite; try a smaller learning_rate.")
+    return Round(index=index, steps=plan.local_steps[index], parameters=parameters, reception=reception)
 
 
 def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:

@@ -1,14 +1,16 @@
 """The receiver's noise, drawn once per round.
 
 In a deployment the air makes it. In a simulation it is drawn here, from one of two sources. `SeededNoise` repeats
-itself exactly for the same run and round, and never across different scenarios or data; since the seed is known, the
-privacy it gives is *simulated*. `SecureNoise` takes the operating system's entropy and keeps nothing.
+itself exactly for the same signal and round, and never for another signal; since the seed is known, the privacy it
+gives is *simulated*. `SecureNoise` takes the operating system's entropy and keeps nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -30,26 +32,34 @@ class NoiseSource(Protocol):
     def repeatable(self) -> bool:
         """Whether a round's noise can be drawn again."""
 
-    def draw(self, round_index: int, dimension: int, noise_std: float) -> Vector:
-        """Return `dimension` independent N(0, noise_std²) values for this round."""
+    def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
+        """Return `dimension` independent N(0, noise_std²) values for this round.
+
+        Args:
+            round_index: i.
+            dimension: d.
+            noise_std: σ.
+            transmission: what sets this transmission of the round apart from others (`Books.charge` says); "" where
+                a repetition is the very same signal.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class SeededNoise:
-    """Noise keyed by (run, scenario and data, round).
+    """Noise keyed by (what shapes the signal, round, transmission).
 
     Args:
-        key: a digest of the seed, the scenario and the data: `noise_key` makes one.
+        key: a digest of everything that shapes the signal: `noise_key` makes one.
     """
 
     key: bytes
     privacy: ClassVar[str] = "simulated"
     repeatable: ClassVar[bool] = True
 
-    def draw(self, round_index: int, dimension: int, noise_std: float) -> Vector:
-        """Return the noise of the round; the same for the same key and round."""
-        digest = hashlib.sha256(self.key + round_index.to_bytes(8, "little")).digest()
+    def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
+        """Return the noise of the round; the same for the same key, round and transmission."""
+        digest = hashlib.sha256(self.key + round_index.to_bytes(8, "little") + transmission.encode()).digest()
         rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
         return rng.normal(0.0, noise_std, dimension)
 
@@ -61,7 +71,7 @@ class SecureNoise:
     privacy: ClassVar[str] = "secure"
     repeatable: ClassVar[bool] = False
 
-    def draw(self, round_index: int, dimension: int, noise_std: float) -> Vector:
+    def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
         """Return fresh noise."""
         # 52 bits: adding ½ is exact and the result strictly inside (0, 1); of 53 the largest would round to 1.
         bits = np.frombuffer(os.urandom(8 * dimension), dtype=np.uint64) >> np.uint64(12)
@@ -70,6 +80,10 @@ class SecureNoise:
         return noise_std * normal
 
 
-def noise_key(seed: int, scenario_digest: str, data_digest: str) -> bytes:
-    """Return the key of a run's noise: another seed, scenario or data set never repeats it."""
-    return hashlib.sha256(f"airfed noise 1\n{seed}\n{scenario_digest}\n{data_digest}".encode()).digest()
+def noise_key(signal: Mapping[str, str]) -> bytes:
+    """Return the key of a run's noise from the digests of all that shapes its signal, by name.
+
+    Where any of them changes, the noise is another: no two different signals ever carry the same noise.
+    """
+    content = json.dumps(dict(signal), sort_keys=True)
+    return hashlib.sha256(f"airfed noise 2\n{content}".encode()).digest()

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+import airfed
 from airfed import channel, planning, seeds
 from airfed.air import Air
 from airfed.learning.task import Task, build_task
@@ -15,36 +22,51 @@ from airfed.planning import Plan
 from airfed.running.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
 from airfed.scenario import Scenario
 
+PROBE_ROUND: Final = 2**31 - 1  # no plan has it: what the probe trains is never transmitted
+_PACKAGES: Final = ("numpy", "scipy", "torch", "numba", "safetensors")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
-    """Everything that a training needs, and that its scenario determines."""
+    """Everything that a training needs, and that its scenario determines.
+
+    Args:
+        scenario, plan, air, task, noise: what was asked for, decided, and will train.
+        signal: digests, by name, of all that shapes what the devices send: `signal_digests`.
+    """
 
     scenario: Scenario
     plan: Plan
     air: Air
     task: Task
     noise: NoiseSource
+    signal: Mapping[str, str]
 
 
-def prepare(scenario: Scenario) -> Setup:
+def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
     """Return the plan, the air, the learning task and the noise of a scenario.
 
     Two policies on one seed get the same channels, data, initial model and noise.
+
+    Args:
+        scenario: what to train.
+        spent: μ that the scenario's account had spent when this training was planned; None reads the account.
 
     Raises:
         ScenarioError, DataError: the scenario or its data is wrong.
         InfeasibleError: there is no plan.
     """
     task = build_task(scenario)
-    problem = scenario.problem(dimension=task.dimension)
+    problem = scenario.problem(dimension=task.dimension, spent=spent)
     plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
+    signal = signal_digests(scenario, problem.fleet.gain, task)
     return Setup(
         scenario=scenario,
         plan=plan,
         air=air_of(scenario, plan),
         task=task,
-        noise=noise_source(scenario, problem.fleet.gain, task.data_digest),
+        noise=noise_source(scenario, signal),
+        signal=signal,
     )
 
 
@@ -58,9 +80,53 @@ def air_of(scenario: Scenario, plan: Plan) -> Air:
     return Air.from_plan(plan, channel=true, phase=phase)
 
 
-def noise_source(scenario: Scenario, gain: NDArray[np.float64], data_digest: str) -> NoiseSource:
-    """Return the receiver's noise: keyed by seed, scenario, gains and data, or fresh from the operating system."""
-    if scenario.link.noise_source == "secure":
-        return SecureNoise()
-    world = hashlib.sha256(scenario.digest().encode() + gain.tobytes()).hexdigest()
-    return SeededNoise(noise_key(scenario.seed, world, data_digest))
+def signal_digests(scenario: Scenario, gain: NDArray[np.float64], task: Task | None = None) -> dict[str, str]:
+    """Return what shapes the signal, each part as a digest under the name that a message gives it.
+
+    The scenario (less its policy, its name and how to compute), the gains, and of the task: the data and how they lie
+    on the devices, the model's code, its initial parameters, the engine and the versions it rests on, and the update of
+    one device in one step as it really comes out, to the bit. Whatever else may change how a device trains shows there.
+
+    Args:
+        scenario: the world.
+        gain: |h_k| of all devices.
+        task: what is trained; without it (an audit of a scenario) there is nothing to take a digest of.
+    """
+    world = {"scenario": scenario.digest(), "gains": _sha256(gain.tobytes())}
+    if task is None:
+        return world
+    return world | {
+        "data": task.data_digest,
+        "model's code": task.code_digest,
+        "initial model": _sha256(task.initial_parameters.tobytes()),
+        "engine": task.engine.name,
+        "versions": json.dumps({name: version for name, version in versions().items() if name != "safetensors"}),
+        "probe update": _probe(task),
+    }
+
+
+def noise_source(scenario: Scenario, signal: Mapping[str, str]) -> NoiseSource:
+    """Return the receiver's noise: keyed by all that shapes the signal, or fresh from the operating system."""
+    return SecureNoise() if scenario.link.noise_source == "secure" else SeededNoise(noise_key(signal))
+
+
+@cache
+def versions() -> dict[str, str | None]:
+    """Return the versions of airfed, Python and the packages that a training rests on."""
+    found: dict[str, str | None] = {"airfed": airfed.__version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _probe(task: Task) -> str:
+    """The digest of what the first device would send after one step from the initial model."""
+    ((_, update),) = task.engine.updates(task.initial_parameters, np.array([0]), steps=1, round_index=PROBE_ROUND)
+    return _sha256(np.ascontiguousarray(update).tobytes())
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from collections.abc import Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from airfed import channel, network, seeds
+from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError, sentence
 from airfed.scenario.sections import (
@@ -26,6 +28,7 @@ from airfed.scenario.sections import (
     RunSection,
     Section,
 )
+from airfed.scenario.usercode import user_code
 
 DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
     name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
@@ -79,11 +82,25 @@ class Scenario(Section):
         shape, classes = DATASET_SHAPES[self.learning.dataset]
         return network.builtin(self.learning.model, input_shape=shape, classes=classes).dimension
 
-    def problem(self, *, dimension: int | None = None) -> Problem:
+    @property
+    def account_path(self) -> Path | None:
+        """The account that this scenario's trainings are charged to, if it names one."""
+        return None if self.budget.account is None else self.folder / self.budget.account
+
+    def account_spent(self) -> float:
+        """Return μ that earlier trainings have charged to the account; 0 without one.
+
+        Raises:
+            LedgerError: the account was tampered with, or counts towards another budget.
+        """
+        return 0.0 if self.account_path is None else account.spent(self.account_path, self.budget.build())
+
+    def problem(self, *, dimension: int | None = None, spent: float | None = None) -> Problem:
         """Return one realisation: the gains drawn from the seed's channel stream.
 
         Args:
             dimension: d where the model's size is known better than the file knows it.
+            spent: μ that the scenario's account has spent; None asks the account.
 
         Raises:
             ScenarioError: the file of gains is bad or a length does not fit.
@@ -103,7 +120,7 @@ class Scenario(Section):
                     trust_estimates=self.channel.trust_estimates,
                 ),
                 learning=self.learning.build(self.dimension if dimension is None else dimension),
-                budget=self.budget.build(),
+                budget=self.budget.build(spent=self.account_spent() if spent is None else spent),
             )
         except ScenarioError:
             raise
@@ -133,18 +150,33 @@ class Scenario(Section):
         changes: dict[str, Any] = {}
         if isinstance(self.channel, FileChannel):
             changes["channel.path"] = str((self.folder / self.channel.path).resolve())
+        if self.account_path is not None:
+            changes["budget.account"] = str(self.account_path.resolve())
         data = self.folder / self.learning.dataset
         if self.learning.dataset not in DATASET_SHAPES and data.exists():
             changes["learning.dataset"] = str(data.resolve())
+        if (code := user_code(self.learning.model)) is not None:
+            changes["learning.model"] = code.anchored(self.folder)
         return self.override(changes) if changes else self
 
-    def digest(self) -> str:
-        """Return the SHA-256 of everything that shapes a result, less the policy.
+    def content(self, *, less: Set[str] = frozenset()) -> dict[str, Any]:
+        """Return all that shapes a result, as plain values: the scenario without its name, [run] and `less`.
 
-        `name`, [policy] and [run] are left out: policies compared on one seed share their noise stream.
+        Files are left out by name: what counts is what is in them, and gains, data and the user's code have digests of
+        their own. So the scenario that a run records has the same content as the one that was run.
         """
-        content = self.model_dump(mode="json", exclude={"name", "policy", "run"})
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        tables = self.model_dump(mode="json", exclude={"name", "run", *less})
+        if isinstance(self.channel, FileChannel):
+            tables["channel"]["path"] = "a file"
+        if self.learning.dataset not in DATASET_SHAPES:
+            tables["learning"]["dataset"] = "a file"
+        if (code := user_code(self.learning.model)) is not None:
+            tables["learning"]["model"] = code.name
+        return tables
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the content, less the policy: policies compared on one seed share their noise."""
+        return hashlib.sha256(json.dumps(self.content(less={"policy"}), sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:
         """Return the scenario as resolved, defaults included, as TOML."""

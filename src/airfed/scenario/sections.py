@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from airfed import channel
 from airfed.problem import Budget, Learning
 from airfed.scenario.units import METRES, WATTS, in_si
+from airfed.scenario.usercode import user_code
 
 Watts = Annotated[float, BeforeValidator(in_si(WATTS)), Field(gt=0, allow_inf_nan=False)]
 Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_nan=False)]
@@ -159,14 +160,20 @@ class BudgetSection(Section):
     scope: Literal["round", "total"] = "round"
     formula: Literal["classic", "exact"] = "exact"
     relation: Literal["replace", "add_remove"] = "replace"
+    account: str | None = None
 
-    def build(self) -> Budget:
-        """Return the budget."""
-        return Budget(**self.model_dump())
+    def build(self, *, spent: float = 0.0) -> Budget:
+        """Return the budget, of which an account may have spent μ already."""
+        return Budget(**self.model_dump(exclude={"account"}), spent=spent)
 
     @model_validator(mode="after")
-    def _check_formula(self) -> Self:
+    def _check_scope(self) -> Self:
         self.build()
+        if self.account is not None and self.scope != "total":
+            raise ValueError(
+                'Expected budget.scope = "total" with budget.account: an account counts what several trainings '
+                "spend in total."
+            )
         return self
 
 
@@ -189,6 +196,7 @@ class LearningSection(Section):
 
     @model_validator(mode="after")
     def _check_constants(self) -> Self:
+        user_code(self.model)
         self.build(self.dimension or 1)
         return self
 

@@ -1,0 +1,224 @@
+"""Import the user's own code, call it, and name it by a digest of its sources.
+
+What is executed must be what is digested: the module is read afresh each time, with the modules that it imports from
+its folder, and no bytecode is kept that could be older than its source.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import site
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from airfed.scenario.usercode import UserCode
+
+_LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
+_IMPORTED: set[str] = set()  # modules that came by way of the user's code, and are read again the next time
+_DEPTH: Final = 3  # of lists in lists in which functions are looked for
+
+
+class Opened:
+    """The user's code, imported; see `opened`."""
+
+    def __init__(self, code: UserCode, place: Path | None, before: set[str]) -> None:
+        self._name, self._place, self._before = code.name, place, before
+        with _explained(self._name, place, "to be importable"):
+            self._module = importlib.import_module(code.module)
+        found = getattr(self._module, code.attribute, None)
+        if not callable(found):
+            known = [name for name, value in vars(self._module).items() if callable(value) and name[0] != "_"]
+            raise ValueError(
+                f"Expected {code.module!r} ({self._module.__file__}) to have a callable {code.attribute!r}, got "
+                f"{found!r}; write 'module:callable'" + (f", it has {', '.join(known[:6])}." if known else ".")
+            )
+        self._factory: Callable[[], Any] = found
+
+    def call(self) -> Any:
+        """Return what the callable returns.
+
+        Raises:
+            ValueError: it failed; the message says where.
+        """
+        with _explained(self._name, self._place, "to be made without arguments"):
+            return self._factory()
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the callable's name and of all sources that it rests on; ask after `call`.
+
+        These are the module, what it imported from its folder, and every module that its global names lead to, from one
+        to the next, as far as they lie outside the standard library and the installed packages.
+        """
+        names = _reachable(self._module) | _arrived(self._before, self._place)
+        digest = hashlib.sha256(f"{self._name}\n".encode())
+        for name in sorted(names):
+            path = _file(name)
+            assert path is not None  # `_reachable` has looked
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{name} {content}\n".encode())
+        return digest.hexdigest()
+
+
+@contextmanager
+def opened(code: UserCode, folder: Path) -> Iterator[Opened]:
+    """Import the user's code from beside the scenario, the working directory or the installed packages.
+
+    Its folder is importable within the context: helper modules may lie there.
+
+    Raises:
+        ValueError: there is no such module or callable, or the import failed.
+    """
+    place = code.place(folder)
+    with _LOCK, _importable(place):
+        _forget(_IMPORTED)
+        if place is None:
+            _check_installed(code, folder)
+        else:
+            _forget(_in_the_way(code, place))
+        before = set(sys.modules)
+        try:
+            yield Opened(code, place, before)
+        finally:
+            _IMPORTED.update(_arrived(before, place))
+
+
+def _check_installed(code: UserCode, folder: Path) -> None:
+    """Raise where a module is neither in the places it is looked for nor installed."""
+    try:
+        found = not code.folder and importlib.util.find_spec(code.module) is not None
+    except (ImportError, ValueError):  # of the package that it is said to be in
+        found = False
+    if not found:
+        places = " or in ".join(str(place) for place in code.places(folder))
+        raise ValueError(
+            f"Expected model {code.name!r} ('module:callable') to be importable; there is no module {code.module!r} in "
+            f"{places}{'' if code.folder else ', nor is it installed'}."
+        )
+
+
+def _forget(names: set[str]) -> None:
+    """Drop modules, with what is in them, so that the next import reads them again."""
+    for name in list(sys.modules):
+        if name in names or name.partition(".")[0] in names:
+            del sys.modules[name]
+
+
+def _in_the_way(code: UserCode, place: Path) -> set[str]:
+    """The modules of earlier imports that would be taken instead of those in `place`."""
+    top = code.module.partition(".")[0]
+    if top in sys.stdlib_module_names or (_file(top) is not None and not _users(top)):
+        raise ValueError(
+            f"Expected another name for the module {top!r} in {place}: Python or an installed package has one of that "
+            "name."
+        )
+    beside = {entry.stem for entry in place.iterdir() if entry.suffix == ".py" or (entry / "__init__.py").is_file()}
+    return {top} | {name for name in beside if _users(name) and not _within(_file(name), place)}
+
+
+def _arrived(before: set[str], place: Path | None) -> set[str]:
+    """The modules that were imported from the place since."""
+    new = [name for name in list(sys.modules) if name not in before]
+    return {name for name in new if place is not None and _within(_file(name), place)}
+
+
+@contextmanager
+def _importable(place: Path | None) -> Iterator[None]:
+    """Put the folder first on the import path."""
+    folder, wrote = str(place), sys.dont_write_bytecode
+    if place is not None:
+        sys.path.insert(0, folder)
+    sys.dont_write_bytecode = True
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = wrote
+        if place is not None:
+            sys.path.remove(folder)
+
+
+@contextmanager
+def _explained(name: str, place: Path | None, wish: str) -> Iterator[None]:
+    """Turn whatever the user's code raises into one sentence that says where."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # it is somebody else's code: anything can come out of it
+        if isinstance(error, SyntaxError):
+            wish = "to be Python"
+        reason = " ".join(str(error).split()) or "no message"
+        if not isinstance(error, ImportError | SyntaxError):
+            reason = f"{type(error).__name__}: {reason}"
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if place is not None and _within(Path(frame.filename), place)
+        ]
+        where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        raise ValueError(f"Expected model {name!r} {wish}; {reason.removesuffix('.')}{where}.") from error
+
+
+def _reachable(module: ModuleType) -> set[str]:
+    """The names of the module and of the user's modules that its globals lead to, from one to the next."""
+    seen = {module.__name__}
+    todo = [module]
+    while todo:
+        for value in list(vars(todo.pop()).values()):
+            for name in _modules_of(value, _DEPTH):
+                if name not in seen and _users(name):
+                    seen.add(name)
+                    todo.append(sys.modules[name])
+    return {name for name in seen if _file(name) is not None}
+
+
+def _modules_of(value: Any, depth: int) -> Iterator[str]:
+    """The modules in which a value, its type or its parts are defined."""
+    if isinstance(value, ModuleType):
+        yield value.__name__
+    elif isinstance(value, type):
+        yield from (base.__module__ for base in value.__mro__)
+    elif isinstance(value, FunctionType):
+        yield value.__module__
+        yield str(value.__globals__.get("__name__"))  # a decorated function wears another's name
+    elif isinstance(value, functools.partial):
+        yield from _modules_of(value.func, depth)
+    elif isinstance(value, list | tuple | set | frozenset | dict) and depth:
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _modules_of(part, depth - 1)
+    else:
+        yield from (base.__module__ for base in type(value).__mro__)
+
+
+def _users(name: str) -> bool:
+    """Whether a module is loaded and is neither Python's, nor an installed package's, nor airfed's own."""
+    path = _file(name)
+    if path is None or name.partition(".")[0] in ("airfed", "__main__", "__mp_main__"):
+        return False
+    return not any(path.is_relative_to(folder) for folder in _installed())
+
+
+def _file(name: str) -> Path | None:
+    """The file of a loaded module, if it has one."""
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return Path(path).resolve() if isinstance(path, str) and Path(path).is_file() else None
+
+
+def _within(path: Path | None, folder: Path) -> bool:
+    return path is not None and path.is_relative_to(folder) and not any(path.is_relative_to(f) for f in _installed())
+
+
+@functools.cache
+def _installed() -> tuple[Path, ...]:
+    """The folders of the standard library and of installed packages."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    known = [*map(sysconfig.get_path, kinds), *site.getsitepackages(), site.getusersitepackages()]
+    return tuple({Path(path).resolve() for path in known})

@@ -1,0 +1,60 @@
+"""An account: one ledger that all trainings on the same data charge, whatever their directory, seed or policy.
+
+A run's own ledger counts that run. Whoever trains twice on the same data has spent both: μ² adds up. With
+`[budget] account = "FILE"` every round of every run is charged to that file as well, before it is transmitted, and a
+new plan gets what is left of the budget (ε, δ), which then covers all of them together.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airfed.privacy.ledger import Ledger, LedgerError
+from airfed.problem import Budget
+
+
+def open_account(path: Path, budget: Budget) -> Ledger:
+    """Return the account at a path; where there is none, it is opened with the budget.
+
+    Raises:
+        LedgerError: it was tampered with, or counts towards another budget.
+    """
+    try:
+        return Ledger.create(path, _header(budget))
+    except FileExistsError:
+        return _checked(path, budget)
+
+
+def spent(path: Path, budget: Budget) -> float:
+    """Return μ of all that was charged to the account so far; 0 where there is none yet.
+
+    Raises:
+        LedgerError: as in `open_account`.
+    """
+    return _checked(path, budget).mu_total if path.exists() else 0.0
+
+
+def _header(budget: Budget) -> dict[str, Any]:
+    return {
+        "account": True,
+        "unit": "device",
+        "relation": budget.relation,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "scope": "total",
+        "formula": "exact",
+    }
+
+
+def _checked(path: Path, budget: Budget) -> Ledger:
+    ledger = Ledger.load(path, repair=True)
+    if not ledger.header.get("account"):
+        raise LedgerError(f"Expected an account at {path}; this is the ledger of one training.")
+    for name, value in _header(budget).items():
+        if ledger.header.get(name) != value:
+            raise LedgerError(
+                f"Expected budget.{name} = {ledger.header.get(name)!r}, with which the account {path} was opened; "
+                f"got {value!r}."
+            )
+    return ledger

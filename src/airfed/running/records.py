@@ -1,0 +1,147 @@
+"""What the files of a run may hold: types and ranges, checked on reading; nothing in a file is believed before."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+FORMAT: Final = 2  # of the run directory; raised when an older airfed could misread it
+
+_READING = ConfigDict(strict=True, extra="ignore")  # a later version may have added something
+
+Whole = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Text = Annotated[str, Field(max_length=10_000)]
+
+
+class RoundRecord(TypedDict):
+    """A line of `metrics.jsonl`."""
+
+    __pydantic_config__ = _READING  # type: ignore[misc]
+
+    round: Whole
+    steps: Count
+    loss: Number | None
+    accuracy: Share | None
+    test_loss: Number | None
+    update_norm_mean: Amount | None
+    update_norm_max: Amount | None
+    clipped_share: Share | None
+    refused: Whole | None
+    missing: Whole | None
+    fading_error: Amount | None
+    noise_error: Amount | None
+    signal_to_noise_db: Number | None
+    power_planned: Amount
+    power_transmitted: Amount | None
+    power_planned_total: Amount
+    power_transmitted_total: Amount | None
+    epsilon_round: Amount
+    epsilon_total: Amount
+
+
+class Terms(TypedDict):
+    """The terms of the bound."""
+
+    initial_gap: Amount
+    participation: Amount
+    local_drift: Amount
+    noise: Amount
+
+
+class BoundFigures(TypedDict):
+    """The bound of a plan."""
+
+    total: Amount
+    terms: Terms
+
+
+class Limits(TypedDict):
+    """The largest θ that each limit allows."""
+
+    privacy: Amount
+    peak_power: Amount
+    total_power: Amount
+
+
+LimitName = Literal["privacy", "peak_power", "total_power"]
+
+
+class PlanFigures(TypedDict):
+    """`plan.json`: a plan's `to_dict`."""
+
+    __pydantic_config__ = _READING  # type: ignore[misc]
+
+    policy: Text
+    num_devices: Count
+    dimension: Count
+    num_scheduled: Count
+    scheduled: list[Whole]
+    alignment: Amount
+    alignment_coefficient: Amount
+    rounds: Count
+    local_steps: list[Count]
+    bound: BoundFigures
+    binding: LimitName
+    limits: Limits
+    violations: list[LimitName]
+    power: list[Amount]
+    power_total: Amount
+    amplification: Amount
+    mu_round: Amount
+    mu_total: Amount
+    epsilon_round: Amount
+    epsilon_total: Amount
+    epsilon_paper: Amount
+    epsilon_paper_validity: Literal["proved", "unproven", "unsafe"]
+    delta: Amount
+    scope: Literal["round", "total"]
+    relation: Literal["replace", "add_remove"]
+    notes: list[Text]
+
+
+class Manifest(TypedDict):
+    """`run.json`: versions, digests, and what a resume must find unchanged."""
+
+    __pydantic_config__ = _READING  # type: ignore[misc]
+
+    format: Literal[2]
+    airfed: Text
+    name: Text
+    engine: Text
+    privacy: Literal["simulated", "secure"]
+    rounds: Count
+    scenario_sha256: Sha256
+    plan_sha256: Sha256
+    data_sha256: Text
+    signal: dict[Text, Text]
+    versions: dict[Text, Text | None]
+    nonce: NotRequired[Text]
+
+
+class DeviceRow(TypedDict):
+    """A line of `devices.csv`."""
+
+    device: Whole
+    gain: Amount
+    power_planned: Amount
+    power_transmitted: Amount
+
+
+ROUND: Final = TypeAdapter(RoundRecord)
+PLAN: Final = TypeAdapter(PlanFigures)
+MANIFEST: Final = TypeAdapter(Manifest)
+DEVICE: Final = TypeAdapter(DeviceRow)
+
+
+def complaint(error: ValidationError) -> str:
+    """Return what is wrong, in a few words: where, what was expected, what came."""
+    first: dict[str, Any] = dict(error.errors(include_url=False)[0])
+    place = ".".join(str(part) for part in first["loc"]) or "it"
+    came = "" if first["type"] in ("missing", "json_invalid") else f", got {str(first['input'])[:60]!r}"
+    return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}{came}"

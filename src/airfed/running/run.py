@@ -1,0 +1,318 @@
+"""A run as it is on disk: the only reader of a run directory.
+
+Nothing in a file is believed before it is checked: each file on its own (`airfed.running.records`), and all of them
+against the ledger, whose first line names the scenario, the plan and the manifest by their digests and whose chain
+holds every ε and every watt. What is wrong is told, not raised, so that a bad run can be shown as bad.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import planning
+from airfed._disk import is_locked
+from airfed.planning import Plan
+from airfed.privacy.ledger import Ledger, LedgerError
+from airfed.running.books import verified_ledger
+from airfed.running.directory import RunDirectory, RunError
+from airfed.running.records import Manifest, PlanFigures, RoundRecord
+from airfed.scenario import Scenario, load
+
+_RTOL: Final = 1e-9  # sums that are added up in another order
+_Read = TypeVar("_Read")
+
+
+class Rounds(Sequence[dict[str, Any]]):
+    """The rounds of a run: a sequence of records, and by name a column of all of them."""
+
+    def __init__(self, records: Sequence[dict[str, Any]] = ()) -> None:
+        self._records = list(records)
+
+    @overload
+    def __getitem__(self, place: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[dict[str, Any]]: ...
+    @overload
+    def __getitem__(self, place: str) -> NDArray[np.float64]: ...
+    def __getitem__(self, place: int | slice | str) -> dict[str, Any] | list[dict[str, Any]] | NDArray[np.float64]:
+        """Return a record, or the values of a metric in all rounds (NaN where it was not taken)."""
+        if isinstance(place, str):
+            if place not in RoundRecord.__annotations__:
+                raise KeyError(f"Expected one of {', '.join(RoundRecord.__annotations__)}; got {place!r}.")
+            column = [record[place] for record in self._records]
+            return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
+        return self._records[place]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._records)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rounds: {', '.join(RoundRecord.__annotations__)}>"
+
+    def to_pandas(self) -> Any:
+        """Return the rounds as a pandas DataFrame, one column per metric."""
+        import pandas  # type: ignore[import-untyped]
+
+        return pandas.DataFrame({name: self[name] for name in RoundRecord.__annotations__})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """A run directory, read once and checked. `Run.open` makes one.
+
+    Args:
+        path: the directory.
+        rounds: what happened, round by round.
+        devices: planned and transmitted power of each scheduled device [W]; empty where the run did not meter them.
+        checkpoint: the round that the newest checkpoint goes on with; None where there is none.
+        finished: whether its model was written.
+        errors: what is wrong with it. Asking for a part that could not be read raises the first of them.
+    """
+
+    path: Path
+    rounds: Rounds
+    devices: Sequence[Mapping[str, float]]
+    checkpoint: int | None
+    finished: bool
+    errors: tuple[ValueError, ...]
+    _manifest: Manifest | None
+    _scenario: Scenario | None
+    _figures: PlanFigures | None
+    _plan: Plan | None
+    _ledger: Ledger | None
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """Return the run in a directory, whatever state it is in.
+
+        Raises:
+            RunError: there is no run.
+        """
+        directory = RunDirectory(Path(path))
+        if not directory.exists:
+            raise RunError(f"Expected a run in {path}; there is none.")
+        errors: list[ValueError] = []
+
+        def tried(read: Callable[[], _Read]) -> _Read | None:
+            try:
+                return read()
+            except (ValueError, OSError) as error:  # RunError, LedgerError, ScenarioError, ...
+                errors.append(error if isinstance(error, ValueError) else RunError(f"Cannot read {path}: {error}."))
+                return None
+
+        manifest = tried(directory.manifest)
+        # Before the ledger, which is always ahead of them while a run goes on.
+        rounds = Rounds(tried(directory.read_metrics) or ())
+        newest = directory.latest()
+        ledger = tried(lambda: verified_ledger(directory))
+        figures = tried(directory.plan)
+        scenario = tried(lambda: load(directory.file("scenario.toml")))
+        plan = None
+        if scenario is not None and figures is not None and ledger is not None:
+            plan = tried(lambda: _plan(scenario, figures, ledger))
+        devices = tried(directory.devices) or []
+        if ledger is not None:
+            tried(lambda: _check_rounds(rounds, ledger, directory))
+            if ledger.torn and not is_locked(directory.file(".lock")):
+                errors.append(
+                    LedgerError(f"{ledger.path}: its last line is half-written; airfed run --resume repairs it.")
+                )
+            if newest is not None and not ledger.contains(newest.ledger_head):
+                errors.append(
+                    LedgerError(
+                        f"{ledger.path}: lines that the checkpoint after round {newest.round_index} has seen are gone."
+                    )
+                )
+            if plan is not None:
+                tried(lambda: _check_devices(devices, plan, ledger, rounds, directory))
+        return cls(
+            path=directory.path,
+            _manifest=manifest,
+            _scenario=scenario,
+            _figures=figures,
+            _plan=plan,
+            rounds=rounds,
+            _ledger=ledger,
+            devices=devices,
+            checkpoint=None if newest is None else newest.round_index,
+            finished=directory.file("model.safetensors").is_file(),
+            errors=tuple(errors),
+        )
+
+    def checked(self) -> Run:
+        """Return the run, or raise the first thing that is wrong with it.
+
+        Raises:
+            LedgerError: charges are gone or do not agree with the rest.
+            RunError, ScenarioError: a file is damaged.
+        """
+        for error in sorted(self.errors, key=lambda error: not isinstance(error, LedgerError)):
+            raise error
+        return self
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, in one sentence; "" where nothing is."""
+        return str(self.errors[0]) if self.errors else ""
+
+    @property
+    def manifest(self) -> Manifest:
+        """`run.json`: versions and digests."""
+        return self._there(self._manifest)
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was asked for, as resolved."""
+        return self._there(self._scenario)
+
+    @property
+    def figures(self) -> PlanFigures:
+        """`plan.json`: the plan as plain values."""
+        return self._there(self._figures)
+
+    @property
+    def plan(self) -> Plan:
+        """What was decided."""
+        return self._there(self._plan)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was charged: every ε and every planned watt that is shown comes from here."""
+        return self._there(self._ledger)
+
+    def _there(self, part: _Read | None) -> _Read:
+        if part is None:
+            raise self.errors[0]
+        return part
+
+    @property
+    def name(self) -> str:
+        """The name of its scenario."""
+        return "" if self._manifest is None else self._manifest["name"]
+
+    @property
+    def running(self) -> bool:
+        """Whether a process is at it now."""
+        return is_locked(self.path / ".lock")
+
+    @property
+    def rounds_planned(self) -> int:
+        """I; 0 where the plan cannot be read."""
+        return 0 if self._figures is None else self._figures["rounds"]
+
+    @property
+    def accuracy(self) -> float | None:
+        """The latest test accuracy."""
+        return self.last("accuracy")
+
+    def last(self, metric: str) -> float | None:
+        """Return the latest value of a metric that was taken."""
+        taken = self.rounds[metric]
+        taken = taken[~np.isnan(taken)]
+        return float(taken[-1]) if taken.size else None
+
+    @cached_property
+    def label(self) -> str:
+        """What tells this run from others of its scenario: the policy and its settings."""
+        policy = self.scenario.policy
+        text: str = policy.name
+        if policy.size is not None:
+            text += f" ({policy.size})"
+        if policy.rounds is not None:
+            text += f", I = {policy.rounds}"
+        return text
+
+    @cached_property
+    def group(self) -> str:
+        """The same for runs that differ in nothing but their seed."""
+        return json.dumps(self.scenario.model_dump(mode="json", exclude={"name", "seed", "run"}), sort_keys=True)
+
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """Where the run stands among others: by policy (the optimum first), then by settings, then by seed."""
+        known = list(planning.POLICIES)
+        name = self.scenario.policy.name
+        return known.index(name) if name in known else len(known), self.label, self.scenario.seed
+
+    @property
+    def steps(self) -> list[int]:
+        """Local steps done after each round."""
+        done = np.cumsum([record["steps"] for record in self.rounds])
+        return [int(step) for step in done]
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The last round."""
+        return self.rounds[-1]
+
+
+def progress(path: Path) -> float:
+    """Return which part of a run is done, from 0 to 1, from the sizes of its files alone; 0 where it has not begun."""
+    directory = RunDirectory(path)
+    try:
+        planned = directory.manifest()["rounds"]
+        done = directory.read("metrics.jsonl").count(b"\n") if directory.file("metrics.jsonl").exists() else 0
+    except RunError:
+        return 0.0
+    return min(done / planned, 1.0)
+
+
+def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger) -> Plan:
+    """The plan as recorded, about the problem that the scenario draws; the ledger must have charged its μ."""
+    spent = ledger.header.get("spent", 0.0)
+    problem = scenario.problem(dimension=figures["dimension"], spent=spent)
+    try:
+        plan = Plan.from_dict(problem, figures)
+    except ValueError as error:
+        raise RunError(f"plan.json does not follow from scenario.toml: {error}") from None
+    charged = {ledger.header.get("mu_round"), figures["mu_round"], *(charge.mu for charge in ledger.charges)}
+    if len(charged) > 1:
+        raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {figures['mu_round']:.5g}.")
+    return plan
+
+
+def _check_rounds(rounds: Rounds, ledger: Ledger, directory: RunDirectory) -> None:
+    """Raise where the metrics say something else than the ledger."""
+    file, sent = directory.file("metrics.jsonl"), 0.0
+    for record in rounds:
+        number, charge = record["round"] + 1, ledger.find(record["round"])
+        if charge is None:
+            raise LedgerError(f"{ledger.path}: round {number} was trained, and its charge is gone.")
+        for name in ("epsilon_round", "epsilon_total", "power_planned"):
+            if record[name] != getattr(charge, name):
+                raise LedgerError(f"{file}: the {name} of round {number} is not the ledger's.")
+        metered = record["power_transmitted"]
+        if metered is not None and charge.power_metered not in (None, metered):
+            raise LedgerError(f"{ledger.path}: the power of round {number} is not the one in metrics.jsonl.")
+        sent += metered or 0.0
+        totals = {"power_planned_total": number * charge.power_planned, "power_transmitted_total": sent}
+        for name, total in totals.items():
+            said = record[name]
+            if said is not None and not math.isclose(said, total, rel_tol=_RTOL):
+                raise LedgerError(f"{file}: the {name} of round {number} does not add up.")
+
+
+def _check_devices(
+    devices: Sequence[Mapping[str, float]], plan: Plan, ledger: Ledger, rounds: Rounds, directory: RunDirectory
+) -> None:
+    """Raise where `devices.csv` says something else than plan and ledger."""
+    if not devices:
+        return
+    right = [row["device"] for row in devices] == plan.scheduled.tolist()
+    planned = np.array([row["power_planned"] for row in devices])
+    right = right and np.allclose(planned, plan.power * len(rounds), rtol=_RTOL, atol=0.0)
+    sent, metered = math.fsum(row["power_transmitted"] for row in devices), ledger.power_metered
+    if not right or (metered is not None and not math.isclose(sent, metered, rel_tol=1e-6)):
+        raise LedgerError(f"{directory.file('devices.csv')} does not say what the plan and the ledger say.")

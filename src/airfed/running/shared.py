@@ -1,0 +1,142 @@
+"""One training in several processes: wrappers around air, trainer, noise and books that keep them in step.
+
+Each process trains its share of the devices; the superpositions are added before they are received; rank 0 alone draws
+the noise and keeps the books. Nothing else knows that there are several.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.air import Air, Reception, Superposition
+from airfed.running.cluster import Group, LostProcess
+from airfed.running.directory import RunError, sha256
+from airfed.running.loop import Books, NoBooks, Parameters, Round, Stopped, Trainer
+from airfed.running.noise import NoiseSource
+from airfed.running.setup import Setup
+
+
+@contextmanager
+def all_or_none(group: Group) -> Iterator[None]:
+    """Take a step in every process: where it fails in one of them, it fails in all."""
+    try:
+        yield
+    except (ValueError, OSError):
+        group.any(True)
+        raise
+    if group.any(False):
+        raise LostProcess("Another process of this run could not begin; what it says is the reason.")
+
+
+def check_equal(group: Group, setup: Setup) -> None:
+    """Raise unless every process trains exactly as rank 0 does: the same data, code, versions and probe update.
+
+    Raises:
+        RunError: this one does not.
+    """
+    mine = np.frombuffer(bytes.fromhex(sha256(json.dumps(dict(setup.signal), sort_keys=True).encode())), np.uint8)
+    if setup.noise.repeatable and not np.array_equal(group.broadcast(mine.astype(np.int64)), mine):
+        raise RunError(
+            f"Expected process {group.rank} to train as process 0 does; its data, code, versions or processor differ, "
+            'and seeded noise would repeat for another signal. Make them equal, or use noise_source = "secure".'
+        )
+
+
+class SharedAir:
+    """The air of all processes: what is received is the sum of what all have sent."""
+
+    def __init__(self, air: Air, group: Group) -> None:
+        self._air, self._group = air, group
+
+    def open_round(self, dimension: int) -> SharedSuperposition:
+        """Return an empty superposition of this process's share."""
+        return SharedSuperposition(self._air.open_round(dimension), self._group)
+
+
+class SharedSuperposition:
+    """A superposition that adds those of the other processes before it is received."""
+
+    def __init__(self, own: Superposition, group: Group) -> None:
+        self._own, self._group = own, group
+
+    def add(self, devices: NDArray[np.intp], updates: NDArray[np.floating[Any]]) -> None:
+        """Let devices of this process transmit."""
+        self._own.add(devices, updates)
+
+    def receive(self, noise: NDArray[np.float64]) -> Reception:
+        """Return what the receiver makes of the signals of all."""
+        self._group.merge(self._own)
+        return self._own.receive(noise)
+
+
+class SharedTrainer:
+    """Trains this process's share of the devices; at its end all processes go on, or all stop."""
+
+    def __init__(self, trainer: Trainer, group: Group, stop: Callable[[], bool]) -> None:
+        self._trainer, self._group, self._stop = trainer, group, stop
+
+    def updates(
+        self, parameters: Parameters, devices: NDArray[np.intp], *, steps: int, round_index: int
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.floating[Any]]]]:
+        """Yield the updates of the share."""
+        share = self._group.share(devices)
+        yield from self._trainer.updates(parameters, share, steps=steps, round_index=round_index)
+        if self._group.any(self._stop()):
+            raise Stopped
+
+
+class SharedNoise:
+    """Noise that rank 0 draws, once, for all processes."""
+
+    def __init__(self, source: NoiseSource, group: Group) -> None:
+        self._source, self._group = source, group
+        self.privacy, self.repeatable = source.privacy, source.repeatable
+
+    def draw(
+        self, round_index: int, dimension: int, noise_std: float, *, transmission: str = ""
+    ) -> NDArray[np.float64]:
+        """Return rank 0's draw."""
+        if self._group.rank == 0:
+            drawn = self._source.draw(round_index, dimension, noise_std, transmission=transmission)
+            return self._group.broadcast(drawn)
+        return self._group.broadcast(np.empty(dimension))
+
+
+class SharedBooks:
+    """Books that rank 0 keeps; the others wait for each charge, and stop where rank 0 cannot go on."""
+
+    def __init__(self, books: Books | None, group: Group, stop: Callable[[], bool], *, last_round: int) -> None:
+        self._books: Books = NoBooks() if books is None else books
+        self._group, self._stop, self._last_round = group, stop, last_round
+
+    def charge(self, index: int) -> str:
+        """Charge the round in rank 0, before anything of it is transmitted anywhere."""
+        if self._group.any(self._stop()):
+            raise Stopped
+        try:
+            transmission = self._books.charge(index)
+        except (ValueError, OSError):
+            self._group.any(True)
+            raise
+        if self._group.any(False):
+            raise Stopped
+        return transmission
+
+    def unsent(self, index: int) -> None:
+        """Note it in rank 0."""
+        self._books.unsent(index)
+
+    def settle(self, done: Round) -> None:
+        """Settle in rank 0; where that fails, the others, who wait at the next charge, are told."""
+        try:
+            self._books.settle(done)
+        except (ValueError, OSError):
+            if done.index < self._last_round:
+                self._group.any(True)
+            raise

@@ -1,0 +1,88 @@
+import pytest
+
+from airfed import scenario
+from airfed.scenario import ScenarioError, template
+from airfed.scenario.usercode import UserCode, user_code
+
+
+@pytest.mark.parametrize("name", ["cnn", "mlp", "logistic", "quadratic"])
+def test_a_built_in_model_is_no_code(name):
+    assert user_code(name) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mymodel.Net", "did you mean 'mymodel:Net'?"),
+        ("pkg.nets.Net", "did you mean 'pkg.nets:Net'?"),
+        ("mymodel.py:Net", "did you mean 'mymodel:Net'?"),
+        ("/far/away/mymodel.py:Net", "did you mean '/far/away/mymodel:Net'?"),
+        ("cn", "did you mean 'cnn'?"),
+        ("CNN", "cnn, mlp, logistic, quadratic"),
+        ("resnet", "'module:callable', got 'resnet'"),
+        ("mymodel.py", "'module:callable', got 'mymodel.py'"),
+        ("mymodel:", "'module:callable', got 'mymodel:'"),
+        (":Net", "'module:callable', got ':Net'"),
+        ("my model:Net", "'module:callable'"),
+        ("mymodel:Net()", "'module:callable'"),
+        ("mymodel::Net", "'module:callable'"),
+        ("..mymodel:Net", "'module:callable'"),
+        ("", "'module:callable'"),
+    ],
+)
+def test_a_malformed_model_is_told_the_form(text, says):
+    changed = template.SCENARIO.replace('model = "cnn"', f'model = "{text}"')
+    assert changed != template.SCENARIO
+    with pytest.raises(ScenarioError) as caught:
+        scenario.parse(scenario.scenario.tomllib.loads(changed))
+    message = str(caught.value)
+    assert message.startswith("Expected learning.model to be one of cnn, mlp, logistic, quadratic, or your own as")
+    assert says in message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+def test_the_scenarios_folder_comes_before_the_working_directory(tmp_path, monkeypatch):
+    beside, here = tmp_path / "beside", tmp_path / "here"
+    code = UserCode.parse("mymodel:Net")
+    for folder in (beside, here):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    assert code.places(beside) == [beside, here]
+    assert code.places(here) == [here]
+    assert code.place(beside) is None
+    (here / "mymodel.py").touch()
+    assert code.place(beside) == here
+    (beside / "mymodel.py").touch()
+    assert code.place(beside) == beside
+    assert UserCode.parse("../here/mymodel:Net").place(beside) == here
+    assert UserCode.parse(f"{here}/mymodel:Net").place(beside) == here
+
+
+def test_a_package_is_found_and_a_folder_of_that_name_is_none(tmp_path):
+    (tmp_path / "nets").mkdir()
+    assert UserCode.parse("nets:Net").place(tmp_path) is None
+    (tmp_path / "nets" / "small.py").touch()
+    assert UserCode.parse("nets.small:Net").place(tmp_path) == tmp_path
+    (tmp_path / "nets" / "__init__.py").touch()
+    assert UserCode.parse("nets:Net").place(tmp_path) == tmp_path
+
+
+def test_a_recorded_scenario_means_the_same_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mymodel.py").touch()
+    file = tmp_path / "s.toml"
+    file.write_text(template.SCENARIO.replace('model = "cnn"', 'model = "mymodel:Net"'))
+    world = scenario.load("s.toml")
+    recorded = tmp_path / "run" / "scenario.toml"
+    recorded.parent.mkdir()
+    recorded.write_text(world.anchored().to_toml())
+    monkeypatch.chdir("/")
+    again = scenario.load(recorded)
+    assert again.learning.model == f"{tmp_path}/mymodel:Net"
+    assert UserCode.parse(again.learning.model).place(again.folder) == tmp_path
+    assert again.anchored() == again
+    assert again.content() == world.content()
+    assert again.digest() == world.digest()
+    other = world.override({"learning.model": "mymodel:Other"})
+    assert other.digest() != world.digest()
