@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -22,10 +21,10 @@ import numpy as np
 
 from airfed import scenario
 from airfed.scenario import DATASET_SHAPES, FileChannel, FixedChannel, Scenario, ScenarioError, template
+from airfed.scenario.usercode import MODELS
 
 Tables = dict[str, Any]
 
-MODELS: Final = ("cnn", "mlp", "logistic", "quadratic")
 DATASETS: Final = tuple(DATASET_SHAPES)
 MOST_DEVICES: Final = 100_000
 MOST_STEPS: Final = 20_000
@@ -68,15 +67,14 @@ class Own:
     """What the user's own command line may name and a link may not bring in: code to import, files to read.
 
     Args:
-        model, dataset: of the scenario that the page was started with, "" where they are built in.
+        model, dataset, account: of the scenario that the page was started with, None where they are built in.
         dimension: d of that model on that data set.
-        folder: where that scenario is.
     """
 
-    model: str = ""
-    dataset: str = ""
+    model: str | None = None
+    dataset: str | None = None
+    account: str | None = None
     dimension: int | None = None
-    folder: Path = Path()
 
 
 NOTHING_OWN: Final = Own()
@@ -103,7 +101,7 @@ class Design:
         Raises:
             ScenarioError: a key or value is wrong, or the explorer does not admit it.
         """
-        checked = admit(scenario.parse(copy.deepcopy(self.tables), folder=self.own.folder), self.own)
+        checked = admit(scenario.parse(copy.deepcopy(self.tables)), self.own)
         if self.spread == 1.0:
             return checked
         power = checked.fleet.peak_power
@@ -139,7 +137,7 @@ class Design:
                 tables.setdefault("fleet", {}).setdefault("num_devices", _start()["fleet"]["num_devices"])
             return replace(self, tables=tables)
         _put(tables, key, value)
-        if key == "learning.model" and self.own.model:
+        if key == "learning.model" and self.own.dimension is not None:
             _put(tables, "learning.dimension", self.own.dimension if value == self.own.model else None)
         return replace(self, tables=tables)
 
@@ -205,7 +203,7 @@ def from_text(text: str, own: Own = NOTHING_OWN) -> Design:
         raise ScenarioError(f"Not valid TOML: {error}.") from None
     except RecursionError:
         raise ScenarioError("Not valid TOML: lists are nested too deeply.") from None
-    return Design(tables=_resolved(admit(scenario.parse(tables, folder=own.folder), own)), own=own)
+    return Design(tables=_resolved(admit(scenario.parse(tables), own)), own=own)
 
 
 def from_scenario(world: Scenario) -> Design:
@@ -228,7 +226,7 @@ def from_scenario(world: Scenario) -> Design:
             raise ScenarioError(str(error)) from None
         shared = {key: value for key, value in tables["channel"].items() if key in _SHARED_CHANNEL}
         tables["channel"] = {"model": "fixed", "gains": gains.tolist(), **shared}
-    return Design(tables=_resolved(admit(scenario.parse(tables, folder=own.folder), own)), own=own)
+    return Design(tables=_resolved(admit(scenario.parse(tables), own)), own=own)
 
 
 def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
@@ -239,13 +237,15 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
     """
     learning = world.learning
     for key, value, known, mine in (
-        ("model", learning.model, MODELS, own.model),
-        ("dataset", learning.dataset, DATASETS, own.dataset),
+        ("learning.model", learning.model, MODELS, own.model),
+        ("learning.dataset", learning.dataset, DATASETS, own.dataset),
+        ("budget.account", world.budget.account, (), own.account),
     ):
-        if value not in known and not (mine and value == mine):
+        if value is not None and value not in known and value != mine:
+            expected = f"Expected {key} to be one of {', '.join(known)}" if known else f"Expected no {key}"
             raise ScenarioError(
-                f"Expected learning.{key} to be one of {', '.join(known)} in the explorer; got {value!r} "
-                f"(for one of your own start it with that scenario: airfed explore SCENARIO.toml)."
+                f"{expected} in the explorer; got {value!r} (for one of your own start it with that scenario: "
+                "airfed explore SCENARIO.toml)."
             )
     if isinstance(world.channel, FileChannel):
         raise ScenarioError('Expected no channel.model="file" here: the explorer reads no files on request.')
@@ -261,12 +261,12 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
 
 
 def _own(world: Scenario) -> Own:
-    """What of the user's own scenario is not built in, found once."""
+    """What of the user's own scenario is not built in; its size is found once."""
     learning = world.learning
-    model = "" if learning.model in MODELS else learning.model
-    dataset = "" if learning.dataset in DATASETS else learning.dataset
-    folder = world.folder.resolve()
-    return Own(model=model, dataset=dataset, dimension=world.dimension if model or dataset else None, folder=folder)
+    model = None if learning.model in MODELS else learning.model
+    dataset = None if learning.dataset in DATASETS else learning.dataset
+    dimension = None if model is None and dataset is None else world.dimension
+    return Own(model=model, dataset=dataset, account=world.budget.account, dimension=dimension)
 
 
 def _number(value: Any) -> float:

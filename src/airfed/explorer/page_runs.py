@@ -152,7 +152,7 @@ class RunsSection:
                 with ui.element("div").classes("run-text"):
                     Text(entry.name).classes("run-name")
                     Text(f"Bad run: {entry.text}" if bad else entry.text).classes("run-more")
-            if entry.state == "stopped":
+            if entry.resumable:
                 button = ui.button("Resume", on_click=lambda: self._resume(entry.name), color=None)
                 button.props("flat no-caps dense").classes("plain resume")
                 button.props["aria-label"] = f"Resume {entry.name}"

@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from markupsafe import Markup
 
+from airfed._disk import is_locked
 from airfed.explorer import pictures_runs as draw
 from airfed.explorer.drawings import drawing
 from airfed.explorer.records import Library, Record, Spending
@@ -40,13 +41,14 @@ _DAMAGE: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, A
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A run in the list: its name, a line about it, and how far it is."""
+    """A run in the list: its name, a line about it, how far it is, and whether it can go on."""
 
     name: str
     text: str
     state: State
     done: int = 0
     planned: int = 0
+    resumable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,7 @@ def _stamp(folder: Path) -> Stamp:
         except OSError:
             continue
         found.append((name if stat.S_ISREG(status.st_mode) else f"!{name}", status.st_mtime_ns, status.st_size))
-    return tuple(found)
+    return (*found, (".lock", int(is_locked(folder / ".lock")), 0))
 
 
 def _entry(root: Path, name: str, stamp: Stamp, training: bool) -> tuple[Entry, Record | None]:
@@ -141,8 +143,10 @@ def _entry(root: Path, name: str, stamp: Stamp, training: bool) -> tuple[Entry, 
             return Entry(name=name, text=text, state="bad"), None
     try:
         record = _read(root, name, stamp)
+        training = training or is_locked(root / name / ".lock")
         if record.problem:
-            return Entry(name=name, text=record.problem, state="bad"), None
+            repairable = not training and not record.finished and "--resume" in record.problem
+            return Entry(name=name, text=record.problem, state="bad", resumable=repairable), None
         state: State = "training" if training else "done" if record.finished else "stopped"
         done, planned = len(record.metrics), record.rounds_planned
         accuracy = record.last("accuracy")
@@ -151,7 +155,8 @@ def _entry(root: Path, name: str, stamp: Stamp, training: bool) -> tuple[Entry, 
         _draw([record], 400.0)  # what cannot be drawn is found here, and spoils no comparison
     except _DAMAGE as error:
         return Entry(name=name, text=_damage(error), state="bad"), None
-    return Entry(name=name, text=text, state=state, done=done, planned=planned), record
+    resumable = state == "stopped"
+    return Entry(name=name, text=text, state=state, done=done, planned=planned, resumable=resumable), record
 
 
 def _details(library: Library, chosen: Sequence[Record], width: float, stamps: dict[str, Stamp]) -> Details:

@@ -120,7 +120,7 @@ class Trainer:
                 raise RunError(f"{MOST_AT_ONCE} trainings are running already: stop one, or wait for it.")
             self._root.mkdir(parents=True, exist_ok=True)
             arguments = ("run", str(file), "--out", str((self._root / name).absolute()), "--json", *options)
-            training = _start(name, arguments, content, self._own.folder)
+            training = _start(name, arguments, content)
             self._trainings.pop(name, None)
             self._trainings[name] = training
             return training
@@ -160,13 +160,12 @@ def trained_world(design: Design) -> Scenario:
 
 def dataset(design: Design) -> str:
     """Return what the button trains a design on."""
-    own = design.own
-    mine = own.model or own.dataset
-    kept = mine and (design.get("learning.model") == own.model or design.get("learning.dataset") == own.dataset)
-    return str(design.get("learning.dataset")) if kept else DATASET
+    model, data = design.get("learning.model"), design.get("learning.dataset")
+    own = model == design.own.model or data == design.own.dataset
+    return str(data) if own else DATASET
 
 
-def _start(name: str, arguments: tuple[str, ...], content: str, folder: Path) -> Training:
+def _start(name: str, arguments: tuple[str, ...], content: str) -> Training:
     said, complaints = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - they live with the training
     theirs, mine = os.pipe()
     process = subprocess.Popen(
@@ -174,7 +173,6 @@ def _start(name: str, arguments: tuple[str, ...], content: str, folder: Path) ->
         stdin=subprocess.PIPE,
         stdout=said,
         stderr=complaints,
-        cwd=folder,  # a model of the user's own is found there
         pass_fds=[theirs],
         start_new_session=True,  # Ctrl-C reaches the server alone, which then stops its trainings in good order
     )
