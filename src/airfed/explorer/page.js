@@ -29,14 +29,18 @@ window.airfed = {
     if (!opened) button.focus();
   },
   reveal(group) {
-    const content = group.querySelector(".q-expansion-item__content");
+    // What was opened is scrolled to within the side bar, below the headings that stay.
     const side = document.querySelector("#controls");
-    if (content?.offsetHeight && content.getBoundingClientRect().bottom > side.getBoundingClientRect().bottom - 80) content.scrollIntoView({ block: "start", behavior: "smooth" });
+    const content = group.querySelector(".q-expansion-item__content");
+    if (!content?.offsetHeight) return;
+    const [inner, outer] = [content.getBoundingClientRect(), side.getBoundingClientRect()];
+    const margin = parseFloat(getComputedStyle(content).scrollMarginTop);
+    if (inner.bottom > outer.bottom - 40) side.scrollBy({ top: inner.top - outer.top - margin, behavior: "smooth" });
   },
   fit() {
     // The side bar ends where the window does, wherever it begins.
     const side = document.querySelector("#controls");
-    const top = Math.round(side.getBoundingClientRect().top);
+    const top = Math.max(Math.round(side.getBoundingClientRect().top), 66);
     side.style.setProperty("--room", `${Math.max(innerHeight - top - 14, 280)}px`);
   },
   measure() {

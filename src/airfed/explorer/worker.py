@@ -76,7 +76,10 @@ def work(line: socket.socket) -> None:
             answer = function(*arguments)
         except MemoryError:
             answer = TooMuchMemory()
-        line.sendall(encode(answer))
+        try:
+            line.sendall(encode(answer))
+        except OSError:  # nobody waits for it any more
+            os._exit(0)
 
 
 def _listen(line: socket.socket, requests: queue.SimpleQueue[Any]) -> None:
