@@ -54,13 +54,19 @@ def test_this_machine_may_enter(host: str) -> None:
     assert ask(None, host=host, origin=f"http://{host}")[0] == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example:8080", "127.0.0.1.evil.example", "", "[", "10.0.0.1"])
+FOREIGN = ["evil.example:8080", "127.0.0.1.evil.example", "", "[", "10.0.0.1", "evil@127.0.0.1", "127.0.0.1/evil"]
+
+
+@pytest.mark.parametrize("host", [*FOREIGN, "127.0.0.1#@evil", "[::1]evil", "127.0.0.1:x", "localhost\n", "127.1"])
 def test_a_name_that_points_here_by_foreign_dns_may_not(host: str) -> None:
     assert ask(None, host=host)[0] == 403
     assert ask(None, host=host, kind="websocket")[0] == "websocket.close"
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://["])
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "null", "http://127.0.0.1:9999", "http://[", "http://127.0.0.1:8080/x", "127.0.0.1:8080"],
+)
 def test_another_sites_script_may_not(origin: str) -> None:
     assert ask(None, host="127.0.0.1:8080", origin=origin)[0] == 403
     assert ask(None, kind="websocket", host="127.0.0.1:8080", origin=origin)[0] == "websocket.close"

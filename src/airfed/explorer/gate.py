@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -24,6 +25,7 @@ from airfed.explorer.design import MOST_TEXT
 from airfed.explorer.headers import Guarded
 
 COOKIE: Final = "airfed-token"
+_HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 MOST_BYTES: Final = 4 * MOST_TEXT + 10_000  # of a request: a scenario in UTF-8 and what wraps it
 
 
@@ -58,7 +60,7 @@ class Gate:
         if self._token is None and not is_loopback(_name(host)):
             return PlainTextResponse("This page answers on 127.0.0.1 only.", 403)
         origin = headers.get("origin")
-        if origin is not None and _site(origin) != host:
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return PlainTextResponse("This page answers no other site.", 403)
         if not _from_here(scope, headers):
             return PlainTextResponse("This page is no part of another site's page.", 403)
@@ -124,17 +126,9 @@ def _plain(scope: Scope) -> Scope:
 
 
 def _name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _site(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
+    """The name in a Host header, "" where it is none that a browser would send."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else (found["six"] or found["name"])
 
 
 def _cookie(headers: Any) -> str:

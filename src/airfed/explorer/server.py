@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import signal
 import socket
@@ -63,6 +64,7 @@ def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool
 
 def build(house: House) -> FastAPI:
     """Return the application: one page, a fresh one for every visitor."""
+    logging.getLogger("nicegui").setLevel(logging.ERROR)  # its warnings repeat addresses that anybody may ask for
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @ui.page("/")
