@@ -188,7 +188,7 @@ def test_noise_is_drawn_once_a_round_at_the_server(setup, own_app, make_grid, tm
         privacy, repeatable = "simulated", True
         drawn: list[int] = []  # noqa: RUF012
 
-        def draw(self, round_index, dimension, noise_std):
+        def draw(self, round_index, dimension, noise_std, *, transmission=""):
             self.drawn.append(round_index)
             return setup.noise.draw(round_index, dimension, noise_std)
 

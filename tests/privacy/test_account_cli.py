@@ -31,7 +31,7 @@ def test_a_long_ledger_shows_both_ends(world, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "…" in shown
     rows = [line.split()[0] for line in shown.splitlines() if line[:5].strip().isdigit()]
-    assert rows == ["0", "1", "2", "3", "4", "35", "36", "37", "38", "39"]
+    assert rows == ["1", "2", "3", "4", "5", "36", "37", "38", "39", "40"]
 
 
 def test_the_ledger_as_json(run, capsys):

@@ -140,7 +140,7 @@ def test_lemma_1_above_its_range_is_warned_about(world):
 def test_a_run_is_audited_as_it_was_run(world, tmp_path):
     execute(world(), tmp_path / "run")
     subject = subject_of(tmp_path / "run")
-    assert subject.data_digest == json.loads((tmp_path / "run/run.json").read_text())["data_sha256"]
+    assert subject.signal == json.loads((tmp_path / "run/run.json").read_text())["signal"]
     found = audit(subject, **QUICK)
     assert found.verdict == "pass", found.failures
     assert {"ledger", "recorded plan"} <= {check.name for check in found.checks}

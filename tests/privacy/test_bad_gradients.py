@@ -104,5 +104,5 @@ def test_a_run_logs_who_was_refused(world, tmp_path, monkeypatch, caplog):
         outcome = execute(world(), tmp_path / "run")
     assert outcome.status == "finished"
     assert [record["refused"] for record in outcome.records] == [0, 0, 1, 0, 0, 0, 0, 0]
-    assert "round 2" in caplog.text
+    assert "round 3" in caplog.text
     assert "[4]" in caplog.text

@@ -1,5 +1,6 @@
 """The ledger: totals, tampering, crashes, budgets."""
 
+import itertools
 import json
 import math
 import os
@@ -16,14 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airfed.air import Superposition
-from airfed.auditing import verified_ledger
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.privacy import classic_epsilon, compose, gaussian_epsilon
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, _root_up
 from airfed.problem import Budget
-from airfed.running import execution
+from airfed.running import books, execution
+from airfed.running.books import UNNOISED
 from airfed.running.directory import RunDirectory, RunError
-from airfed.running.execution import UNNOISED, execute
+from airfed.running.execution import execute
+from airfed.running.run import Run
+
+
+def verified(path):
+    """The ledger of a run of which nothing is wrong."""
+    return Run.open(path).checked().ledger
+
 
 HEADER = {"scenario": "x", "delta": 1e-5, "unit": "device"}
 
@@ -170,15 +178,19 @@ def test_two_processes_on_one_ledger_share_one_budget(tmp_path):
     path = tmp_path / "ledger.jsonl"
     budget = Budget(epsilon=2.0, delta=1e-5, total_power=1e9, scope="total")
     one, two = Ledger.create(path, HEADER), Ledger.load(path)
-    spent = 0
-    with pytest.raises(BudgetExhausted, match="privacy budget is spent"):
-        for index in range(10_000):
+
+    def spend():
+        for index in itertools.count():
             for ledger in (one, two):
                 ledger.charge(index, devices=4, alignment=0.1, mu=0.1, power=1.0, within=budget)
-                spent += 1
+
+    with pytest.raises(BudgetExhausted, match="privacy budget is spent"):
+        spend()
     found = Ledger.load(path)
-    assert found.rounds == spent
+    assert found.rounds == max(one.rounds, two.rounds)
     assert found.epsilon_total <= 2.0
+    with pytest.raises(BudgetExhausted):
+        Ledger.load(path).charge(0, devices=4, alignment=0.1, mu=0.1, power=1.0, within=budget)
 
 
 @pytest.mark.parametrize("how", ["gone", "cut", "replaced"])
@@ -273,9 +285,9 @@ def test_a_failed_round_is_charged_and_a_seeded_replay_is_charged_once(world, tm
     break_at(None)
     outcome = execute(world(), tmp_path / "run", resume=True)
     assert outcome.status == "finished"
-    account = verified_ledger(RunDirectory(tmp_path / "run"))
-    assert account.ledger.rounds == 8
-    assert account.ledger.mu_total == outcome.setup.plan.mu_total
+    ledger = verified(tmp_path / "run")
+    assert ledger.rounds == 8
+    assert ledger.mu_total == outcome.setup.plan.mu_total
 
     whole = execute(world(), tmp_path / "whole")  # the record of a resumed run has the same bits
     assert outcome.records == whole.records
@@ -292,18 +304,38 @@ def test_rounds_since_the_last_checkpoint_are_recorded_as_they_were(world, tmp_p
     assert resumed.records == execute(scenario, tmp_path / "whole").records
 
 
-def test_a_secure_replay_is_charged_again_and_the_run_stops_by_itself(world, tmp_path, break_at):
+def test_a_secure_round_that_failed_before_it_was_transmitted_is_charged_once(world, tmp_path, break_at):
     scenario = world(link__noise_source="secure")
-    break_at(5)
-    with pytest.raises(Broken):
-        execute(scenario, tmp_path / "run")
+    for _ in range(4):
+        break_at(5)
+        with pytest.raises(Broken):
+            execute(scenario, tmp_path / "run", resume=(tmp_path / "run").exists())
     break_at(None)
+    assert execute(scenario, tmp_path / "run", resume=True).status == "finished"
+    assert verified(tmp_path / "run").rounds == 8
+
+
+def test_a_secure_replay_is_charged_again_and_the_run_stops_by_itself(world, tmp_path, monkeypatch):
+    scenario = world(link__noise_source="secure")
+    received = []
+
+    def receive(self, noise):
+        received.append(noise)
+        if len(received) == 6:
+            raise Broken
+        return real(self, noise)
+
+    real = Superposition.receive
+    with monkeypatch.context() as patch:
+        patch.setattr(Superposition, "receive", receive)
+        with pytest.raises(Broken):
+            execute(scenario, tmp_path / "run")
     outcome = execute(scenario, tmp_path / "run", resume=True)
     # Eight rounds would spend the budget exactly; the one that broke has cost its share for nothing.
     assert outcome.status == "exhausted"
     assert "after 8 rounds" in outcome.message
     assert "epsilon" in outcome.message
-    ledger = verified_ledger(RunDirectory(tmp_path / "run")).ledger
+    ledger = verified(tmp_path / "run")
     assert [(c.round_index, c.attempt) for c in ledger.charges if c.round_index == 5] == [(5, 0), (5, 1)]
     assert len(outcome.records) == 7
     assert ledger.epsilon_total <= 3.0
@@ -314,8 +346,8 @@ def test_a_run_stops_before_it_exceeds_a_budget(world, tmp_path, monkeypatch, li
     scenario = world() if limit == "privacy" else world(budget__epsilon=1000.0, budget__total_power=2.0)
     real = execution.prepare
 
-    def too_many_rounds(asked):
-        setup = real(asked)
+    def too_many_rounds(asked, *, spent):
+        setup = real(asked, spent=spent)
         problem = replace(setup.plan.problem, learning=replace(setup.plan.problem.learning, total_steps=40))
         return replace(setup, plan=replace(setup.plan, problem=problem, rounds=setup.plan.rounds + 3))
 
@@ -325,7 +357,7 @@ def test_a_run_stops_before_it_exceeds_a_budget(world, tmp_path, monkeypatch, li
     assert len(outcome.records) == 8
     assert ("total_power" if limit == "power" else "budget.epsilon") in outcome.message
     assert "left" in outcome.message or " of 3 " in outcome.message
-    ledger = verified_ledger(RunDirectory(tmp_path / "run")).ledger
+    ledger = verified(tmp_path / "run")
     budget = scenario.budget
     assert ledger.power_planned <= budget.total_power * (1 + 1e-12)
     assert ledger.epsilon_total <= budget.epsilon
@@ -347,7 +379,7 @@ def test_cutting_off_the_end_is_noticed_by_the_checkpoint(world, tmp_path):
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))
     Ledger.load(path)  # the chain itself is whole
     with pytest.raises(LedgerError, match="gone"):
-        verified_ledger(RunDirectory(tmp_path / "run"))
+        verified(tmp_path / "run")
     with pytest.raises(LedgerError, match="gone"):
         execute(world(), tmp_path / "run", resume=True)
 
@@ -356,10 +388,10 @@ def test_a_ledger_that_disappears_is_noticed(world, tmp_path):
     execute(world(run__checkpoint_every=100), tmp_path / "run")
     (tmp_path / "run/ledger.jsonl").unlink()
     with pytest.raises(LedgerError, match="there is none"):
-        verified_ledger(RunDirectory(tmp_path / "run"))
+        verified(tmp_path / "run")
     for file in (tmp_path / "run/checkpoints").iterdir():
         file.unlink()
-    with pytest.raises(LedgerError, match="charge is gone"):
+    with pytest.raises(LedgerError, match="there is none"):
         execute(world(), tmp_path / "run", resume=True)
 
 
@@ -369,10 +401,10 @@ def test_metrics_and_ledger_must_agree(world, tmp_path):
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
     records[4]["power_transmitted"] *= 0.5
     metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
-    with pytest.raises(LedgerError, match="power of round 4"):
-        verified_ledger(RunDirectory(tmp_path / "run"))
+    with pytest.raises(LedgerError, match="power of round 5"):
+        verified(tmp_path / "run")
     with pytest.raises(RunError):
-        verified_ledger(RunDirectory(tmp_path / "nothing"))
+        verified(tmp_path / "nothing")
 
 
 def test_a_private_record_leaves_out_what_has_no_noise_on_it(world, tmp_path):
@@ -385,7 +417,7 @@ def test_a_private_record_leaves_out_what_has_no_noise_on_it(world, tmp_path):
         kept = set(closed) - set(UNNOISED)
         assert {name: closed[name] for name in kept} == {name: open_record[name] for name in kept}
     assert b"power_metered" not in (tmp_path / "private/ledger.jsonl").read_bytes()
-    model = [execution.RunDirectory(tmp_path / name).latest().parameters for name in ("full", "private")]
+    model = [RunDirectory(tmp_path / name).latest().parameters for name in ("full", "private")]
     assert np.array_equal(*model)
 
 
@@ -401,7 +433,7 @@ def test_released_fields_are_listed():
         "epsilon_round",
         "epsilon_total",
     }
-    source = Path(execution.__file__).read_text(encoding="utf-8")
+    source = Path(books.__file__).read_text(encoding="utf-8")
     body = source.split("record = {", 1)[1].split("}\n", 1)[0]
     written = {line.split('"')[1] for line in body.splitlines() if line.strip().startswith('"')}
     assert written == released | set(UNNOISED)
@@ -431,10 +463,10 @@ def test_a_kill_between_ledger_and_transmission_charges_the_round(world, tmp_pat
     (tmp_path / "s.toml").write_text(scenario.to_toml())
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "s.toml", tmp_path / "run"], check=False)
     assert done.returncode == -signal.SIGKILL
-    account = verified_ledger(RunDirectory(tmp_path / "run"))
-    assert account.trained == 3
-    assert account.ledger.rounds == 4
+    run = Run.open(tmp_path / "run").checked()
+    assert len(run.rounds) == 3
+    assert run.ledger.rounds == 4
     outcome = execute(scenario, tmp_path / "run", resume=True)
-    again = verified_ledger(RunDirectory(tmp_path / "run")).ledger
+    again = verified(tmp_path / "run")
     assert (outcome.status, again.rounds) == (("finished", 8) if source == "seeded" else ("exhausted", 8))
     assert again.rounds >= len(outcome.records)

@@ -15,7 +15,7 @@ import pytest
 
 from airfed import air, planning
 from airfed.air import Air, Superposition
-from airfed.auditing import Subject, audit, verified_ledger
+from airfed.auditing import Subject, audit
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.task import QuadraticLearning
 from airfed.planning import limits
@@ -23,11 +23,12 @@ from airfed.planning.plan import Plan
 from airfed.privacy import classic_epsilon, gaussian_epsilon, ledger
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.problem import Budget
-from airfed.running import execution, noise, setup
+from airfed.running import books, execution, noise, setup
 from airfed.running import loop as training
-from airfed.running.directory import RunDirectory, RunError
+from airfed.running.directory import RunError
 from airfed.running.execution import execute
 from airfed.running.noise import SecureNoise, SeededNoise
+from airfed.running.run import Run
 
 FAST = {"pairs": 240, "trials": 6000, "samples": 150_000}
 # At μ ≈ 0.75 a round an error of √2 takes some 1,500 trials a side to prove.
@@ -130,8 +131,8 @@ def clip_off(patch):
 def drawing(patch, change):
     """Replace the seeded noise by change(noise, round, draw)."""
 
-    def draw(self, round_index, dimension, noise_std):
-        values = real_draw(self, round_index, dimension, noise_std)
+    def draw(self, round_index, dimension, noise_std, *, transmission=""):
+        values = real_draw(self, round_index, dimension, noise_std, transmission=transmission)
         return change(values, round_index, lambda index: real_draw(self, index, dimension, noise_std))
 
     patch.setattr(SeededNoise, "draw", draw)
@@ -202,25 +203,31 @@ def noise_shared_out_by_who_answered(patch):
     patch.setattr(Superposition, "receive", receive)
 
 
+def key_without(patch, part):
+    def key(signal):
+        return noise.noise_key({name: digest for name, digest in signal.items() if name != part})
+
+    patch.setattr(setup, "noise_key", key)
+
+
 def noise_key_without_data(patch):
-    patch.setattr(setup, "noise_key", lambda seed, world, data: noise.noise_key(seed, world, ""))
+    key_without(patch, "data")
 
 
 def noise_key_without_scenario(patch):
-    patch.setattr(setup, "noise_key", lambda seed, world, data: noise.noise_key(seed, "", data))
+    key_without(patch, "scenario")
 
 
 def noise_key_without_seed(patch):
-    def source(scenario, gain, digest):
+    def source(scenario, signal):
         return SeededNoise(hashlib.sha256(b"always the same").digest())
 
     patch.setattr(setup, "noise_source", source)
     patch.setattr("airfed.auditing.subject.noise_source", source)
-    patch.setattr("airfed.auditing.noise_checks.noise_source", source)
 
 
 def secure_noise_from_a_seed(patch):
-    def draw(self, round_index, dimension, noise_std):
+    def draw(self, round_index, dimension, noise_std, *, transmission=""):
         return np.random.default_rng(round_index).normal(0.0, noise_std, dimension)
 
     patch.setattr(SecureNoise, "draw", draw)
@@ -389,7 +396,11 @@ def test_the_audit_catches(mutant, world, monkeypatch):
 def charged_before_transmission(world, path, patch):
     """A round that fails while it is transmitted is in the ledger."""
 
+    real = QuadraticEngine.updates
+
     def updates(self, parameters, devices, *, steps, round_index):
+        if round_index == setup.PROBE_ROUND:
+            return real(self, parameters, devices, steps=steps, round_index=round_index)
         raise KeyboardInterrupt
 
     patch.setattr(QuadraticEngine, "updates", updates)
@@ -420,8 +431,8 @@ def repeated_round_charged(world, path, patch):
     for file in (path / "checkpoints").iterdir():
         file.unlink()
     execute(scenario, path, resume=True)
-    account = verified_ledger(RunDirectory(path))
-    assert account.ledger.rounds > account.trained
+    run = Run.open(path).checked()
+    assert run.ledger.rounds > len(run.rounds)
 
 
 def repeated_round_for_free(patch):
@@ -437,7 +448,7 @@ def changed_data_refused(world, path, patch):
 
 
 def changed_data_accepted(patch):
-    patch.setattr(execution, "_check_same", lambda old, new, path: None)
+    patch.setattr(books, "_check_same", lambda directory, setup, remote: None)
 
 
 def edits_detected(world, path, patch):
@@ -446,7 +457,7 @@ def edits_detected(world, path, patch):
     file = path / "ledger.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"devices": 6', b'"devices": 1', 1))
     with pytest.raises(LedgerError, match="line 2 was changed"):
-        verified_ledger(RunDirectory(path))
+        Run.open(path).checked()
 
 
 def chain_without_content(patch):
@@ -469,8 +480,8 @@ def budget_stops_the_run(world, path, patch):
     """A plan with too many rounds is stopped by the ledger."""
     real = execution.prepare
 
-    def longer(scenario):
-        setup = real(scenario)
+    def longer(scenario, *, spent):
+        setup = real(scenario, spent=spent)
         return replace(setup, plan=replace(setup.plan, rounds=setup.plan.rounds + 2))
 
     patch.setattr(execution, "prepare", longer)
@@ -541,7 +552,7 @@ def clip_norm_from_the_data(patch):
 def noise_is_checked_in_every_round(world, path, patch):
     """The round loop refuses noise of another size than planned."""
 
-    def halved(self, round_index, dimension, noise_std):
+    def halved(self, round_index, dimension, noise_std, *, transmission=""):
         return real_draw(self, round_index, dimension, noise_std) / math.sqrt(2)
 
     patch.setattr(SeededNoise, "draw", halved)
@@ -560,7 +571,7 @@ def private_record_is_private(world, path, patch):
 
 
 def norms_in_the_private_record(patch):
-    patch.setattr(execution, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
+    patch.setattr(books, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
 
 
 CHECKED = {

@@ -8,20 +8,29 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.learning.task import QuadraticLearning
 from airfed.running import noise, setup
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
-from airfed.running.noise import SecureNoise, SeededNoise, noise_key
+from airfed.running.noise import SecureNoise, SeededNoise
+
+TASK = QuadraticTask(dimension=20, num_devices=3, smoothness=2.0, strong_convexity=1.0, seed=0)
+QUADRATIC = QuadraticLearning(task=TASK, engine=QuadraticEngine(TASK, learning_rate=0.1))
 
 
-def drawn(scenario, *, digest="data", gain=None, round_index=0):
-    gains = scenario.problem().fleet.gain if gain is None else gain
-    return setup.noise_source(scenario, gains, digest).draw(round_index, 200, 1.0)
+def source_of(world, *, gain=None, changed=()):
+    gains = world.problem().fleet.gain if gain is None else gain
+    signal = setup.signal_digests(world, gains, QUADRATIC) | dict(changed)
+    return setup.noise_source(world, signal)
+
+
+def drawn(world, *, round_index=0, **named):
+    return source_of(world, **named).draw(round_index, 200, 1.0)
 
 
 def test_a_round_repeats_its_noise_exactly_in_any_order_and_process(world):
-    source = setup.noise_source(world(), world().problem().fleet.gain, "data")
+    source = source_of(world())
     forwards = [source.draw(index, 200, 1.0) for index in range(5)]
     backwards = [drawn(world(), round_index=index) for index in reversed(range(5))][::-1]
     assert np.array_equal(forwards, backwards)
@@ -54,10 +63,11 @@ def test_a_changed_scenario_never_reuses_noise(world, change):
 def test_changed_data_gains_or_round_never_reuse_noise(world):
     first = drawn(world())
     gain = world().problem().fleet.gain
-    assert not np.any(first == drawn(world(), digest="other"))
+    assert not np.any(first == drawn(world(), changed={"data": "other"}))
     assert not np.any(first == drawn(world(), round_index=1))
     assert not np.any(first == drawn(world(), gain=np.nextafter(gain, 2)))
-    assert noise_key(1, "a", "b") != noise_key(1, "ab", "") != noise_key(11, "a", "b")
+    for part in setup.signal_digests(world(), gain, QUADRATIC):
+        assert not np.any(first == drawn(world(), changed={part: "other"}))
 
 
 def test_what_only_says_how_to_compute_does_not_change_noise(world):
@@ -101,7 +111,7 @@ def test_the_record_says_whether_privacy_is_simulated_or_secure(world, tmp_path)
 
 
 def test_secure_noise_keeps_nothing_and_never_repeats(world, tmp_path, monkeypatch):
-    source = setup.noise_source(world(link__noise_source="secure"), np.ones(1), "data")
+    source = source_of(world(link__noise_source="secure"))
     assert isinstance(source, SecureNoise)
     assert vars(source) == {}
     assert not source.repeatable

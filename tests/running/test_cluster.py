@@ -11,8 +11,9 @@ import pytest
 
 from airfed.air import Air
 from airfed.privacy.ledger import Ledger
-from airfed.running.cluster import SharedNoise, Solo
+from airfed.running.cluster import Solo
 from airfed.running.noise import SeededNoise
+from airfed.running.shared import SharedNoise
 
 SCENARIO = """
 name = "cluster"

@@ -14,8 +14,23 @@ import pytest
 from safetensors.numpy import load, load_file, save
 
 import airfed
-from airfed.running import directory as runs
-from airfed.running.directory import Checkpoint, RunDirectory, RunError, write_whole
+from airfed import _disk
+from airfed._disk import write_whole
+from airfed.running.directory import Checkpoint, RunDirectory, RunError
+from airfed.running.records import RoundRecord
+
+MANIFEST = {
+    "airfed": "x",
+    "name": "made",
+    "engine": "quadratic",
+    "privacy": "simulated",
+    "rounds": 3,
+    "scenario_sha256": "0" * 64,
+    "plan_sha256": "0" * 64,
+    "data_sha256": "0" * 64,
+    "signal": {},
+    "versions": {},
+}
 
 
 def checkpoint(index, dimension=40):
@@ -26,7 +41,7 @@ def checkpoint(index, dimension=40):
 @pytest.fixture
 def directory(tmp_path):
     made = RunDirectory(tmp_path / "run")
-    made.begin(scenario="seed = 0\n", plan={"rounds": 3}, manifest={"airfed": "x"})
+    made.begin(scenario=b"seed = 0\n", plan=b"{}", manifest=MANIFEST, ledger_header={"delta": 1e-3})
     return made
 
 
@@ -197,7 +212,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
     elif what == "replace":
         monkeypatch.setattr(Path, "replace", lambda self, target: fault())
     else:
-        monkeypatch.setattr(runs, "_write", lambda stream, content: (stream.write(content[:1]), fault()))
+        monkeypatch.setattr(_disk, "flush", lambda stream, content: (stream.write(content[:1]), fault()))
     with pytest.raises(OSError, match="No space left"):
         write_whole(file, b"new content")
     assert file.read_bytes() == b"old"
@@ -304,7 +319,9 @@ def test_a_damaged_manifest_is_one_sentence(directory, content):
 
 
 def record(index, **changes):
-    return {"round": index, "loss": 1 / (index + 1), "accuracy": None, **changes}
+    figures = dict.fromkeys(RoundRecord.__annotations__, 0.5)
+    whole = {"round": index, "steps": 2, "refused": 0, "missing": 0}
+    return figures | whole | {"loss": 1 / (index + 1), "accuracy": None, **changes}
 
 
 def test_metrics_come_back_as_they_were(directory):
@@ -349,7 +366,7 @@ def test_a_damaged_line_in_the_middle_is_named(directory):
 def test_rounds_that_are_gone_are_noticed(directory):
     for index in (0, 2):
         directory.append_metrics(record(index))
-    with pytest.raises(RunError, match="rounds 0 to 2; some are gone"):
+    with pytest.raises(RunError, match=r"Expected 3 rounds in .*; it holds 2"):
         directory.rewind_metrics(3)
 
 

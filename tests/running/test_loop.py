@@ -17,9 +17,11 @@ from airfed.network import builtin
 from airfed.planning import Plan
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
 from airfed.running import loop as training
-from airfed.running.loop import Diverged, Stopped, federated_averaging
+from airfed.running.cluster import Solo
+from airfed.running.loop import Diverged, NoBooks, Stopped, federated_averaging
 from airfed.running.noise import SeededNoise
 from airfed.running.setup import prepare
+from airfed.running.shared import SharedAir, SharedTrainer
 
 
 @pytest.fixture(autouse=True)
@@ -251,18 +253,22 @@ def test_superpositions_of_two_processes_merge_to_the_same_bits():
     plan = make_plan(dimension=40, gain=gain, alignment=0.1, rounds=2)
     air, start = Air.from_plan(plan), np.zeros(40, np.float32)
 
-    class Half(Stub):
-        def updates(self, parameters, devices, **named):
-            yield from super().updates(parameters, devices[:4], **named)
+    class Pair(Solo):
+        size = 2
 
-    def merge(superposition):
-        superposition.add(plan.scheduled[4:], updates[4:])  # what the other process sent
+        def share(self, devices):
+            return devices[:4]
+
+        def merge(self, superposition):
+            superposition.add(plan.scheduled[4:], updates[4:])  # what the other process sent
 
     def function(index, devices):
         return updates[devices]
 
-    one = list(federated_averaging(plan, air, Stub(function), SeededNoise(b""), parameters=start))
-    two = list(federated_averaging(plan, air, Half(function), SeededNoise(b""), parameters=start, merge=merge))
+    group, noise = Pair(), SeededNoise(b"")
+    one = list(federated_averaging(plan, air, Stub(function), noise, parameters=start))
+    trainer = SharedTrainer(Stub(function), group, lambda: False)
+    two = list(federated_averaging(plan, SharedAir(air, group), trainer, noise, parameters=start))
     assert one[-1].parameters.tobytes() == two[-1].parameters.tobytes()
 
 
@@ -279,11 +285,54 @@ def test_the_ledger_is_told_before_anything_is_computed_or_transmitted():
         Air.from_plan(plan),
         Stub(function),
         SeededNoise(b""),
+        Diary(events),
         parameters=np.zeros(8, np.float32),
-        before_round=lambda index: events.append(("charge", index)),
     ):
         events.append(("done", done.index))
-    assert events == [(what, index) for index in range(3) for what in ("charge", "train", "done")]
+    assert events == [(what, index) for index in range(3) for what in ("charge", "train", "settle", "done")]
+
+
+class Diary(NoBooks):
+    """Books that note who called."""
+
+    def __init__(self, events):
+        self.events = events
+
+    def charge(self, index):
+        self.events.append(("charge", index))
+        return f"try {index}"
+
+    def unsent(self, index):
+        self.events.append(("unsent", index))
+
+    def settle(self, done):
+        self.events.append(("settle", done.index))
+
+
+def test_a_round_that_fails_before_it_is_received_is_noted_as_unsent():
+    plan = make_plan(dimension=8, gain=[0.5, 0.5], alignment=0.1, rounds=3)
+    events = []
+
+    def function(index, devices):
+        if index == 1:
+            raise MemoryError
+        return ones(8)(index, devices)
+
+    start = np.zeros(8, np.float32)
+    rounds = federated_averaging(
+        plan, Air.from_plan(plan), Stub(function), SeededNoise(b""), Diary(events), parameters=start
+    )
+    with pytest.raises(MemoryError):
+        list(rounds)
+    assert events == [("charge", 0), ("settle", 0), ("charge", 1), ("unsent", 1)]
+
+
+def test_what_the_books_say_of_a_transmission_keys_its_noise():
+    plan = make_plan(dimension=8, gain=[0.5, 0.5], alignment=0.1, rounds=1)
+    air, start, trainer = Air.from_plan(plan), np.zeros(8, np.float32), Stub(ones(8))
+    (plain,) = federated_averaging(plan, air, trainer, SeededNoise(b""), parameters=start)
+    (named,) = federated_averaging(plan, air, trainer, SeededNoise(b""), Diary([]), parameters=start)
+    assert not np.any(plain.reception.received == named.reception.received)
 
 
 def test_a_stop_is_heard_between_chunks():
@@ -313,7 +362,7 @@ class Mutant:
     def __init__(self, change):
         self.change, self.true = change, SeededNoise(b"mutant")
 
-    def draw(self, index, dimension, noise_std):
+    def draw(self, index, dimension, noise_std, *, transmission=""):
         return self.change(self.true.draw(index, dimension, noise_std))
 
 
@@ -464,7 +513,7 @@ def test_a_round_without_a_usable_update_is_a_divergence(missing):
         plan, Air.from_plan(plan), Broken(function), SeededNoise(b""), parameters=np.zeros(50, np.float32)
     )
     assert [next(rounds).index, next(rounds).index] == [0, 1]
-    with pytest.raises(Diverged, match="Round 2: no device sent a usable update"):
+    with pytest.raises(Diverged, match="Round 3: no device sent a usable update"):
         next(rounds)
 
 
@@ -474,7 +523,7 @@ def test_a_model_that_leaves_float32_is_a_divergence():
         plan, Air.from_plan(plan), Stub(lambda index, devices: np.full((len(devices), 50), 9.0)), SeededNoise(b""),
         parameters=np.zeros(50, np.float32),
     )  # fmt: skip
-    with pytest.raises(Diverged, match=r"Round 0: the model is no longer finite.*learning_rate"):
+    with pytest.raises(Diverged, match=r"Round 1: the model is no longer finite.*learning_rate"):
         list(rounds)
 
 

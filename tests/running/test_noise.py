@@ -9,7 +9,7 @@ from scipy import stats
 
 from airfed.running.noise import SecureNoise, SeededNoise, noise_key
 
-SOURCES = [SeededNoise(noise_key(0, "scenario", "data")), SecureNoise()]
+SOURCES = [SeededNoise(noise_key({"scenario": "a", "data": "b"})), SecureNoise()]
 named = pytest.mark.parametrize("source", SOURCES, ids=["seeded", "secure"])
 
 
@@ -35,12 +35,12 @@ def test_no_value_occurs_twice_over_rounds_and_no_two_rounds_are_alike(source):
 
 
 def test_seeded_noise_repeats_itself_exactly_whatever_was_drawn_in_between():
-    source = SeededNoise(noise_key(3, "scenario", "data"))
+    source = SeededNoise(noise_key({"scenario": "a", "data": "c"}))
     first = source.draw(17, 1000, 0.1)
     source.draw(18, 5, 2.0)
     np.random.default_rng(0).normal(size=10)
     assert source.draw(17, 1000, 0.1).tobytes() == first.tobytes()
-    assert SeededNoise(noise_key(3, "scenario", "data")).draw(17, 1000, 0.1).tobytes() == first.tobytes()
+    assert SeededNoise(noise_key({"scenario": "a", "data": "c"})).draw(17, 1000, 0.1).tobytes() == first.tobytes()
 
 
 def test_seeded_noise_scales_with_the_standard_deviation_only():
@@ -48,11 +48,21 @@ def test_seeded_noise_scales_with_the_standard_deviation_only():
     np.testing.assert_allclose(source.draw(4, 100, 3.0), 3.0 * source.draw(4, 100, 1.0), rtol=1e-14)
 
 
-def test_another_seed_scenario_or_data_set_never_repeats_the_noise():
-    keys = [noise_key(*what) for what in itertools.product((0, 1, 10), ("a", "b", "1\na"), ("x", "y"))]
+def test_another_part_of_the_signal_never_repeats_the_noise():
+    names = ("scenario", "gains", "data")
+    parts = itertools.product(("0", "1", "10"), ("a", "b", "1\na"), ("x", "y"))
+    keys = [noise_key(dict(zip(names, part, strict=True))) for part in parts]
+    keys += [noise_key({"scenario": "0"}), noise_key({}), noise_key({"scenario": "0", "probe": "x"})]
     assert len(set(keys)) == len(keys)
     draws = np.stack([SeededNoise(key).draw(0, 5000, 1.0) for key in keys])
     assert np.unique(draws).size == draws.size
+
+
+def test_another_transmission_never_repeats_the_noise():
+    source = SeededNoise(b"key")
+    draws = np.stack([source.draw(0, 5000, 1.0, transmission=name) for name in ("", "a/0", "a/1", "b/0")])
+    assert np.unique(draws).size == draws.size
+    assert np.array_equal(draws[0], source.draw(0, 5000, 1.0))
 
 
 def test_secure_noise_cannot_be_repeated():

@@ -47,13 +47,20 @@ class Subject:
 
     @classmethod
     def of_run(cls, run: Run) -> Subject:
-        """Return the subject that a run makes: what was decided and recorded, and the noise that it drew.
+        """Return the subject that a run makes: what was decided, and the noise that it drew.
+
+        A plan that was tampered with is audited as the scenario plans; `record_checks` tells the difference.
 
         Raises:
-            ValueError: the run's scenario, plan or manifest cannot be read.
+            ValueError: the run's scenario or manifest cannot be read.
         """
-        air = air_of(run.scenario, run.plan)
-        return cls(scenario=run.scenario, plan=run.plan, air=air, signal=run.manifest["signal"], run=run)
+        scenario, manifest = run.scenario, run.manifest
+        try:
+            plan = run.plan
+        except ValueError:
+            problem = scenario.problem(dimension=run.figures["dimension"])
+            plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
+        return cls(scenario=scenario, plan=plan, air=air_of(scenario, plan), signal=manifest["signal"], run=run)
 
     @property
     def noise_std(self) -> float:

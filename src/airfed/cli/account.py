@@ -164,9 +164,9 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     seen = ""
     if "checkpoint" in summary:
         newest = summary["checkpoint"]
-        seen = "; no checkpoint yet" if newest is None else f"; the checkpoint after round {newest} found in it"
-        seen += "; plan, scenario and metrics agree with it"
-    console.print(f"[bold green]verified[/bold green]: the chain of hashes is whole{seen}", soft_wrap=True)
+        seen = " no checkpoint yet," if newest is None else f" the checkpoint after round {newest} is in it,"
+        seen = f";{seen}\nand scenario, plan and metrics agree with it"
+    console.print(f"[bold green]verified[/bold green]: the chain of hashes is whole{seen}")
 
 
 def _ledger_row(row: dict[str, Any]) -> list[str]:

@@ -180,6 +180,8 @@ class RunDirectory:
             raise RunError(f"{self.file('devices.csv')} is damaged.") from None
         except ValidationError as error:
             raise RunError(f"{self.file('devices.csv')} is damaged: {records.complaint(error)}.") from None
+        if not rows:
+            raise RunError(f"{self.file('devices.csv')} is damaged: it names no device.")
         return rows
 
     def read(self, name: str) -> bytes:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NotRequired,  # before Python 3.12 pydantic needs these
+)
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 FORMAT: Final = 2  # of the run directory; raised when an older airfed could misread it
 

@@ -120,7 +120,7 @@ class Run:
         figures = tried(directory.plan)
         scenario = tried(lambda: load(directory.file("scenario.toml")))
         plan = None
-        if scenario is not None and figures is not None and ledger is not None:
+        if scenario is not None and figures is not None:
             plan = tried(lambda: _plan(scenario, figures, ledger))
         devices = tried(directory.devices) or []
         if ledger is not None:
@@ -136,7 +136,8 @@ class Run:
                     )
                 )
             if plan is not None:
-                tried(lambda: _check_devices(devices, plan, ledger, rounds, directory))
+                tried(lambda: _check_charges(plan, ledger))
+                tried(lambda: _check_devices(devices, plan, rounds, directory))
         return cls(
             path=directory.path,
             _manifest=manifest,
@@ -269,18 +270,21 @@ def progress(path: Path) -> float:
     return min(done / planned, 1.0)
 
 
-def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger) -> Plan:
-    """The plan as recorded, about the problem that the scenario draws; the ledger must have charged its μ."""
-    spent = ledger.header.get("spent", 0.0)
+def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Plan:
+    """The plan as recorded, about the problem that the scenario draws."""
+    spent = 0.0 if ledger is None else ledger.header.get("spent", 0.0)
     problem = scenario.problem(dimension=figures["dimension"], spent=spent)
     try:
-        plan = Plan.from_dict(problem, figures)
+        return Plan.from_dict(problem, figures)
     except ValueError as error:
         raise RunError(f"plan.json does not follow from scenario.toml: {error}") from None
-    charged = {ledger.header.get("mu_round"), figures["mu_round"], *(charge.mu for charge in ledger.charges)}
+
+
+def _check_charges(plan: Plan, ledger: Ledger) -> None:
+    """Raise where the ledger charges something else than the plan transmits."""
+    charged = {ledger.header.get("mu_round"), plan.mu_round, *(charge.mu for charge in ledger.charges)}
     if len(charged) > 1:
-        raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {figures['mu_round']:.5g}.")
-    return plan
+        raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
 
 
 def _check_rounds(rounds: Rounds, ledger: Ledger, directory: RunDirectory) -> None:
@@ -304,15 +308,13 @@ def _check_rounds(rounds: Rounds, ledger: Ledger, directory: RunDirectory) -> No
                 raise LedgerError(f"{file}: the {name} of round {number} does not add up.")
 
 
-def _check_devices(
-    devices: Sequence[Mapping[str, float]], plan: Plan, ledger: Ledger, rounds: Rounds, directory: RunDirectory
-) -> None:
-    """Raise where `devices.csv` says something else than plan and ledger."""
-    if not devices:
+def _check_devices(devices: Sequence[Mapping[str, float]], plan: Plan, rounds: Rounds, directory: RunDirectory) -> None:
+    """Raise where `devices.csv` says something else than plan and metrics."""
+    if not devices or not rounds:
         return
     right = [row["device"] for row in devices] == plan.scheduled.tolist()
     planned = np.array([row["power_planned"] for row in devices])
     right = right and np.allclose(planned, plan.power * len(rounds), rtol=_RTOL, atol=0.0)
-    sent, metered = math.fsum(row["power_transmitted"] for row in devices), ledger.power_metered
+    sent, metered = math.fsum(row["power_transmitted"] for row in devices), rounds[-1]["power_transmitted_total"]
     if not right or (metered is not None and not math.isclose(sent, metered, rel_tol=1e-6)):
-        raise LedgerError(f"{directory.file('devices.csv')} does not say what the plan and the ledger say.")
+        raise RunError(f"{directory.file('devices.csv')} does not say what the plan and the metrics say.")

@@ -17,6 +17,7 @@ from airfed import scenario
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.privacy.ledger import Ledger
 from airfed.running.execution import execute
+from airfed.running.setup import PROBE_ROUND
 
 RESULTS = (
     "model.safetensors",
@@ -53,7 +54,7 @@ class Countdown:
 
         def open_(path, mode="r", *rest, **named):
             stream = self.around(lambda: original_open(path, mode, *rest, **named))
-            return Stream(stream, self) if set(mode) & set("wax") and path.name != ".lock" else stream
+            return Stream(stream, self) if set(mode) & set("wax+") and path.name != ".lock" else stream
 
         Path.open = open_
 
@@ -110,7 +111,8 @@ def listen(aired):
     updates, descriptor = QuadraticEngine.updates, os.open(aired, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def noted(self, parameters, devices, *, steps, round_index):
-        os.write(descriptor, f"{round_index}\n".encode())
+        if round_index != PROBE_ROUND:
+            os.write(descriptor, f"{round_index}\n".encode())
         return updates(self, parameters, devices, steps=steps, round_index=round_index)
 
     QuadraticEngine.updates = noted

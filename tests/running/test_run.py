@@ -1,0 +1,325 @@
+"""A run is read in one place: whatever is wrong with it is told, and nothing wrong is shown as right."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from airfed import InfeasibleError, Plan, plan, scenario
+from airfed.auditing.audit import subject_of
+from airfed.auditing.records import record_checks
+from airfed.cli.app import main
+from airfed.privacy.ledger import Ledger, LedgerError
+from airfed.report.records import ReportError, read_run
+from airfed.running.directory import RunDirectory, RunError
+from airfed.running.execution import execute
+from airfed.running.run import Run, progress
+
+WORLD = {
+    "name": "tiny",
+    "fleet": {"num_devices": 6, "peak_power": 1.0},
+    "channel": {"model": "rayleigh", "minimum": 0.3},
+    "link": {"noise_std": 0.01},
+    "budget": {"epsilon": 4.0, "delta": 1e-3, "total_power": 2000.0},
+    "learning": {
+        "model": "quadratic",
+        "dimension": 20,
+        "total_steps": 8,
+        "learning_rate": 0.1,
+        "clip_norm": 40.0,
+        "smoothness": 10.0,
+        "strong_convexity": 1.0,
+        "initial_gap": 150.0,
+    },
+    "policy": {"name": "full", "rounds": 4},
+}
+
+
+def world(**changes):
+    return scenario.parse(WORLD).override(changes)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "run"
+    execute(world(), out)
+    return out
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    shutil.copytree(made, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def edit(file, change):
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def edit_line(file, number, change):
+    lines = file.read_text().splitlines()
+    entry = json.loads(lines[number])
+    change(entry)
+    lines[number] = json.dumps(entry)
+    file.write_text("\n".join(lines) + "\n")
+
+
+def test_a_good_run_is_read_as_it_was_written(run):
+    found = Run.open(run).checked()
+    assert found.problem == ""
+    assert (found.name, found.finished, found.running, found.checkpoint) == ("tiny", True, False, 4)
+    assert found.plan.to_dict() == json.loads((run / "plan.json").read_text())
+    assert found.rounds["loss"].shape == (4,)
+    assert np.isnan(found.rounds["accuracy"]).all()
+    assert found.accuracy is None
+    assert found.rounds[-1] == found.final == json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert found.ledger.epsilon_total == found.final["epsilon_total"]
+    assert [row["device"] for row in found.devices] == list(range(6))
+    assert found.steps == [2, 4, 6, 8]
+    assert progress(run) == 1.0
+    with pytest.raises(KeyError, match="accuracy"):
+        found.rounds["accurracy"]
+
+
+def test_a_plan_comes_back_without_being_solved_again(run, monkeypatch):
+    found = Run.open(run)
+    monkeypatch.setattr("airfed.planning.policies._best_for_devices", None)
+    recorded = json.loads((run / "plan.json").read_text())
+    assert Plan.from_dict(found.plan.problem, recorded).to_dict() == recorded
+    for name in ("mu_round", "epsilon_total", "power_total"):
+        with pytest.raises(ValueError, match=name):
+            Plan.from_dict(found.plan.problem, {**recorded, name: recorded[name] * 1.001})
+
+
+METRICS = [
+    ("epsilon_total", 0.01),
+    ("epsilon_round", 0.5),
+    ("power_planned", 0.5),
+    ("power_planned_total", 0.5),
+    ("power_transmitted", 0.5),
+    ("power_transmitted_total", 0.5),
+]
+
+
+@pytest.mark.parametrize(("name", "factor"), METRICS)
+def test_metrics_that_say_something_else_than_the_ledger_are_noticed_everywhere(run, name, factor, capsys):
+    edit_line(run / "metrics.jsonl", 3, lambda record: record.update({name: record[name] * factor}))
+    with pytest.raises(LedgerError):
+        Run.open(run).checked()
+    with pytest.raises(ReportError):
+        read_run(run)
+    assert main(["ledger", str(run)]) == 4
+    assert not all(check.passed for check in record_checks(subject_of(run), Run.open(run)))
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def forged(run):
+    """scenario.toml and plan.json of another budget, with digests in run.json to match."""
+    other = run.parent / "other"
+    execute(world(**{"budget.epsilon": 2.0}), other)
+    for name in ("scenario.toml", "plan.json"):
+        shutil.copy(other / name, run / name)
+    digests = json.loads((other / "run.json").read_text())
+    names = ("scenario_sha256", "plan_sha256", "signal")
+    edit(run / "run.json", lambda manifest: manifest.update({name: digests[name] for name in names}))
+
+
+def test_scenario_plan_and_manifest_edited_together_are_noticed(run, capsys):
+    forged(run)
+    with pytest.raises(LedgerError, match="is not the file that the ledger has seen"):
+        Run.open(run).checked()
+    assert main(["ledger", str(run)]) == 4
+    assert main(["audit", str(run), "--trials", "200"]) == 4
+    assert main(["report", str(run), "--out", str(run.parent / "r.html")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_run_that_calls_itself_secure_is_believed_by_nobody(run):
+    edit(run / "run.json", lambda manifest: manifest.update(privacy="secure"))
+    with pytest.raises(LedgerError, match=r"run\.json"):
+        Run.open(run).checked()
+    assert subject_of(run).noise().privacy == "simulated"
+
+
+FILES = ["metrics.jsonl", "run.json", "plan.json", "devices.csv", "ledger.jsonl", "scenario.toml"]
+ODD = ["5", "null", "[]", '"x"', "{}", '{"round": 0}', "{", "", "\x00", "1" * 5000, "[" * 5000, '{"round": "0"}']
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "run.json", "plan.json", "devices.csv", "ledger.jsonl", "scenario.toml"]
+)
+def test_one_odd_line_is_told_in_one_sentence(run, name, odd, capsys):
+    file = run / name
+    file.write_text(odd + "\n" if name != "metrics.jsonl" else file.read_text() + odd + "\n")
+    found = Run.open(run)
+    assert found.problem
+    with pytest.raises((RunError, LedgerError, scenario.ScenarioError)):
+        found.checked()
+    for command in (["ledger", str(run)], ["report", str(run), "--out", str(run.parent / "r.html")]):
+        assert main(command) in (2, 4)
+        captured = capsys.readouterr()
+        assert captured.err.startswith("airfed: ")
+        assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", '"5"', "true", "1e400", "[1]"])
+def test_figures_that_are_no_figures_are_refused(run, value):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    record = json.loads(lines[2])
+    for key in record:
+        other = [*lines]
+        other[2] = json.dumps(record | {key: "HERE"}).replace('"HERE"', value)
+        (run / "metrics.jsonl").write_text("\n".join(other) + "\n")
+        good = key in ("loss", "test_loss", "signal_to_noise_db") and value == "-1"
+        assert bool(Run.open(run).problem) is not good, key
+
+
+def test_markup_in_a_plan_is_refused_on_reading(run):
+    edit(run / "plan.json", lambda plan: plan.update(rounds="<script>alert(1)</script>"))
+    assert "plan.json is damaged: rounds" in str(Run.open(run).errors)
+
+
+def test_what_a_device_sent_must_add_up(run):
+    file = run / "devices.csv"
+    rows = file.read_text().splitlines()
+    file.write_text("\n".join([rows[0], *rows[2:]]) + "\n")
+    assert "devices.csv" in Run.open(run).problem
+
+
+def test_cut_off_ledgers_and_forged_checkpoints_are_noticed(run):
+    file = run / "ledger.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(b"".join(whole.splitlines(keepends=True)[:-2]))
+    assert "gone" in Run.open(run).problem
+    file.write_bytes(whole + b'{"half')
+    assert "half-written" in Run.open(run).problem
+    file.write_bytes(whole)
+    directory = RunDirectory(run)
+    latest = directory.latest()
+    for index in (-3, 99):
+        object.__setattr__(latest, "round_index", index)
+        directory.save(latest)
+    with pytest.raises((RunError, LedgerError)):
+        execute(world(), run, resume=True)
+
+
+def test_an_older_format_is_said_to_be_one(run):
+    edit(run / "run.json", lambda manifest: manifest.update(format=1))
+    found = Run.open(run)
+    assert "another version" in found.problem
+    assert len(found.rounds) == 4  # and can still be looked at
+
+
+def test_there_must_be_a_run(tmp_path):
+    with pytest.raises(RunError, match="there is none"):
+        Run.open(tmp_path)
+
+
+# -- accounts
+
+
+def accounted(tmp_path, **changes):
+    account = str(tmp_path / "account.jsonl")
+    return world(**{"budget.scope": "total", "budget.account": account, "policy.rounds": 4, **changes})
+
+
+def test_runs_on_one_account_share_one_budget(tmp_path):
+    first = accounted(tmp_path)
+    small = {"budget.total_power": 5e-5}  # which does not spend all privacy
+    outcome = execute(accounted(tmp_path, **small), tmp_path / "one")
+    spent = Ledger.load(tmp_path / "account.jsonl")
+    assert spent.rounds == 4
+    assert spent.mu_total == Run.open(tmp_path / "one").ledger.mu_total == outcome.setup.plan.mu_total
+    again = execute(accounted(tmp_path, seed=7), tmp_path / "two")
+    assert again.setup.plan.problem.budget.spent == spent.mu_total
+    assert again.setup.plan.mu_total < first.problem(spent=0.0).budget.epsilon
+    total = Ledger.load(tmp_path / "account.jsonl")
+    assert total.rounds == 8
+    assert 3.9 < total.epsilon_total <= 4.0
+    assert Run.open(tmp_path / "two").checked().ledger.header["spent"] == spent.mu_total
+    left = accounted(tmp_path, seed=8).problem().budget
+    assert left.spent == total.mu_total
+    try:  # rounding may have left a crumb
+        assert plan(accounted(tmp_path, seed=8).problem()).mu_total < 1e-3 * total.mu_total
+    except InfeasibleError as error:
+        assert "leaves nothing for another" in str(error)
+
+
+def test_policies_on_one_account_do_not_share_their_noise(tmp_path):
+    small = {"budget.total_power": 5e-5}
+    noises = []
+    for policy in ("full", "top_k"):
+        execute(accounted(tmp_path, **small, **{"policy.name": policy}), tmp_path / policy)
+        noises.append(Run.open(tmp_path / policy).rounds["noise_error"])
+    scale = [
+        Run.open(tmp_path / p).plan.num_scheduled * Run.open(tmp_path / p).plan.alignment for p in ("full", "top_k")
+    ]
+    assert not np.allclose(noises[0] * scale[0], noises[1] * scale[1])
+
+
+@pytest.mark.parametrize("source", ["seeded", "secure"])
+def test_a_killed_round_is_in_the_account_and_a_seeded_replay_is_charged_once(tmp_path, monkeypatch, source):
+    built = accounted(tmp_path, **{"link.noise_source": source, "budget.total_power": 5e-5})
+    execute(built, tmp_path / "whole")
+    whole = Ledger.load(tmp_path / "account.jsonl").rounds
+    real = Ledger.charge
+    calls = []
+
+    def die(self, *arguments, **named):
+        calls.append(self.path.name)
+        if len(calls) == 6:  # the account is charged, the run's own ledger is not
+            raise KeyboardInterrupt
+        return real(self, *arguments, **named)
+
+    (tmp_path / "account.jsonl").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "charge", die)
+        with pytest.raises(KeyboardInterrupt):
+            execute(built, tmp_path / "run")
+    assert calls[-1] == "ledger.jsonl"
+    assert execute(built, tmp_path / "run", resume=True).status == "finished"
+    assert Ledger.load(tmp_path / "account.jsonl").rounds == whole + (source == "secure")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"budget.epsilon": 5.0}, "epsilon"),
+        ({"budget.delta": 1e-4}, "delta"),
+        ({"budget.relation": "add_remove"}, "relation"),
+    ],
+)
+def test_an_account_keeps_the_budget_it_was_opened_with(tmp_path, change, what):
+    execute(accounted(tmp_path, **{"budget.total_power": 5e-5}), tmp_path / "one")
+    with pytest.raises(ValueError, match=rf"Expected budget\.{what} = "):
+        execute(accounted(tmp_path, **change), tmp_path / "two")
+
+
+def test_an_account_is_printed_and_verified(tmp_path, capsys):
+    for seed in (1, 2):
+        execute(accounted(tmp_path, seed=seed, **{"budget.total_power": 2e-5}), tmp_path / f"run-{seed}")
+    file = tmp_path / "account.jsonl"
+    assert main(["ledger", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert "account · 8 rounds charged by 2 runs" in text
+    assert "for all trainings together" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert main(["ledger", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["charged"] == 8
+    file.write_bytes(file.read_bytes().replace(b'"devices": 6', b'"devices": 1', 1))
+    assert main(["ledger", str(file)]) == 4
+    with pytest.raises(ValueError, match="was changed"):
+        accounted(tmp_path).problem()
+
+
+def test_an_account_needs_a_total_and_is_no_run(tmp_path):
+    with pytest.raises(ValueError, match=r'budget\.scope = "total" with budget\.account'):
+        world(**{"budget.account": "a.jsonl"})
+    execute(world(**{"budget.scope": "total"}), tmp_path / "run")
+    ledger = str(tmp_path / "run/ledger.jsonl")
+    with pytest.raises(ValueError, match="Expected an account"):
+        world(**{"budget.scope": "total", "budget.account": ledger}).problem()
