@@ -26,7 +26,7 @@ $(VENV)/airfed.stamp: $(VENV)/packages.stamp $(SOURCES) README.md
 demo: setup
 	$(BIN)/airfed compare examples/paper.toml
 	$(BIN)/airfed sweep examples/demo.toml --out out/demo --plot out/demo/demo.png
-	$(BIN)/airfed report out/demo/runs/* --out out/demo/report.html
+	$(BIN)/airfed report out/demo --out out/demo/report.html
 
 test: setup
 	$(BIN)/python -m pytest -m "slow or not slow" -n 2 --dist loadfile

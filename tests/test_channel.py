@@ -216,7 +216,7 @@ def test_csv_with_a_column_of_another_name(tmp_path):
         ("x" * 200_000 + "\n0.5\n", "column 'gain'"),
         ("0.5\n" + "9" * 200_000 + "\n", "line 2"),
         (b"\xff\xfe0\x00.\x005\x00", "text in"),
-        (b"0.5\n\x00\n", "line 2"),
+        (b"0.5\n\x00\n", "text in UTF-8 .*a NUL, byte 4"),
     ],
 )
 def test_bad_csv(tmp_path, content, named):
@@ -248,8 +248,8 @@ def test_npy(tmp_path, dtype):
 @pytest.mark.parametrize(
     ("array", "named"),
     [
-        (np.array(["a"]), "dtype"),
-        (np.array([True]), "dtype bool"),
+        (np.array(["a"]), "type '<U1'"),
+        (np.array([True]), "type '.b1'"),
         (np.array([1 + 1j]), "dtype complex128"),
         (np.zeros((2, 2)), "shape"),
         (np.float64(1.0), "shape"),
@@ -274,30 +274,30 @@ class Trap:
 
 def test_nothing_is_unpickled(tmp_path):
     (tmp_path / "gains.npy").write_bytes(pickle.dumps(Trap()))
-    with pytest.raises(ValueError, match="NumPy vector"):
+    with pytest.raises(ValueError, match=r"NumPy array|plain numbers|header says"):
         FromFile(path=tmp_path / "gains.npy").read()
     np.save(tmp_path / "objects.npy", np.array([Trap()], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="NumPy vector"):
+    with pytest.raises(ValueError, match=r"NumPy array|plain numbers|header says"):
         FromFile(path=tmp_path / "objects.npy").read()
 
 
 def test_files_that_only_look_like_vectors(tmp_path):
     np.savez(tmp_path / "archive.npz", gain=np.ones(3))
     (tmp_path / "archive.npz").rename(tmp_path / "gains.npy")
-    with pytest.raises(ValueError, match="NumPy vector"):
+    with pytest.raises(ValueError, match=r"NumPy array|plain numbers|header says"):
         FromFile(path=tmp_path / "gains.npy").read()
     np.save(tmp_path / "cut.npy", np.ones(1000))
     whole = (tmp_path / "cut.npy").read_bytes()
     for length in (0, 5, 20, 200, len(whole) - 8):
         (tmp_path / "cut.npy").write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="NumPy vector"):
+        with pytest.raises(ValueError, match=r"NumPy array|plain numbers|header says"):
             FromFile(path=tmp_path / "cut.npy").read()
 
 
 def test_files_that_are_not_there_or_of_another_kind(tmp_path):
-    with pytest.raises(ValueError, match="there is none"):
+    with pytest.raises(ValueError, match="there is no such file"):
         FromFile(path=tmp_path / "gains.csv").read()
-    with pytest.raises(ValueError, match="there is none"):
+    with pytest.raises(ValueError, match=r"\.csv or \.npy file"):
         FromFile(path=tmp_path).read()
     (tmp_path / "gains.txt").write_text("0.5\n")
     with pytest.raises(ValueError, match=r"\.csv or \.npy file, got gains\.txt"):

@@ -8,12 +8,13 @@ import pytest
 from airfed import _validate
 
 NAN, INF = float("nan"), float("inf")
-NO_NUMBERS = [True, np.True_, "1", None, [1.0], 1j, np.array([1.0]), NAN, np.float32("nan"), 10**400]
+NO_NUMBERS = [True, np.True_, "1", None, [1.0], 1j, np.array([1.0]), NAN, np.float32("nan"), 10**400, -(10**400)]
+NO_NUMBERS += [Fraction(1, 10**400), np.longdouble("1e-400"), np.longdouble("1e400")]
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS)
 @pytest.mark.parametrize(
-    "check", [_validate.number, _validate.positive, _validate.non_negative, _validate.fraction, _validate.squarable]
+    "check", [_validate.number, _validate.positive, _validate.non_negative, _validate.fraction, _validate.moderate]
 )
 def test_no_number(check, value):
     with pytest.raises(ValueError, match="Expected speed to be a number"):
@@ -26,13 +27,13 @@ def test_no_number(check, value):
         (_validate.positive, [1, 5e-324, np.float32(2), Fraction(1, 3), 1.7e308], [0, -1, -0.0, INF, -INF]),
         (_validate.non_negative, [0, 0.0, 1e-320, np.int8(3)], [-1, -5e-324, INF]),
         (_validate.fraction, [0.5, 5e-324, np.nextafter(1, 0)], [0, 1, -0.5, 1.5, INF]),
-        (_validate.squarable, [1e-150, 1, 1e150], [0, 1e-151, 1e151, -1, INF]),
+        (_validate.moderate, [1e-100, 1, 10**100, Fraction(1, 3)], [0, 9e-101, 1.1e100, 10**101, -1, INF]),
         (
             _validate.positive_integer,
             [1, np.int64(7), np.uint8(200), 2**53],
-            [0, -1, 1.0, True, "1", None, NAN, 2**53 + 1],
+            [0, -1, 1.0, True, "1", None, NAN, 2**53 + 1, 10**400, 10**5000, -(10**5000)],
         ),
-        (_validate.whole, [0, np.int32(5), 10**30], [-1, 0.0, False, None]),
+        (_validate.seed, [0, np.int32(5), 2**128 - 1], [-1, -(10**5000), 0.0, False, None, 2**128, 10**400, 10**5000]),
     ],
 )
 def test_ranges(check, good, bad):

@@ -4,8 +4,34 @@
 Limited Power and Privacy Budgets", 2023. `docs/equations.md` says which function implements which equation.
 """
 
-from airfed.planning import Plan, plan
-from airfed.problem import Budget, Fleet, InfeasibleError, Learning, Link, Problem
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False  # not from typing: the less is imported here, the sooner a Ctrl-C is heeded
+if TYPE_CHECKING:
+    from typing import Any
+
+    from airfed.planning.plan import Plan
+    from airfed.planning.policies import plan
+    from airfed.problem import Budget, Fleet, InfeasibleError, Learning, Link, Problem
 
 __all__ = ["Budget", "Fleet", "InfeasibleError", "Learning", "Link", "Plan", "Problem", "plan"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, or a room, imported when it is first asked for: the command line starts before NumPy."""
+    if name in __all__:
+        home = "planning" if name in ("Plan", "plan") else "problem"
+        return getattr(importlib.import_module(f"airfed.{home}"), name)
+    try:
+        return importlib.import_module(f"airfed.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"airfed.{name}":
+            raise
+        raise AttributeError(f"module 'airfed' has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

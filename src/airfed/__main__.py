@@ -1,8 +1,36 @@
-"""`python -m airfed` is `airfed`."""
+"""The program: `airfed`, or `python -m airfed`."""
 
+from __future__ import annotations
+
+import os
+import signal
 import sys
 
-from airfed.cli import main
+TYPE_CHECKING = False  # see airfed/__init__.py
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def main() -> int:
+    """Run the command line and return its exit code.
+
+    Ctrl-C is heeded from the first moment: an exception in the middle of an import of NumPy or rich may come out as any
+    other, so until everything is imported the process simply ends.
+    """
+    mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored, as under nohup
+    if mine:
+        signal.signal(signal.SIGINT, _end)
+    from airfed.cli import main as command_line
+
+    if mine:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return command_line()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"airfed: stopped.\n")
+    os._exit(128 + number)
+
 
 if __name__ == "__main__":
     sys.exit(main())

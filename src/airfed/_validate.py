@@ -9,24 +9,25 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-SMALLEST: Final = 1e-150  # what is squared somewhere must stay a normal number
-LARGEST: Final = 1e150
+SMALLEST: Final = 1e-100  # squares, products and quotients of what a problem is made of stay normal numbers
+LARGEST: Final = 1e100
 LARGEST_INTEGER: Final = 2**53  # float64 knows every whole number up to here
+LARGEST_SEED: Final = 2**128 - 1
 
 
 def number(**named: Any) -> None:
-    """Raise unless every value is a real number (not a bool) and not NaN."""
+    """Raise unless every value is a real number (not a bool) that float64 can hold, and not NaN."""
     for name, value in named.items():
         if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
             raise ValueError(f"Expected {name} to be a number, got {value!r}.")
         try:
-            nan = math.isnan(value)
+            held = float(value)
         except OverflowError:  # a whole number of more than 308 digits
-            raise ValueError(
-                f"Expected {name} to be a number that float64 can hold, got one out of its range."
-            ) from None
-        if nan:
+            held = math.inf
+        if math.isnan(held):
             raise ValueError(f"Expected {name} to be a number, got NaN.")
+        if (math.isinf(held) and value not in (math.inf, -math.inf)) or (held == 0 and value != 0):
+            raise ValueError(f"Expected {name} to be a number that float64 can hold, got one out of its range.")
 
 
 def positive(**named: Any) -> None:
@@ -37,8 +38,8 @@ def positive(**named: Any) -> None:
             raise ValueError(f"Expected {name}={value!r} > 0 and finite.")
 
 
-def squarable(**named: Any) -> None:
-    """Raise unless every value is a number between 1e-150 and 1e150: positive, and so is its square."""
+def moderate(**named: Any) -> None:
+    """Raise unless every value is a number between 1e-100 and 1e100."""
     positive(**named)
     for name, value in named.items():
         if not SMALLEST <= float(value) <= LARGEST:
@@ -57,28 +58,29 @@ def fraction(**named: Any) -> None:
     """Raise unless every value lies strictly between 0 and 1."""
     number(**named)
     for name, value in named.items():
-        if not 0 < value < 1:
+        if not 0 < float(value) < 1:
             raise ValueError(f"Expected 0 < {name}={value!r} < 1.")
 
 
-def whole(**named: Any) -> None:
-    """Raise unless every value is a whole number (not a bool) of at least 0."""
-    for name, value in named.items():
-        if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
-            raise ValueError(f"Expected {name} to be a whole number, got {value!r}.")
-        if int(value) < 0:
-            raise ValueError(f"Expected {name}={value!r} >= 0.")
+def seed(**named: Any) -> None:
+    """Raise unless every value is a whole number (not a bool) from 0 to 2¹²⁸ − 1."""
+    _whole(0, LARGEST_SEED, "2**128 - 1", named)
 
 
 def positive_integer(**named: Any) -> None:
     """Raise unless every value is a whole number from 1 to 2⁵³."""
+    _whole(1, LARGEST_INTEGER, "2**53", named)
+
+
+def _whole(least: int, most: int, most_shown: str, named: dict[str, Any]) -> None:
     for name, value in named.items():
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
             raise ValueError(f"Expected {name} to be a whole number, got {value!r}.")
-        if int(value) < 1:
-            raise ValueError(f"Expected {name}={value!r} >= 1.")
-        if int(value) > LARGEST_INTEGER:
-            raise ValueError(f"Expected {name} <= 2**53, got a number of {int(value).bit_length()} bits.")
+        bits = int(value).bit_length()
+        if int(value) < least:
+            raise ValueError(f"Expected {name}={int(value) if bits <= 64 else '-(...)'} >= {least}.")
+        if int(value) > most:
+            raise ValueError(f"Expected {name} <= {most_shown}, got a number of {bits} bits.")
 
 
 def one_of(choices: tuple[str, ...], **named: Any) -> None:

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import csv
-import textwrap
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _validate
+from airfed import _arrays, _files, _validate
+from airfed._files import DataError, shown
+
+_MOST_COLUMNS: Final = 16384  # of a spreadsheet
 
 
 class ChannelModel(Protocol):
@@ -148,64 +151,54 @@ class FromFile:
         """Return all gains of the file.
 
         Raises:
-            ValueError: the file is missing, of another kind, or has a bad cell (named by its line).
+            DataError: the file is missing, of another kind, or has a bad cell (named by its line).
         """
-        if not self.path.is_file():
-            raise ValueError(f"Expected a file of gains at {self.path}; there is none.")
         if self.path.suffix.lower() == ".npy":
             return self._read_npy()
         if self.path.suffix.lower() == ".csv":
             return self._read_csv()
-        raise ValueError(f"Expected gains in a .csv or .npy file, got {self.path.name}.")
+        raise DataError(f"Expected gains in a .csv or .npy file, got {self.path.name}.")
 
     def _read_npy(self) -> NDArray[np.float64]:
-        try:
-            with self.path.open("rb") as stream:  # not np.load: it would also open an archive or a pickle
-                array = np.lib.format.read_array(stream, allow_pickle=False)
-        except (ValueError, OSError, EOFError, MemoryError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise ValueError(f"Expected a NumPy vector of gains in {self.path}; {reason}.") from None
-        if array.dtype.kind not in "fiu":
-            raise ValueError(f"Expected numbers in {self.path}, got dtype {array.dtype}.")
+        array = _arrays.load_npy(self.path)
+        if array.dtype.kind == "c":
+            raise DataError(f"Expected real numbers in {self.path}, got dtype {array.dtype}.")
         try:
             return _validate.vector(gain=array, minimum=0.0, strict=False)
         except ValueError as error:
-            raise ValueError(f"{self.path}: {error}") from None
+            raise DataError(f"{self.path}: {error}") from None
 
     def _read_csv(self) -> NDArray[np.float64]:
-        try:
-            text = self.path.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError:
-            raise ValueError(f"Expected text in {self.path}, got binary data.") from None
-        lines = text.split("\n")  # reading has turned every kind of line end into this one
-        while lines and not lines[-1].strip():
-            lines.pop()
-        if not lines:
-            raise ValueError(f"Expected at least one gain in {self.path}, got an empty file.")
-        header = [cell.strip() for cell in _cells(lines[0])]
-        named = not _is_number(header[0])
-        if named and self.column not in header:
-            found = textwrap.shorten(", ".join(header), 120, placeholder=" ...")
-            raise ValueError(f"Expected a column {self.column!r} in {self.path}; its header has {found!r}.")
-        if not named and len(header) > 1:
-            raise ValueError(f"Expected a header line in {self.path}: it has {len(header)} columns and no names.")
-        index = header.index(self.column) if named else 0
-        width, first = len(header), 1 if named else 0
-        plain = width == 1 and '"' not in text
-        cells = lines[first:] if plain else [_cell(line, index, width) for line in lines[first:]]
-        if not cells:
-            raise ValueError(f"Expected at least one gain in {self.path}, got only a header.")
-        if "_" in text:  # NumPy reads 1_000 as a thousand; other programs do not
-            cells = ["" if "_" in cell else cell for cell in cells]
-        gains = _numbers(cells)
+        lines = _files.read_text(self.path, "a table of gains").rstrip().split("\n")
+        if lines == [""]:
+            raise DataError(f"Expected at least one gain in {self.path}, got an empty file.")
+        index, width, first = self._header(lines[0])
+        if len(lines) == first:
+            raise DataError(f"Expected at least one gain in {self.path}, got only a header.")
+        gains = np.full(len(lines) - first, np.nan)
+        with suppress(ValueError):  # the first cell that is no number stays NaN
+            for row in range(len(gains)):
+                gains[row] = _number(_cell(lines[row + first], index, width))
         good = np.isfinite(gains) & (gains >= 0)
         if not good.all():
-            bad = int(np.argmin(good))
-            raise ValueError(
-                f"Expected a gain >= 0 in line {bad + first + 1} of {self.path}, "
-                f"got {textwrap.shorten(lines[bad + first], 60, placeholder=' ...')!r}."
-            )
+            bad = int(np.argmin(good)) + first
+            raise DataError(f"Expected a gain >= 0 in line {bad + 1} of {self.path}, got {shown(lines[bad])!r}.")
         return gains
+
+    def _header(self, line: str) -> tuple[int, int, int]:
+        """Return the column to read, the number of columns, and the line where the numbers start."""
+        if line.count(",") >= _MOST_COLUMNS:
+            raise DataError(f"Expected at most {_MOST_COLUMNS} columns in {self.path}, got {line.count(',') + 1}.")
+        names = [cell.strip() for cell in _cells(line)]
+        if _is_number(names[0]):
+            if len(names) > 1:
+                raise DataError(f"Expected a header line in {self.path}: it has {len(names)} columns and no names.")
+            return 0, 1, 0
+        if names.count(self.column) != 1:
+            raise DataError(
+                f"Expected one column {self.column!r} in {self.path}; its header has {shown(', '.join(names), 120)!r}."
+            )
+        return names.index(self.column), len(names), 1
 
 
 def raise_to_minimum(gains: NDArray[np.float64], minimum: float, *, pin: bool = False) -> NDArray[np.float64]:
@@ -246,6 +239,8 @@ def _checked_count(gains: NDArray[np.float64], num_devices: int, source: str) ->
 
 
 def _cell(line: str, index: int, width: int) -> str:
+    if width == 1 and '"' not in line:
+        return line
     cells = _cells(line)
     return cells[index] if len(cells) == width else ""
 
@@ -258,18 +253,16 @@ def _cells(line: str) -> list[str]:
         return [line]
 
 
-def _numbers(cells: list[str]) -> NDArray[np.float64]:
-    """The cells as numbers, NaN where one is none; halving finds one bad cell among millions quickly."""
-    try:
-        return np.array(cells, dtype=np.float64)
-    except ValueError:
-        half = len(cells) // 2
-        return np.concatenate([_numbers(cells[:half]), _numbers(cells[half:])]) if half else np.array([np.nan])
+def _number(text: str) -> float:
+    """The number in a cell; Python reads 1_000 as a thousand, other programs do not."""
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
 
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        _number(text)
     except ValueError:
         return False
     return True

@@ -206,7 +206,8 @@ def _drift(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]
     late = _shrinkage(learning, rounds - longer)  # the short rounds come last
     early = _contracted(learning, rounds - longer) * _shrinkage(learning, longer)  # no difference of like numbers
     weight = learning.clip_norm**2 / learning.strong_convexity
-    return np.asarray(weight * (late * (short - 1.0) ** 2 + early * np.square(short, dtype=np.float64)))
+    with np.errstate(over="ignore"):  # beyond float64 such a number of rounds is out of the question
+        return np.asarray(weight * (late * (short - 1.0) ** 2 + early * np.square(short, dtype=np.float64)))
 
 
 def _shrinkage(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:

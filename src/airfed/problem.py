@@ -1,13 +1,14 @@
 """One realisation of the world in SI units: the fleet, the link, the learning constants and the budgets.
 
-All values are checked on construction and frozen; arrays are float64 and read-only.
+All values are checked on construction and frozen; arrays are float64 and read-only. Numbers that are not counts or
+probabilities lie between 1e-100 and 1e100 (budgets may be smaller): more than any world needs, and little enough that
+no square, product or quotient of two leaves the range of float64.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,8 @@ from airfed import _validate
 Scope = Literal["round", "total"]
 Formula = Literal["classic", "exact"]
 Relation = Literal["replace", "add_remove"]
+
+MOST_STEPS: Final = 1_000_000  # T: what is held for each number of rounds in 1..T then stays within megabytes
 
 
 class InfeasibleError(ValueError):
@@ -29,18 +32,28 @@ def _as_float(value: object, *names: str) -> None:
         object.__setattr__(value, name, float(getattr(value, name)))
 
 
+def _require_moderate(name: str, values: NDArray[np.float64], *, zero: bool) -> None:
+    odd = (values < _validate.SMALLEST) | (values > _validate.LARGEST)
+    if zero:
+        odd &= values != 0
+    if odd.any():
+        first = int(np.argmax(odd))
+        raise ValueError(
+            f"Expected {name}[{first}]={values[first]} to be {'0 or ' if zero else ''}between "
+            f"{_validate.SMALLEST:g} and {_validate.LARGEST:g}."
+        )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fleet:
     """The devices, as the receiver hears them.
 
     Args:
-        gain: |h_k|, the channel magnitude of each device, between 1e-150 and 1e150; 0 marks a device that cannot be
-            heard at all.
+        gain: |h_k|, the channel magnitude of each device; 0 marks a device that cannot be heard at all.
         peak_power: P_k [W], one number for all devices or one per device.
 
     Raises:
-        ValueError: a gain is negative, not finite or too small or large to square, a peak power is not positive, or
-            the lengths differ.
+        ValueError: a gain or a peak power is out of range, or the lengths differ.
 
     >>> Fleet(gain=[0.2, 0.5], peak_power=1.0).num_devices
     2
@@ -51,18 +64,13 @@ class Fleet:
 
     def __init__(self, *, gain: ArrayLike, peak_power: ArrayLike) -> None:
         gains = _validate.vector(gain=gain, minimum=0.0, strict=False)
-        odd = (gains > 0) & (gains < _validate.SMALLEST) | (gains > _validate.LARGEST)
-        if odd.any():
-            first = int(np.argmax(odd))
-            raise ValueError(
-                f"Expected gain[{first}]={gains[first]} to be 0 or between "
-                f"{_validate.SMALLEST:g} and {_validate.LARGEST:g}."
-            )
+        _require_moderate("gain", gains, zero=True)
         if np.ndim(peak_power) == 0:
-            _validate.positive(peak_power=peak_power)
+            _validate.moderate(peak_power=peak_power)
             powers = np.broadcast_to(np.float64(peak_power), gains.shape)  # type: ignore[arg-type]
         else:
             powers = _validate.vector(peak_power=peak_power, minimum=0.0, strict=True)
+            _require_moderate("peak_power", powers, zero=False)
             if powers.size != gains.size:
                 raise ValueError(
                     f"Expected one peak_power per device: {gains.size} gains but {powers.size} peak powers."
@@ -104,8 +112,10 @@ class Link:
     trust_estimates: bool = False
 
     def __post_init__(self) -> None:
-        _validate.squarable(noise_std=self.noise_std)
+        _validate.moderate(noise_std=self.noise_std)
         _validate.non_negative(estimation_error=self.estimation_error)
+        if self.estimation_error:
+            _validate.moderate(estimation_error=self.estimation_error)
         _validate.fraction(estimation_failure=self.estimation_failure)
         _as_float(self, "noise_std", "estimation_error", "estimation_failure")
 
@@ -116,7 +126,7 @@ class Learning:
 
     Args:
         dimension: d, the number of model parameters.
-        total_steps: T, local steps per device over the whole training.
+        total_steps: T, local steps per device over the whole training, at most a million.
         clip_norm: ϖ, the 2-norm to which every upload is clipped.
         learning_rate: τ. The bounds are proved for τ = 1/ζ.
         smoothness: ζ.
@@ -137,7 +147,7 @@ class Learning:
 
     def __post_init__(self) -> None:
         _validate.positive_integer(dimension=self.dimension, total_steps=self.total_steps)
-        _validate.squarable(
+        _validate.moderate(
             clip_norm=self.clip_norm,
             learning_rate=self.learning_rate,
             smoothness=self.smoothness,
@@ -146,10 +156,9 @@ class Learning:
         )
         if self.strong_convexity > self.smoothness:
             raise ValueError(f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}.")
-        if math.isinf(self.clip_norm**2 / self.strong_convexity):
+        if self.total_steps > MOST_STEPS:
             raise ValueError(
-                f"Expected clip_norm={self.clip_norm!r} and strong_convexity={self.strong_convexity!r} "
-                "such that clip_norm²/strong_convexity is finite."
+                f"Expected total_steps={self.total_steps} <= {MOST_STEPS}: every number of rounds is weighed."
             )
         _as_float(self, "clip_norm", "learning_rate", "smoothness", "strong_convexity", "initial_gap")
         for name in ("dimension", "total_steps"):
@@ -190,7 +199,10 @@ class Budget:
     spent: float = 0.0
 
     def __post_init__(self) -> None:
-        _validate.positive(epsilon=self.epsilon, total_power=self.total_power)
+        for name, value in (("epsilon", self.epsilon), ("total_power", self.total_power)):
+            _validate.positive(**{name: value})
+            if float(value) > _validate.LARGEST:
+                raise ValueError(f"Expected {name}={value!r} <= {_validate.LARGEST:g}.")
         _validate.fraction(delta=self.delta)
         _validate.non_negative(spent=self.spent)
         _as_float(self, "epsilon", "delta", "total_power", "spent")

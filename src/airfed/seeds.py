@@ -16,11 +16,21 @@ from airfed import _validate
 _STREAMS: Final = {"data": 0, "channel": 1, "init": 2, "policy": 3, "noise": 4, "batch": 5, "phase": 6}
 
 
+def checked(seed: int) -> int:
+    """Return the seed as a Python integer.
+
+    Raises:
+        ValueError: it is not a whole number from 0 to 2¹²⁸ − 1 (what NumPy draws for itself where no seed is given).
+    """
+    _validate.seed(seed=seed)
+    return int(seed)
+
+
 def stream(seed: int, name: str, *key: int) -> np.random.Generator:
     """Return the generator of the stream `name` under `seed`; `key` (say, round and device) names a sub-stream.
 
     Raises:
-        ValueError: the seed is not a whole number of at least 0, or the stream is unknown.
+        ValueError: the seed is not a whole number from 0 to 2¹²⁸ − 1, or the stream is unknown.
 
     >>> stream(0, "channel").random() == stream(0, "channel").random()
     True
@@ -29,5 +39,4 @@ def stream(seed: int, name: str, *key: int) -> np.random.Generator:
     """
     if name not in _STREAMS:
         raise ValueError(f"Expected a stream out of {', '.join(_STREAMS)}; got {name!r}.")
-    _validate.whole(seed=seed)
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(_STREAMS[name], *key))))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(checked(seed), spawn_key=(_STREAMS[name], *key))))

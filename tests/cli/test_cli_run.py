@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import tomllib
 
@@ -103,10 +104,16 @@ def test_an_interrupted_command_is_resumed_with_the_same_overrides(place, capsys
     airfed(capsys, *arguments)
     code, _, err = airfed(capsys, "run", "tiny.toml", "--out", "a", "--resume")
     assert code == 2
-    assert "scenario of the run in a; it has changed" in err
+    assert "of the run in a; it has changed" in err
     code, out, _ = airfed(capsys, *arguments, "--resume")
     assert code == 0
-    assert "resuming at round 4" in out
+    assert "all rounds are done" in out
+    (place / "a" / "model.safetensors").unlink()
+    for path in sorted((place / "a" / "checkpoints").iterdir())[1:]:
+        path.unlink()
+    code, out, _ = airfed(capsys, *arguments, "--resume")
+    assert code == 0
+    assert re.search(r"resuming at round [234]\n", out)  # a person counts from 1
 
 
 def test_names_with_brackets_are_shown_as_they_are(place, capsys):
@@ -207,32 +214,103 @@ def make():
 """
 
 
-def test_a_users_own_model_from_plan_to_model_file(place, capsys):
+@pytest.fixture
+def own(place):
+    """A scenario in a folder of its own, with its data, its model and a helper of that beside it."""
+    folder = place / "world"
+    folder.mkdir()
     rng = np.random.default_rng(0)
     arrays = {}
     for part in ("train", "test"):
         arrays[f"{part}_images"] = rng.integers(0, 255, (60, 6, 6)).astype(np.uint8)
         arrays[f"{part}_labels"] = np.arange(60) % 3
-    np.savez(place / "data.npz", **arrays)
-    (place / "own_cli_model.py").write_text(USER)
+    np.savez(folder / "data.npz", **arrays)
+    (folder / "own_cli_model.py").write_text("import own_cli_helper\n" + USER)
+    (folder / "own_cli_helper.py").touch()
     text = SCENARIO.replace('"quadratic"', '"own_cli_model:make"\ndataset = "data.npz"').replace("dimension = 50\n", "")
-    (place / "own.toml").write_text(text)
-    try:
-        code, _, err = airfed(capsys, "plan", "own.toml")  # planning does not build models
-        assert code == 2
-        sentence(err, "Missing key learning.dimension", "own_cli_model:make")
-        code, out, _ = airfed(capsys, "run", "own.toml", "--out", "run", "--json")
-        assert code == 0
-        assert json.loads(out)["accuracy"] is not None
-        (place / "own.toml").write_text(text.replace("total_steps", "dimension = 163\ntotal_steps"))
-        assert airfed(capsys, "plan", "own.toml")[0] == 0
-        (place / "own.toml").write_text(text.replace("total_steps", "dimension = 99\ntotal_steps"))
-        code, _, err = airfed(capsys, "run", "own.toml", "--out", "other")
-        assert code == 2
-        sentence(err, "learning.dimension=163")
-        (place / "own.toml").write_text(text.replace("own_cli_model:make", "own_cli_model:absent"))
-        code, _, err = airfed(capsys, "run", "own.toml", "--out", "other")
-        assert code == 2
-        sentence(err, "absent")
-    finally:
-        sys.modules.pop("own_cli_model", None)
+    (folder / "own.toml").write_text(text)
+    yield folder / "own.toml"
+    for name in ("own_cli_model", "own_cli_helper"):
+        sys.modules.pop(name, None)
+
+
+def test_a_users_own_model_from_plan_to_model_file(own, place, capsys):
+    assert json.loads(airfed(capsys, "plan", own, "--json")[1])["dimension"] == 163
+    assert json.loads(airfed(capsys, "compare", own, "--json")[1])["policies"]["full"]["dimension"] == 163
+    code, out, _ = airfed(capsys, "run", own, "--out", "run", "--json")
+    assert code == 0
+    assert json.loads(out)["accuracy"] is not None
+    # what is recorded means the same from anywhere, to the bit
+    recorded = tomllib.loads((place / "run" / "scenario.toml").read_text())["learning"]
+    assert recorded["model"] == f"{own.parent}/own_cli_model:make"
+    code, _, _ = airfed(capsys, "run", "run/scenario.toml", "--out", "again", "--json")
+    assert code == 0
+    model = "model.safetensors"
+    assert (place / "again" / model).read_bytes() == (place / "run" / model).read_bytes()
+    assert airfed(capsys, "audit", own, "--trials", 1000)[0] == 0
+
+
+def test_mistakes_with_own_models_and_data_are_one_sentence_each(own, place, capsys):
+    text = own.read_text()
+
+    def said(*change, command=("plan",)):
+        assert change[0] in text
+        own.write_text(text.replace(*change))
+        code, out, err = airfed(capsys, command[0], own, *command[1:])
+        assert (code, out) == (2, "")
+        sentence(err)
+        own.write_text(text)
+        return err
+
+    run = ("run", "--out", "other")
+    for command in (("plan",), ("compare",), run):
+        err = said("own_cli_model:make", "own_cli_modle:make", command=command)
+        assert f"no module 'own_cli_modle' in {own.parent} or in {place}, nor is it installed" in err
+        assert "have a callable 'absent'" in said("own_cli_model:make", "own_cli_model:absent", command=command)
+        assert "did you mean 'own_cli_model:make'" in said("cli_model:make", "cli_model.make", command=command)
+        assert "did you mean 'own_cli_model:make'" in said("cli_model:make", "cli_model.py:make", command=command)
+    for command in (("plan",), ("compare",), run):
+        err = said('own_cli_model:make"\ndataset = "data.npz"', 'mlp"\ndataset = "mnst"', command=command)
+        assert "Expected learning.dataset to be one of mnist-5k, mnist, fashion-mnist, a folder" in err
+        assert f"no such file in {own.parent} (did you mean 'mnist'?)" in err
+    assert "learning.dimension=163" in said("total_steps", "dimension = 99\ntotal_steps", command=run)
+    assert not (place / "other").exists()
+
+
+def test_the_size_of_a_built_in_model_follows_the_users_data(own, capsys):
+    text = own.read_text()
+    own.write_text(text.replace("own_cli_model:make", "mlp"))
+    assert json.loads(airfed(capsys, "plan", own, "--json")[1])["dimension"] == 36 * 64 + 64 + 64 * 3 + 3
+    own.write_text(text.replace("own_cli_model:make", "cnn"))
+    code, _, err = airfed(capsys, "plan", own)
+    assert code == 2
+    sentence(err, "6×6 is too small")
+    (own.parent / "data.npz").write_bytes(b"rubbish")
+    code, _, err = airfed(capsys, "plan", own)
+    assert code == 2
+    sentence(err, "data.npz")
+
+
+def test_a_device_that_is_not_there_is_one_sentence(place, own, capsys):
+    text = own.read_text()
+    own.write_text(text + '[run]\ndevice = "hpu:7"\n')
+    code, _, err = airfed(capsys, "run", own, "--out", "run")
+    assert code == 2
+    sentence(err, "Expected device='hpu:7' to be one that is here")
+    own.write_text(text + '[run]\ndevice = "cpu"\n')
+    assert airfed(capsys, "run", own, "--out", "run")[0] == 0
+    (place / "tiny.toml").write_text(SCENARIO + '[run]\ndevice = "cuda"\n')
+    code, _, err = airfed(capsys, "run", "tiny.toml", "--out", "quadratic")
+    assert code == 2
+    sentence(err, "run.device = 'auto'")
+
+
+def test_a_poor_training_is_diagnosed(place, capsys):
+    text = SCENARIO.replace('"quadratic"\ndimension = 50', '"logistic"').replace("clip_norm = 40.0", "clip_norm = 1e-6")
+    (place / "poor.toml").write_text(text)
+    code, out, _ = airfed(capsys, "run", "poor.toml", "--out", "poor")
+    assert code == 0
+    assert "hint: The accuracy, 10.0%, is that of guessing among 10 classes." in out or "hint: The loss hardly" in out
+    assert "hint: Every update was clipped" in out
+    code, out, _ = airfed(capsys, "run", "poor.toml", "--out", "again", "--json")
+    assert len(json.loads(out)["hints"]) in (2, 3)

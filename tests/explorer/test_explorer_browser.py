@@ -166,7 +166,7 @@ def settled(page: Page, key: str) -> Design:
 def test_it_opens_on_the_template_and_tells_its_plan(visit: Callable[..., Page]) -> None:
     page = visit()
     shows(page, expected(Design()))
-    assert page.locator("svg.chart:visible").count() == 3
+    assert page.locator("svg.chart:visible").count() == 4
     assert page.title() == "airfed explore"
 
 
@@ -216,7 +216,7 @@ def test_an_impossible_point_shows_why_instead_of_an_empty_plot(visit: Callable[
     typed(page, "budget.epsilon", "3")
     shows(page, expected(Design().change("budget.epsilon", 3.0)))
     page.wait_for_selector("#reason", state="hidden")
-    assert page.locator("svg.chart:visible").count() == 3
+    assert page.locator("svg.chart:visible").count() == 4
 
     page = visit("channel.model=fixed&channel.gains=[0,0]&fleet.num_devices=")
     shows(page, "No plan fits: every device has gain 0, so none can reach the receiver.")
@@ -332,8 +332,8 @@ def test_scenarios_are_loaded_saved_and_told_as_a_command(visit: Callable[..., P
     assert scenario.load(tmp_path / "saved.toml").to_toml() == design.world().to_toml()
     page.click("#action-command")
     command = page.locator("textarea").last.input_value()
-    head, *body = command.strip().split("\n")
-    assert head == "airfed plan /dev/stdin <<'EOF'"
+    head, *body, last = command.strip().split("\n")
+    assert (head, last) == ("cat > explored.toml <<'EOF'", "airfed plan explored.toml")
     assert scenario.parse(tomllib.loads("\n".join(body[:-1]))) == design.world()
 
 
@@ -440,7 +440,7 @@ def test_the_present_design_is_trained_and_another_stopped(visit: Callable[..., 
     assert {"plan.json", "run.json", "ledger.jsonl", "metrics.csv", "model.safetensors"} <= set(
         os.listdir(directory.path)
     )
-    page.wait_for_function("() => document.querySelectorAll('#curves svg').length === 4")
+    page.wait_for_function("() => document.querySelectorAll('#curves svg.chart').length === 4")
     assert f"The chain of {plan.rounds} charges holds" in page.inner_text("#ledger")
     assert name in page.inner_text("#comparison")
 

@@ -45,18 +45,22 @@ def gone(pid: int) -> bool:
 
 def test_a_trainee_ends_when_its_pipe_does(tmp_path: Path) -> None:
     theirs, mine = os.pipe()
-    command = [sys.executable, "-m", "airfed.explorer.trainee", str(theirs), "plan", "/dev/stdin"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[theirs], cwd=tmp_path) as process:
-        os.close(theirs)  # it waits for a scenario that never comes
+    wait = "import sys, airfed.explorer.trainee as t; print(flush=True); t.watch(int(sys.argv[1]))"
+    command = [sys.executable, "-c", wait, str(theirs)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[theirs], cwd=tmp_path) as process:
+        os.close(theirs)
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.poll() is None
         os.close(mine)
         assert process.wait(PATIENCE) == -signal.SIGTERM
 
 
 def test_a_trainee_is_airfed(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(Design().world().to_toml())
     theirs, mine = os.pipe()
-    command = [sys.executable, "-m", "airfed.explorer.trainee", str(theirs), "plan", "/dev/stdin", "--json"]
-    toml = Design().world().to_toml()
-    done = subprocess.run(command, input=toml, capture_output=True, pass_fds=[theirs], cwd=tmp_path, text=True)
+    command = [sys.executable, "-m", "airfed.explorer.trainee", str(theirs), "plan", "s.toml", "--json"]
+    done = subprocess.run(command, capture_output=True, pass_fds=[theirs], cwd=tmp_path, text=True)
     os.close(theirs)
     os.close(mine)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,22 +1,28 @@
-"""A small scenario, and a grid that hands messages to ClientApps in this very process."""
+"""A small scenario, a grid that hands messages to ClientApps in this very process, and a clock that only we move."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from airfed import scenario as scenarios
+from airfed.flower import OverTheAirFedAvg, messages, over_the_air_mod
+from airfed.running.loop import federated_averaging
+from airfed.running.setup import prepare
 
+_COUNTER = count()
 SCENARIO = """
 name = "small"
 seed = 3
@@ -48,19 +54,57 @@ rounds = 3
 """
 
 
+Fault = Callable[[Message, Message], Message | None]
+
+
+class FakeClock:
+    """Time passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0.0
+        self.now += seconds
+
+
 @dataclass
 class LocalGrid(Grid):
-    """Nodes in this process. `faults` maps (node, how many train messages it got before) to what it does instead."""
+    """Nodes in this process.
+
+    `faults` maps (node, how many train messages it got before) to what it does instead, and `liars` maps a node to what
+    it answers instead when it is asked which device it is: a message, nothing, or an exception that is raised while the
+    grid reads the reply.
+    """
 
     nodes: dict[int, tuple[ClientApp, dict[str, Any]]]
-    faults: dict[tuple[int, int], Callable[[Message, Message], Message | None]] = field(default_factory=dict)
+    faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
+    liars: dict[int, Fault] = field(default_factory=dict)
     sent: list[list[Message]] = field(default_factory=list)
+    mail: dict[str, Any] = field(default_factory=dict)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
         assert isinstance(messages, list)  # a generator fails in deployment
         self.sent.append(messages)
-        replies = [self._deliver(message) for message in messages]
-        return [reply for reply in reversed(replies) if reply is not None]
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"message {next(_COUNTER)}"
+            reply = self._deliver(message)
+            if reply is not None:
+                self.mail[message.metadata.message_id] = reply
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = [self.mail.pop(identity) for identity in list(message_ids) if identity in self.mail]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        raise AssertionError("each reply is to be opened by itself")
 
     def _deliver(self, message: Message) -> Message | None:
         node = message.metadata.dst_node_id
@@ -76,8 +120,9 @@ class LocalGrid(Grid):
             for other in batch
             if other.metadata.dst_node_id == node
         )
-        fault = self.faults.get((node, earlier))
-        return fault(message, reply) if fault and "round-index" in message.content["over-the-air"] else reply
+        trains = "round-index" in message.content["over-the-air"]
+        fault = self.faults.get((node, earlier)) if trains else self.liars.get(node)
+        return fault(message, reply) if fault else reply
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
@@ -90,12 +135,6 @@ class LocalGrid(Grid):
         raise NotImplementedError
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         raise NotImplementedError
 
 
@@ -115,6 +154,78 @@ def scenario_file(tmp_path):
 @pytest.fixture
 def scenario(scenario_file):
     return scenarios.load(scenario_file)
+
+
+@pytest.fixture
+def setup(scenario):
+    return prepare(scenario)
+
+
+@pytest.fixture
+def own_app(setup):
+    """A project of its own: it knows nothing of airfed but the mod and the order, and has two arrays."""
+    app = ClientApp(mods=[over_the_air_mod])
+
+    @app.train()
+    def train(message, context):
+        order = message.content["over-the-air"]
+        weights = np.concatenate([array.numpy() for array in message.content["arrays"].values()])
+        devices = np.array([context.node_config["partition-id"]])
+        steps, index = order["local-steps"], order["round-index"]
+        ((_, update),) = setup.task.engine.updates(weights, devices, steps=steps, round_index=index)
+        trained = weights - order["learning-rate"] * update[0].astype(np.float64)
+        return Message(RecordDict({"model": as_two(trained)}), reply_to=message)
+
+    return app
+
+
+def as_two(vector):
+    return ArrayRecord({"a": Array(vector[:5]), "b": Array(vector[5:])})
+
+
+@pytest.fixture
+def initial_arrays(setup):
+    return as_two(setup.task.initial_parameters)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def start(setup, initial_arrays, clock):
+    """Trains the devices of a grid, and returns the model as one vector."""
+
+    def start(grid, books, **options):
+        options = {"air": setup.air, "noise": setup.noise, "wait_for_devices": 0.0, "clock": clock, **options}
+        strategy = OverTheAirFedAvg(setup.plan, books, **options)
+        return messages.flatten(strategy.start(grid, initial_arrays, timeout=5.0).arrays)
+
+    return start
+
+
+class Without:
+    """airfed's engine, less the devices that are missing in a round."""
+
+    def __init__(self, engine, missing):
+        self.engine, self.missing = engine, missing
+
+    def updates(self, parameters, devices, *, steps, round_index):
+        there = np.array([k for k in devices if (k, round_index) not in self.missing])
+        return self.engine.updates(parameters, there, steps=steps, round_index=round_index)
+
+
+@pytest.fixture
+def own_training(setup):
+    """Trains without Flower, and returns the model; `missing` are pairs of a device and a round."""
+
+    def own_training(missing=()):
+        engine, initial = Without(setup.task.engine, missing), setup.task.initial_parameters
+        *_, last = federated_averaging(setup.plan, setup.air, engine, setup.noise, parameters=initial)
+        return last.parameters
+
+    return own_training
 
 
 @pytest.fixture

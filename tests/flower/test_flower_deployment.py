@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
 MARK = "AIRFED_TEST_MARK"
 PATIENCE = 420.0  # s, for a machine that has much else to do; a quiet one needs a minute
-ROUND_TIMEOUT = 25.0
+SCHEDULED = [0, 2, 3, 4]  # of the small scenario
 
 
 class Processes:
@@ -192,55 +192,138 @@ def test_tls_and_node_authentication_let_in_who_is_registered_and_nobody_else(ap
     assert "turned away" not in before
 
 
-class Without:
-    """airfed's engine, less a device from some round on."""
+CLIENT = '''
+"""Devices that lie, or never answer, and a stranger that never says who it is."""
 
-    def __init__(self, engine, device, first):
-        self.engine, self.device, self.first = engine, device, first
+import time
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from airfed.flower import client_app, messages
+
+honest = client_app(Path(__file__).with_name("scenario.toml"))
+app = ClientApp()
+
+
+def sending(data):
+    return {"over-the-air": ArrayRecord({"signal": Array("float32", (12,), "numpy.ndarray", data)})}
+
+
+good = Array(np.ones(12, np.float32)).data
+LIES = {}
+
+
+@app.train()
+def train(message, context):
+    device = context.node_config["partition-id"]
+    if messages.is_question(message):
+        time.sleep(3600.0 if device == 9 else 0.0)
+        return honest(message, context)
+    place = device, messages.Order.of(message).round_index
+    if place not in LIES:
+        return honest(message, context)
+    lie = LIES[place]
+    if lie is None:
+        time.sleep(3600.0)
+    return Message(lie if isinstance(lie, Error) else RecordDict(lie), reply_to=message)
+'''
+LIES = """LIES = {
+    (2, 0): sending(b"PK\\x03\\x04 is no zip"),
+    (3, 0): sending(good.replace(b"(12,)", b"(4000000000,)")),
+    (0, 1): {"over-the-air": ArrayRecord({"signal": Array(np.full(12, np.nan))})},
+    (4, 1): Error(code=1, reason="\\x1b[2J" + "x" * 10**6),
+    (2, 2): {**sending(good), "config": ConfigRecord({"x": "y" * 10**6})},
+}"""
+
+
+class Without:
+    """airfed's engine, less the devices that are missing in a round."""
+
+    def __init__(self, engine, missing):
+        self.engine, self.missing = engine, missing
 
     def updates(self, parameters, devices, *, steps, round_index):
-        there = devices[(devices != self.device) | (round_index < self.first)]
+        there = np.array([device for device in devices if (device, round_index) not in self.missing])
         return self.engine.updates(parameters, there, steps=steps, round_index=round_index)
 
 
-def test_a_supernode_that_dies_neither_stops_nor_falsifies_the_training(app, scenario_file):
+def launch(app, scenario_file, *options: str) -> int:
+    """Start a SuperLink for the small scenario, with five free ports after its own, and return its port."""
     folder, processes = app
     shutil.copy(scenario_file, folder / "flower_app" / "scenario.toml")
-    port, run = free_ports(6), RunDirectory(folder / "run")
-    home = folder / ".flwr"
+    port, home = free_ports(6), folder / ".flwr"
     home.mkdir()
     (home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
-    processes.start("flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port), log="superlink.txt")
-    scheduled = [0, 2, 3, 4]
-    nodes = {
-        device: processes.start(
-            *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"),
-            *("--port", str(port + 1 + device), "--node-config", f"partition-id={device}"),
-            log=f"node-{device}.txt",
-        )
-        for device in scheduled
-    }
-    patience = time.monotonic() + PATIENCE
-    assert wait_for(lambda: listens(port), patience)
-    asking = ("flwr", "run", ".", "here", "--stream", "--run-config", f"round-timeout={ROUND_TIMEOUT}")
-    training, output = processes.start(*asking, log="output.txt"), folder / "output.txt"
-    wait_for(lambda: bool(run.read_metrics()) or training.poll() is not None, patience)
-    assert run.read_metrics(), output.read_text()[-5000:]
-    victim = nodes[2]
-    os.killpg(victim.pid, signal.SIGKILL)  # the SuperNode and all that it runs
-    victim.wait(10)
-    assert training.wait(PATIENCE) == 0, output.read_text()[-5000:]
+    command = ("flower-superlink", "--insecure", *options, "--host", "127.0.0.1", "--port", str(port))
+    processes.start(*command, log="superlink.txt")
+    assert wait_for(lambda: listens(port), time.monotonic() + PATIENCE)
+    return port
 
-    records = run.read_metrics()
-    assert [record["missing"] for record in records] == [0, 1, 1], output.read_text()[-5000:]
+
+def train(app, *options: str):
+    """Start the training; no round ends early on a slow machine."""
+    patience = f"round-timeout={PATIENCE} wait-for-devices={PATIENCE}"
+    command = ("flwr", "run", ".", "here", "--stream", "--run-config", patience, *options)
+    return app[1].start(*command, log="output.txt")
+
+
+def deploy(app, scenario_file, indices: list[int]):
+    """Start a SuperLink, a SuperNode for each index and a training; return the training and the nodes."""
+    port = launch(app, scenario_file)
+    nodes = {
+        index: app[1].start(
+            *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"),
+            *("--port", str(port + 1 + place), "--node-config", f"partition-id={index}"),
+            log=f"node-{index}.txt",
+        )
+        for place, index in enumerate(indices)
+    }
+    return train(app), nodes
+
+
+def assert_trained_without(missing: set[tuple[int, int]], app, scenario_file) -> None:
+    """Everyone was charged, and the model is that of a training without those who were missing."""
+    run, output = RunDirectory(app[0] / "run"), (app[0] / "output.txt").read_text()
+    counts = [sum(index == round_index for _, index in missing) for round_index in range(3)]
+    assert [record["missing"] for record in run.read_metrics()] == counts, output[-5000:]
     setup = prepare(scenarios.load(scenario_file))
-    assert setup.plan.scheduled.tolist() == scheduled
-    engine = Without(setup.task.engine, device=2, first=1)
-    *_, last = federated_averaging(setup.plan, setup.air, engine, setup.noise, parameters=setup.task.initial_parameters)
+    assert setup.plan.scheduled.tolist() == SCHEDULED
+    engine, initial = Without(setup.task.engine, missing), setup.task.initial_parameters
+    *_, last = federated_averaging(setup.plan, setup.air, engine, setup.noise, parameters=initial)
     trained = load_file(run.file("model.safetensors"))["parameters"]
     np.testing.assert_allclose(trained, last.parameters, rtol=0.0, atol=1e-5)
     ledger = Ledger.load(run.file("ledger.jsonl"))
     assert [(c.round_index, c.devices, c.mu) for c in ledger.charges] == [(i, 4, setup.plan.mu_round) for i in range(3)]
+
+
+def test_a_supernode_that_dies_neither_stops_nor_falsifies_the_training(app, scenario_file):
+    (app[0] / "flower_app" / "client_app.py").write_text(CLIENT.replace("LIES = {}", "LIES = {(2, 1): None}"))
+    training, nodes = deploy(app, scenario_file, SCHEDULED)
+    run, output = RunDirectory(app[0] / "run"), app[0] / "output.txt"
+    wait_for(lambda: bool(run.read_metrics()) or training.poll() is not None, time.monotonic() + PATIENCE)
+    assert run.read_metrics(), output.read_text()[-5000:]
+    os.killpg(nodes[2].pid, signal.SIGKILL)  # the SuperNode and all that it runs
+    nodes[2].wait(10)
+    assert training.wait(PATIENCE) == 0, output.read_text()[-5000:]
+    assert_trained_without({(2, 1), (2, 2)}, app, scenario_file)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_lying_devices_and_a_silent_stranger_cost_only_themselves(app, scenario_file, simulated):
+    (app[0] / "flower_app" / "client_app.py").write_text(CLIENT.replace("LIES = {}", LIES))
+    if simulated:
+        launch(app, scenario_file, "--simulation")
+        training = train(app, "--federation-config", "num-supernodes=5 client-resources-num-cpus=1")
+    else:
+        training, _ = deploy(app, scenario_file, [*SCHEDULED, 9])
+    output = app[0] / "output.txt"
+    assert training.wait(PATIENCE) == 0, output.read_text()[-5000:]
+    assert_trained_without({(2, 0), (3, 0), (0, 1), (4, 1), (2, 2)}, app, scenario_file)
+    assert output.read_text().count("counts as zero") == 5
+    assert "\x1b[2J" not in output.read_text()
 
 
 def listens(port: int) -> bool:

@@ -1,5 +1,7 @@
 """The device's side: what leaves a device, and what does not."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from airfed.flower import messages, over_the_air_mod
+from airfed.flower import client_app, messages, over_the_air_mod
 from airfed.flower.messages import Order
 
 ORDER = Order(round_index=2, local_steps=3, learning_rate=0.5, clip_norm=2.0, amplitude=0.25)
@@ -107,12 +109,143 @@ def test_the_mod_answers_the_question_for_the_device_without_the_app():
     assert messages.answered_device(app(question, context(**{"partition-id": 3}))) == 3
     for wrong in ({}, {"partition-id": "3"}, {"partition-id": True}):
         reply = app(question, context(**wrong))
-        assert "--node-config" in reply.error.reason
-        assert messages.answered_device(reply) is None
+        with pytest.raises(ValueError, match="--node-config"):
+            messages.answered_device(reply)
 
 
 def test_an_order_survives_its_message():
     assert Order.of(training_message()) == ORDER
+
+
+ODD = {
+    **{str(value): value for value in (math.nan, math.inf, -1, -1.0, 0.0, True, 1e300, 1e-300)},
+    **{repr(value): value for value in ("1", b"1", [], [1.0], ["x"])},
+    "5000 digits": 10**4999,
+    "a long text": "x\n" * 10**6,
+}
+KEYS = ["round-index", "local-steps", "learning-rate", "clip-norm", "amplitude"]
+
+
+def ordering(order):
+    content = {"arrays": record(START), "config": ConfigRecord(), "over-the-air": order}
+    return Message(RecordDict(content), 7, MessageType.TRAIN)
+
+
+def untouched(message, context):
+    raise AssertionError("nothing is to be trained")
+
+
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("key", KEYS)
+def test_an_order_that_no_plan_gives_is_refused_before_any_training(key, value, caplog):
+    order = ORDER.to_record()
+    order[key] = value
+    reply = over_the_air_mod(ordering(order), context(), untouched)
+    assert reply.error.reason.startswith(f"Expected {key.replace('-', '_')}")
+    assert len(reply.error.reason) <= 201
+    assert reply.error.reason.isprintable()
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("key", KEYS[:2])
+def test_no_plan_has_two_to_the_70_rounds_or_steps(key):
+    order = ORDER.to_record()
+    order[key] = 2**70
+    assert over_the_air_mod(ordering(order), context(), untouched).has_error()
+
+
+def test_an_order_has_all_its_values_and_no_others():
+    orders = [ORDER.to_record() for _ in range(3)]
+    del orders[0]["amplitude"]
+    orders[1]["noise\n"] = 0.0
+    orders[2].clear()
+    for order in orders:
+        reply = over_the_air_mod(ordering(order), context(), untouched)
+        assert "round-index, local-steps, learning-rate, clip-norm, amplitude and nothing else" in reply.error.reason
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    arrays(np.float64, 8, elements=st.floats(allow_nan=False, allow_infinity=False)),
+    st.floats(1e-150, 1e150),
+    st.floats(1e-150, 1e150),
+    st.floats(1e-30, 1e30),
+)
+def test_whatever_is_ordered_a_device_sends_no_more_than_its_amplitude(trained, learning_rate, clip_norm, amplitude):
+    order = Order(
+        round_index=0, local_steps=1, learning_rate=learning_rate, clip_norm=clip_norm, amplitude=amplitude
+    ).to_record()
+    reply = over_the_air_mod(
+        ordering(order), context(), replying({"weight": trained[:6].reshape(2, 3), "bias": trained[6:]})
+    )
+    if reply.has_error():
+        assert "NaN or an Inf" in reply.error.reason
+    else:
+        sent = signal_of(reply).astype(np.float64)
+        assert np.linalg.norm(sent) <= amplitude  # and finite
+
+
+BAD_MODELS = {
+    "NaN": {"model": Array(np.full(8, np.nan))},
+    "Inf": {"model": Array(np.array([np.inf, 1.0]))},
+    "integers": {"model": Array(np.ones(8, np.int32))},
+    "nothing": {},
+    "rubbish": {"model": Array("float32", (8,), "numpy.ndarray", b"rubbish")},
+    "a size that is not there": {
+        "model": Array("float32", (8,), "numpy.ndarray", Array(np.ones(8, np.float32)).data.replace(b"8", b"9"))
+    },
+    "another stype": {"model": Array("float32", (8,), "torch", b"")},
+    "a long name of integers": {"x\x1b" * 10**5: Array(np.ones(8, np.int32))},
+}
+
+
+@pytest.mark.parametrize("model", BAD_MODELS.values(), ids=BAD_MODELS)
+def test_a_model_that_is_none_is_refused_before_any_training(model):
+    content = {"arrays": ArrayRecord(model), "config": ConfigRecord(), "over-the-air": ORDER.to_record()}
+    reply = over_the_air_mod(Message(RecordDict(content), 7, MessageType.TRAIN), context(), untouched)
+    assert reply.error.reason.lower().startswith("expected")
+    assert len(reply.error.reason) <= 201
+    assert reply.error.reason.isprintable()
+
+
+def test_two_models_and_no_content_are_refused_too():
+    two = Message(RecordDict({"a": record(START), "b": record(START), "over-the-air": ORDER.to_record()}), 7, "train")
+    assert "Expected one ArrayRecord" in over_the_air_mod(two, context(), untouched).error.reason
+    for content in ({}, {"over-the-air": record(START)}, {"over-the-air": MetricRecord({"ask": 1})}):
+        reply = over_the_air_mod(Message(RecordDict(content), 7, "train"), context(), untouched)
+        assert "OverTheAirFedAvg" in reply.error.reason
+
+
+class TestReadyClient:
+    """`client_app` of a scenario file knows what can be asked of its device."""
+
+    def reply(self, scenario_file, *, model=None, device=2, **changes):
+        usual = {"round_index": 0, "local_steps": 2, "learning_rate": 0.1, "clip_norm": 2.0, "amplitude": 0.3}
+        order = Order(**{**usual, **changes})
+        arrays = ArrayRecord({"model": Array(np.zeros(12, np.float32) if model is None else model)})
+        message = messages.training(7, arrays, ConfigRecord(), order, ttl=60.0)
+        return client_app(scenario_file)(message, context(**{"partition-id": device}))
+
+    def test_it_does_what_a_plan_asks(self, scenario_file):
+        assert signal_of(self.reply(scenario_file)).shape == (12,)
+        assert signal_of(self.reply(scenario_file, amplitude=1.0)).shape == (12,)  # its peak power exactly
+
+    @pytest.mark.parametrize(
+        ("changes", "why"),
+        [
+            ({"amplitude": 1.001}, "a power of at most 1 W"),
+            ({"amplitude": 1e30}, "a power of at most 1 W"),
+            ({"local_steps": 8}, "local_steps=8 <= 7"),
+            ({"local_steps": 2**31 - 1}, "<= 7"),
+            ({"model": np.zeros(11)}, "12 numbers, got 11"),
+            ({"device": 5}, "from 0 to 4, got 5"),
+            ({"device": -1}, "from 0 to 4, got -1"),
+            ({"device": "two"}, "--node-config"),
+            ({"model": np.full(12, 1e300)}, "float32 can hold"),
+        ],
+    )
+    def test_it_refuses_what_no_plan_of_its_scenario_asks(self, scenario_file, changes, why):
+        assert why in self.reply(scenario_file, **changes).error.reason
 
 
 def test_flatten_and_unflatten_are_inverse_and_keep_types():

@@ -1,86 +1,34 @@
 """The server's side, with ClientApps in this process: the same training as airfed's own, whatever devices do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp import ServerApp
 from safetensors.numpy import load_file
 
 from airfed import flower
-from airfed.flower import OverTheAirFedAvg, messages, over_the_air_mod
-from airfed.flower.roster import Roster
+from airfed.flower import NobodyThere, OverTheAirFedAvg, messages
 from airfed.privacy.ledger import BudgetExhausted, Ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
-from airfed.running.loop import Diverged, federated_averaging
-from airfed.running.setup import prepare
+from airfed.running.loop import Diverged
 
 NODE = 100  # of device 0; the grid's node ids are not the devices' indices
 
 
-@pytest.fixture
-def setup(scenario):
-    return prepare(scenario)
+def test_another_projects_training_is_airfeds_own(own_training, start, own_app, make_grid, tmp_path):
+    trained = start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")
+    np.testing.assert_allclose(trained, own_training(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.fixture
-def own_app(setup):
-    """A project of its own: it knows nothing of airfed but the mod and the order, and has two arrays."""
-    app = ClientApp(mods=[over_the_air_mod])
-
-    @app.train()
-    def train(message, context):
-        order = message.content["over-the-air"]
-        weights = np.concatenate([array.numpy() for array in message.content["arrays"].values()])
-        devices = np.array([context.node_config["partition-id"]])
-        steps, index = order["local-steps"], order["round-index"]
-        ((_, update),) = setup.task.engine.updates(weights, devices, steps=steps, round_index=index)
-        trained = weights - order["learning-rate"] * update[0].astype(np.float64)
-        return Message(RecordDict({"model": as_two(trained)}), reply_to=message)
-
-    return app
-
-
-def as_two(vector):
-    return ArrayRecord({"a": Array(vector[:5]), "b": Array(vector[5:])})
-
-
-def start(setup, grid, books, **options):
-    options = {"air": setup.air, "noise": setup.noise, "wait_for_devices": 0.0, **options}
-    strategy = OverTheAirFedAvg(setup.plan, books, **options)
-    result = strategy.start(grid, as_two(setup.task.initial_parameters), timeout=5.0)
-    return messages.flatten(result.arrays)
-
-
-class Without:
-    """airfed's engine, less the devices that are missing in a round."""
-
-    def __init__(self, engine, missing):
-        self.engine, self.missing = engine, missing
-
-    def updates(self, parameters, devices, *, steps, round_index):
-        there = np.array([k for k in devices if (k, round_index) not in self.missing])
-        return self.engine.updates(parameters, there, steps=steps, round_index=round_index)
-
-
-def own_training(setup, missing=()):
-    engine = Without(setup.task.engine, missing)
-    *_, last = federated_averaging(setup.plan, setup.air, engine, setup.noise, parameters=setup.task.initial_parameters)
-    return last.parameters
-
-
-def test_another_projects_training_is_airfeds_own(setup, own_app, make_grid, tmp_path):
-    trained = start(setup, make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")
-    np.testing.assert_allclose(trained, own_training(setup), rtol=1e-5, atol=1e-6)
-
-
-def test_only_the_scheduled_are_sent_to_each_with_its_own_amplitude(setup, own_app, make_grid, tmp_path):
+def test_only_the_scheduled_are_sent_to_each_with_its_own_amplitude(setup, start, own_app, make_grid, tmp_path):
     grid = make_grid(own_app, range(5))
-    start(setup, grid, tmp_path / "ledger.jsonl")
+    start(grid, tmp_path / "ledger.jsonl")
     question, *rounds = [batch for batch in grid.sent if batch]
     assert len(question) == 5
     assert len(rounds) == setup.plan.rounds
@@ -91,52 +39,14 @@ def test_only_the_scheduled_are_sent_to_each_with_its_own_amplitude(setup, own_a
         assert {messages.Order.of(m).local_steps for m in batch} == {setup.plan.local_steps[index]}
 
 
-def silent(message, reply):
-    return None
-
-
-def failing(message, reply):
-    return Message(Error(code=0, reason="the battery is empty"), reply_to=message)
-
-
-def signalling(make):
-    def fault(message, reply):
-        return Message(RecordDict({"over-the-air": make()}), reply_to=message)
-
-    return fault
-
-
-FAULTS = {
-    "silent": silent,
-    "failing": failing,
-    "no signal": signalling(ArrayRecord),
-    "NaN": signalling(lambda: ArrayRecord({"signal": Array(np.full(12, np.nan))})),
-    "too long": signalling(lambda: ArrayRecord({"signal": Array(np.ones(13))})),
-    "integers": signalling(lambda: ArrayRecord({"signal": Array(np.ones(12, np.int64))})),
-    "unreadable": signalling(
-        lambda: ArrayRecord({"signal": Array(dtype="float32", shape=(12,), stype="numpy.ndarray", data=b"rubbish")})
-    ),
-    "unknown type": signalling(
-        lambda: ArrayRecord({"signal": Array(dtype="float32", shape=(12,), stype="other", data=b"")})
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_device_that_fails_counts_as_zero_and_everyone_is_charged(setup, own_app, make_grid, tmp_path, fault):
-    grid = make_grid(own_app, range(5), faults={(NODE + 2, 1): fault})
-    trained = start(setup, grid, tmp_path / "ledger.jsonl")
-    np.testing.assert_allclose(trained, own_training(setup, missing={(2, 1)}), rtol=1e-5, atol=1e-6)
-    ledger = Ledger.load(tmp_path / "ledger.jsonl")
-    assert [(c.round_index, c.devices) for c in ledger.charges] == [(0, 4), (1, 4), (2, 4)]
-    assert all(c.mu == setup.plan.mu_round and c.power_metered <= c.power_planned for c in ledger.charges)
-
-
-def test_a_device_that_cheats_is_clipped_by_the_server(setup, own_app, make_grid, tmp_path):
+def test_a_device_that_cheats_is_clipped_by_the_server(setup, own_training, start, own_app, make_grid, tmp_path):
     shout = 1e6 * np.eye(12)[0]
-    loud = signalling(lambda: ArrayRecord({"signal": Array(shout)}))
-    without = own_training(setup, missing={(2, 2)})  # the last round: nothing else changes after it
-    trained = start(setup, make_grid(own_app, range(5), faults={(NODE + 2, 2): loud}), tmp_path / "ledger.jsonl")
+
+    def loud(message, reply):
+        return Message(RecordDict({"over-the-air": ArrayRecord({"signal": Array(shout)})}), reply_to=message)
+
+    without = own_training(missing={(2, 2)})  # the last round: nothing else changes after it
+    trained = start(make_grid(own_app, range(5), faults={(NODE + 2, 2): loud}), tmp_path / "ledger.jsonl")
     learning = setup.plan.problem.learning
     most = learning.learning_rate * learning.clip_norm / setup.plan.num_scheduled
     moved = trained - without
@@ -144,18 +54,60 @@ def test_a_device_that_cheats_is_clipped_by_the_server(setup, own_app, make_grid
     np.testing.assert_allclose(moved[1:], 0.0, atol=1e-6)
 
 
-def test_a_device_that_is_absent_throughout_is_charged_and_counts_as_zero(setup, own_app, make_grid, tmp_path, caplog):
-    trained = start(setup, make_grid(own_app, [0, 2, 4]), tmp_path / "ledger.jsonl")
-    np.testing.assert_allclose(trained, own_training(setup, missing={(3, i) for i in range(3)}), rtol=1e-5, atol=1e-6)
+def test_a_device_that_is_absent_throughout_is_charged_and_counts_as_zero(
+    own_training, start, own_app, make_grid, tmp_path, caplog
+):
+    trained = start(make_grid(own_app, [0, 2, 4]), tmp_path / "ledger.jsonl")
+    np.testing.assert_allclose(trained, own_training(missing={(3, i) for i in range(3)}), rtol=1e-5, atol=1e-6)
     assert [c.devices for c in Ledger.load(tmp_path / "ledger.jsonl").charges] == [4, 4, 4]
 
 
-def test_nobody_there_ends_the_training(setup, own_app, make_grid, tmp_path):
+def test_a_round_for_which_nobody_is_there_is_neither_charged_nor_sent(start, own_app, make_grid, tmp_path):
+    for devices in ([], [1]):  # device 1 is not scheduled
+        grid = make_grid(own_app, devices)
+        with pytest.raises(NobodyThere, match="none of the 4 scheduled devices is there, and nothing was charged"):
+            start(grid, tmp_path / "ledger.jsonl")
+        assert Ledger.load(tmp_path / "ledger.jsonl").charges == []
+        assert not any("round-index" in message.content["over-the-air"] for batch in grid.sent for message in batch)
+
+
+def test_a_round_in_which_nobody_answers_ends_the_training(start, own_app, make_grid, tmp_path):
+    faults = {(NODE + k, 1): lambda message, reply: None for k in range(5)}
     with pytest.raises(Diverged, match="no device sent a usable update"):
-        start(setup, make_grid(own_app, []), tmp_path / "ledger.jsonl")
+        start(make_grid(own_app, range(5), faults=faults), tmp_path / "ledger.jsonl")
 
 
-def test_nothing_is_sent_that_was_not_charged(setup, own_app, make_grid):
+@pytest.mark.parametrize("broken", ["question", "amplitude", "model"])
+def test_what_fails_before_a_round_is_sent_is_not_charged(
+    setup, start, initial_arrays, own_app, make_grid, tmp_path, broken, monkeypatch
+):
+    grid, air = make_grid(own_app, range(5)), setup.air
+    if broken == "question":
+        monkeypatch.setattr(grid, "get_node_ids", lambda: 1 / 0)
+    elif broken == "amplitude":  # an order that a device would refuse
+        air = replace(air, transmit_amplitude=air.transmit_amplitude * np.array([1.0, 1.0, 1.0, np.nan]))
+    else:
+        initial_arrays["a"] = Array(np.full(5, np.nan))
+    with pytest.raises((ValueError, ZeroDivisionError)):
+        start(grid, tmp_path / "ledger.jsonl", air=air)
+    assert Ledger.load(tmp_path / "ledger.jsonl").charges == []
+
+
+def test_a_device_that_comes_back_under_another_id_is_heard_in_the_next_round(
+    start, own_training, own_app, make_grid, tmp_path
+):
+    grid = make_grid(own_app, range(5))
+
+    def restart(message, reply):
+        grid.nodes[900] = (own_app, {"partition-id": 2})  # while Flower still believes in the old one
+
+    grid.faults[NODE + 2, 1] = restart
+    trained = start(grid, tmp_path / "ledger.jsonl")
+    np.testing.assert_allclose(trained, own_training(missing={(2, 1)}), rtol=1e-5, atol=1e-6)
+    assert [message.metadata.dst_node_id for message in grid.sent[-1]] == [NODE, 900, NODE + 3, NODE + 4]
+
+
+def test_nothing_is_sent_that_was_not_charged(start, own_app, make_grid):
     grid = make_grid(own_app, range(5))
 
     class Spent:
@@ -167,23 +119,23 @@ def test_nothing_is_sent_that_was_not_charged(setup, own_app, make_grid):
             assert done.index == 0
 
     with pytest.raises(BudgetExhausted):
-        start(setup, grid, Spent())
+        start(grid, Spent())
     assert len([batch for batch in grid.sent if batch]) == 2  # the question, and round 0
 
 
-def test_a_ledger_that_goes_on_knows_what_was_spent(setup, own_app, make_grid, tmp_path):
+def test_a_ledger_that_goes_on_knows_what_was_spent(start, own_app, make_grid, tmp_path):
     path = tmp_path / "ledger.jsonl"
-    start(setup, make_grid(own_app, range(5)), path)
-    start(setup, make_grid(own_app, range(5)), path)
+    start(make_grid(own_app, range(5)), path)
+    start(make_grid(own_app, range(5)), path)
     assert [(c.round_index, c.attempt) for c in Ledger.load(path).charges] == [
         *((i, 0) for i in range(3)),
         *((i, 1) for i in range(3)),
     ]
     with pytest.raises(ValueError, match="not that of this run"):
-        start(setup, make_grid(own_app, range(5)), path, noise=None)  # another source of noise
+        start(make_grid(own_app, range(5)), path, noise=None)  # another source of noise
 
 
-def test_noise_is_drawn_once_a_round_at_the_server(setup, own_app, make_grid, tmp_path):
+def test_noise_is_drawn_once_a_round_at_the_server(setup, start, own_app, make_grid, tmp_path):
     class Counting:
         privacy, repeatable = "simulated", True
         drawn: list[int] = []  # noqa: RUF012
@@ -192,37 +144,19 @@ def test_noise_is_drawn_once_a_round_at_the_server(setup, own_app, make_grid, tm
             self.drawn.append(round_index)
             return setup.noise.draw(round_index, dimension, noise_std)
 
-    start(setup, make_grid(own_app, range(5)), tmp_path / "ledger.jsonl", noise=Counting())
+    start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl", noise=Counting())
     assert Counting.drawn == [0, 1, 2]
 
 
-def test_the_plan_says_how_many_rounds_and_how_large_the_model_is(setup, own_app, make_grid, tmp_path):
+def test_the_plan_says_how_many_rounds_and_how_large_the_model_is(setup, initial_arrays, own_app, make_grid, tmp_path):
     strategy = OverTheAirFedAvg(setup.plan, tmp_path / "ledger.jsonl")
     grid = make_grid(own_app, range(5))
     with pytest.raises(ValueError, match="num_rounds=4 from 1 to 3"):
-        strategy.start(grid, as_two(setup.task.initial_parameters), num_rounds=4)
+        strategy.start(grid, initial_arrays, num_rounds=4)
     with pytest.raises(ValueError, match="dimension 12, got 11"):
-        strategy.start(grid, as_two(setup.task.initial_parameters[:11]))
+        strategy.start(grid, ArrayRecord([setup.task.initial_parameters[:11]]))
     assert strategy.configure_evaluate(1, ArrayRecord(), None, grid) == []
     assert grid.sent == []
-
-
-def test_nodes_say_which_device_they_are(own_app, make_grid, caplog):
-    grid, roster = make_grid(own_app, [4, 1]), Roster(num_devices=5)
-    assert roster.find(grid, [1, 2]) == {1: 101}
-    assert len(grid.sent) == 1
-    assert roster.find(grid, [1, 4]) == {1: 101, 4: 104}
-    assert len(grid.sent) == 1  # who has answered is not asked again
-    grid.nodes[900] = (own_app, {"partition-id": 2})
-    grid.nodes[901] = (own_app, {"partition-id": 1})
-    grid.nodes[902] = (own_app, {"partition-id": 5})
-    grid.nodes[903] = (own_app, {})
-    assert roster.find(grid, [1, 2]) == {1: 101, 2: 900}
-    assert "device 1, which is there already" in caplog.text
-    assert "the plan has 0 to 4" in caplog.text
-    assert "--node-config" in caplog.text
-    del grid.nodes[101]
-    assert roster.find(grid, [1]) == {1: 901}  # the second takes over once the first has gone
 
 
 class TestReadyApp:
@@ -238,6 +172,24 @@ class TestReadyApp:
         )
         app: ServerApp = flower.server_app(scenario_file)
         app(grid, context)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"resume": "false"}, {"round-timeout": "long"}, {"round-timeout": float("nan")}, {"wait-for-devices": -1.0}],
+        ids=str,
+    )
+    def test_a_wrong_setting_is_named_before_anything_is_written(self, scenario_file, make_grid, tmp_path, wrong):
+        with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))}=.* in the run configuration"):
+            self.run(scenario_file, make_grid(flower.client_app(scenario_file), range(5)), tmp_path / "run", **wrong)
+        assert not (tmp_path / "run").exists()
+
+    def test_nobody_there_leaves_a_run_that_goes_on_later(self, scenario_file, make_grid, tmp_path):
+        client, out = flower.client_app(scenario_file), tmp_path / "run"
+        with pytest.raises(NobodyThere):
+            self.run(scenario_file, make_grid(client, []), out)
+        assert Ledger.load(out / "ledger.jsonl").charges == []
+        self.run(scenario_file, make_grid(client, range(5)), out, resume=True)
+        assert [charge.attempt for charge in Ledger.load(out / "ledger.jsonl").charges] == [0, 0, 0]
 
     def test_it_keeps_the_run_directory_of_airfed_run(self, scenario, scenario_file, make_grid, tmp_path):
         out, own = tmp_path / "flower", tmp_path / "own"

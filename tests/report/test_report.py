@@ -1,8 +1,12 @@
 """A report says what the records say, in one file that fetches nothing."""
 
+import base64
+import hashlib
 import json
 import re
 import shutil
+from copy import copy
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +15,7 @@ from airfed.cli import main
 from airfed.report import ReportError, charts, read_run, write_report
 from airfed.report.page import render
 from airfed.running.execution import execute
+from airfed.showing import svg
 
 SCENARIO = """
 name = "a <b>bold</b> </script> name · seed={seed}"
@@ -54,21 +59,58 @@ def run_directories(tmp_path_factory):
     return found
 
 
-def test_a_report_is_one_file_that_fetches_nothing(run_directories, tmp_path):
+def test_a_report_is_one_small_file_that_fetches_nothing(run_directories, tmp_path):
     out = tmp_path / "report.html"
-    write_report([read_run(run_directories["optimal", 0])], out)
+    write_report([read_run(run) for run in run_directories.values()], out)
     text = out.read_text()
-    outside = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)  # plotly's own code names addresses
-    assert not re.search(r"(src|href)=", outside)
-    assert "http" not in outside
+    assert not re.search(r"(src|href)=", text)
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "url(" not in text
+    assert len(text) < 500_000
+    assert text.count('role="img"') == 2 * (1 + 2 + 2 * 3)  # loss, ε, power, and three of each policy; narrow and wide
 
 
-def test_names_from_the_scenario_cannot_break_the_page(run_directories):
-    text = render([read_run(run_directories["optimal", 0]), read_run(run_directories["full", 0])])
-    assert "<b>bold</b>" not in text
-    data = re.search(r'<script type="application/json" id="charts">(.*?)</script>', text, flags=re.DOTALL)
-    assert data is not None
-    assert set(json.loads(data.group(1))) == {"learning", "budget", "decision", "run0", "run1"}
+def test_a_browser_runs_the_script_of_the_page_and_no_other(run_directories):
+    text = render([read_run(run_directories["optimal", 0])])
+    (script,) = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', text)
+    assert policy is not None
+    assert policy.group(1) == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+def hostile(run):
+    """The record with markup wherever a file could put it."""
+    evil = '<script>hit()</script><img src=x onerror=hit()>" onload="hit()'
+    plan = replace(run.plan, notes=(evil,))
+    world = run.scenario.model_copy(update={"name": evil})
+    manifest = {**run.manifest, "engine": evil, "airfed": evil, "versions": {evil: evil}, "plan_sha256": evil}
+    ledger = copy(run.ledger)
+    ledger.header = {**run.ledger.header, "privacy": evil}
+    return replace(run, plan=plan, scenario=world, manifest=manifest, ledger=ledger)
+
+
+def test_nothing_from_a_record_becomes_markup(run_directories):
+    plain = render([read_run(path) for path in run_directories.values()])
+    text = render([hostile(read_run(path)) for path in run_directories.values()])
+    assert "<b>bold</b>" not in plain
+    for tag in ("<script", "<img", "<b>"):
+        assert text.count(tag) == plain.count(tag)
+    assert not re.search(r"<[^>]*\son\w+=", text)
+    assert text.count("&lt;script&gt;") > 10
+
+
+def test_privacy_comes_from_the_ledger_and_not_from_the_metrics(run_directories, tmp_path):
+    run = read_run(run_directories["optimal", 0])
+    for record in run.rounds:
+        record["epsilon_total"] /= 100
+    run.manifest["privacy"] = "secure"
+    text = render([run])
+    assert text == render([read_run(run_directories["optimal", 0])])
+    assert f"<b>{run.ledger.epsilon_total:.4g}</b><span>ε in total (simulated)</span>" in text
+    (line,) = charts.privacy([run]).parts
+    assert line.y.tolist() == [charge.epsilon_total for charge in run.ledger.charges]
 
 
 def test_runs_are_listed_by_policy_and_seed_in_whatever_order_they_come(run_directories):
@@ -99,25 +141,24 @@ def test_runs_that_differ_in_their_seed_share_a_curve_with_a_band(run_directorie
         "optimal, I = 6": 2,
         "full, I = 6": 1,
     }
-    chart = charts.learning(runs, "loss", "training loss")
-    lines = [trace for trace in chart["data"] if trace.get("mode") == "lines"]
-    bands = [trace for trace in chart["data"] if trace.get("fill")]
-    assert (len(lines), len(bands)) == (2, 1)
+    lines = charts.learning(runs, "loss").parts
+    assert [line.name for line in lines] == ["optimal, I = 6 (2 seeds)", "full, I = 6"]
+    assert [line.spread is not None for line in lines] == [True, False]
     both = [run.rounds[-1]["loss"] for run in runs if run.scenario.policy.name == "optimal"]
-    assert lines[0]["y"][-1] == pytest.approx(sum(both) / 2)
-    assert charts.learning(runs, "accuracy", "accuracy") is None  # the quadratic task has none
+    assert lines[0].y[-1] == pytest.approx(sum(both) / 2)
+    assert charts.learning(runs, "accuracy") is None  # the quadratic task has none
 
 
-def test_charts_follow_the_plan(run_directories):
+def test_charts_follow_the_record(run_directories):
     run = read_run(run_directories["full", 0])
-    chart = charts.candidates(run)
-    star = next(trace for trace in chart["data"] if trace["name"] == "chosen")
-    assert star["x"] == [12]
-    assert star["y"] == [run.plan.alignment]
-    bars = charts.bound([run])["data"]
-    assert sum(bar["x"][0] for bar in bars) == pytest.approx(run.plan.bound.total)
-    spent = charts.power([run])["data"][0]["y"]
-    assert spent == [record["power_transmitted_total"] for record in run.rounds]
+    spent, planned, budget = charts.power([run]).parts
+    assert spent.y.tolist() == [record["power_transmitted_total"] for record in run.rounds]
+    assert planned.y.tolist() == [record["power_planned_total"] for record in run.rounds]
+    assert (budget.at, budget.name) == (500.0, "budget")
+    rounds = re.findall(
+        r'<text class="tick"[^>]*text-anchor="middle">(.*?)</text>', svg.render(charts.power([run]), 520, 280)
+    )
+    assert rounds == ["1", "2", "3", "4", "5", "6"]
 
 
 @pytest.mark.parametrize(
@@ -155,3 +196,51 @@ def test_the_command_passes_over_what_it_cannot_read(run_directories, tmp_path, 
     assert main(["report", str(tmp_path / "nothing"), "--out", str(out)]) == 2
     assert main(["report", good, "--out", str(tmp_path / "no" / "such" / "folder.html")]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_command_takes_a_folder_with_runs_below_it(run_directories, tmp_path, capsys):
+    for place, run in zip(("one", "runs/two", "runs/deep/three"), run_directories.values(), strict=True):
+        shutil.copytree(run, tmp_path / "sweep" / place)
+    out = str(tmp_path / "report.html")
+    folder = str(tmp_path / "sweep")
+    assert main(["report", folder, f"{folder}/one", "--out", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 3
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(tmp_path / "empty"), "--out", out]) == 2
+    assert "is not a complete run" in capsys.readouterr().err
+
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser is on the PATH")
+def test_the_page_fits_a_phone_tells_values_and_runs_nothing_foreign(run_directories, tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    out = tmp_path / "report.html"
+    write_report([hostile(read_run(path)) for path in run_directories.values()], out)
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        for width in (390, 1280):
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark")
+            page.add_init_script("window.hits = 0; window.hit = () => { window.hits += 1; };")
+            page.goto(out.as_uri())
+            assert page.evaluate("window.hits") == 0
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            shown = page.locator(".drawn svg.chart:visible")
+            assert shown.count() == 9
+            smallest = page.evaluate(
+                "Math.min(...[...document.querySelectorAll('.chart .tick')].map(t => t.getBoundingClientRect().height)"
+                ".filter(h => h > 0))"
+            )
+            assert smallest >= 10  # pixels: letters keep their size
+            shown.first.locator(".hover").nth(2).hover()
+            page.wait_for_function("document.getElementById('tip').textContent.includes('local steps')")
+            background = "getComputedStyle(document.body).backgroundColor"
+            dark = page.evaluate(background)
+            page.click("#theme")
+            assert page.evaluate(background) != dark
+            page.close()
+        browser.close()

@@ -161,7 +161,9 @@ def test_counts_name_the_key_and_the_range(key, value):
         ({"budget__total_power": "-1 W"}, "budget.total_power='-1 W' > 0"),
         ({"channel": {"model": "cell", "radius": "3"}}, "channel.radius='3': missing unit"),
         ({"channel": {"model": "cell", "radius": "3 W"}}, "channel.radius='3 W': unknown unit 'W'"),
-        ({"link__noise_std": "0.1 W"}, "link.noise_std to be a number"),
+        ({"link__noise_std": "0.1 V"}, "expected a bare number, an amplitude in √W per real dimension."),
+        ({"link__noise_std": "-90 dBm"}, "in √W per real dimension; complex noise of that power has 7.071e-07."),
+        ({"link__noise_std": "0.1"}, "expected a bare number"),
         # lists
         ({"fleet__peak_power": [1.0, "x", 1.0, 1.0]}, "fleet.peak_power[1]='x'"),
         ({"fleet__peak_power": [1.0, 1.0, -2.0, 1.0]}, "fleet.peak_power[2]=-2.0 > 0"),
@@ -181,9 +183,24 @@ def test_counts_name_the_key_and_the_range(key, value):
         ({"channel": {"model": "cell", "radius": 9.0, "shadowing_db": 1e6}}, "gain["),
         # sizes
         ({"fleet__num_devices": 10**15}, "fits into memory"),
-        ({"fleet__num_devices": 10**30}, "fits into memory"),
+        ({"fleet__num_devices": 10**30}, "Expected fleet.num_devices <= 2**53, got 1000"),
+        ({"fleet__num_devices": 10**400}, "Expected fleet.num_devices <= 2**53, got a number of about 400 digits."),
+        ({"seed": 10**400}, "Expected seed <= 2**128 - 1, got a number of about 400 digits."),
+        ({"seed": 2 ** (10**5)}, "Expected seed <= 2**128 - 1, got a number of about 30103 digits."),
+        ({"name": "a\x1b[31mb"}, r"Bad name='a\x1b[31mb': expected a text without control characters."),
+        ({"name": "a\nb"}, "without control characters"),
+        ({"name": "a\u202eb"}, "without control characters"),
+        ({"name": "a\u2028b"}, "without control characters"),
+        ({"name": "a\ud800b"}, "name"),
+        (
+            {"run__device": "GPU 1"},
+            "run.device to be auto, cpu, cuda, cuda:1, mps or what else torch knows; got 'GPU 1'",
+        ),
+        ({"run__device": 1}, "run.device to be a text"),
         ({"learning__total_steps": 10**30}, "total_steps <= 2**53"),
         ({"learning__clip_norm": 1e200}, "clip_norm=1e+200 between"),
+        ({"seed": 10**400}, "Expected seed <= 2**128 - 1, got a number of 1329 bits."),
+        ({"budget__epsilon": 1.7e308}, "epsilon=1.7e+308 <= 1e+100"),
         ({"link__noise_std": 10**400}, "link.noise_std"),
     ],
 )
@@ -253,9 +270,7 @@ def test_round_trip_through_toml(tmp_path, model):
     [
         'with "quotes"',
         "back\\slash",
-        "new\nline\ttab",
         "Größe ε 無線 🛰",
-        "\x00\x1f\x7f\x85\u2028",
         "",
         "'''",
         '"""',
@@ -263,19 +278,20 @@ def test_round_trip_through_toml(tmp_path, model):
     ],
 )
 def test_round_trip_of_names(name):
-    first = scenario.parse(tables(name=name, channel={"model": "file", "path": f"{name}.csv", "column": name}))
-    content = tomllib.loads(first.to_toml())
-    assert content["name"] == name
-    assert content["channel"]["column"] == name
-    assert scenario.parse(content) == first
+    for column in (name, f"{name}\n\t\x00\x1f\x7f\x85\u2028"):
+        first = scenario.parse(tables(name=name, channel={"model": "file", "path": f"{name}.csv", "column": column}))
+        content = tomllib.loads(first.to_toml())
+        assert content["name"] == name
+        assert content["channel"]["column"] == column
+        assert scenario.parse(content) == first
 
 
-@pytest.mark.parametrize("value", [1e-300, 5e-324, 1e22, 0.1 + 0.2, 1.7976931348623157e308, 123456789012345680.0])
+@pytest.mark.parametrize("value", [1e-300, 5e-324, 1e22, 0.1 + 0.2, 1e100, 123456789012345680.0])
 def test_round_trip_of_numbers(value):
-    first = scenario.parse(tables(budget__total_power=value, seed=10**40))
+    first = scenario.parse(tables(budget__total_power=value, seed=10**38))
     again = scenario.parse(tomllib.loads(first.to_toml()))
     assert again.budget.total_power == value
-    assert again.seed == 10**40
+    assert again.seed == 10**38
 
 
 def test_lists_round_trip():
@@ -326,7 +342,7 @@ def test_a_bad_file_of_gains_is_a_scenario_error(tmp_path):
     with pytest.raises(ScenarioError, match="line 2"):
         world.problem()
     missing = scenario.parse(tables(channel={"model": "file", "path": "none.csv"}), folder=tmp_path)
-    with pytest.raises(ScenarioError, match="there is none"):
+    with pytest.raises(ScenarioError, match="there is no such file"):
         missing.problem()
 
 
@@ -395,7 +411,7 @@ def test_the_digest_knows_everything_that_shapes_a_result():
     )
     seen = {base.digest()}
     for key, value in leaves(base.model_dump()):
-        if key == "name" or key.startswith(("policy.", "run.")) or key == "channel.model":
+        if key in ("name", "channel.model", "budget.account") or key.startswith(("policy.", "run.")):
             continue
         changed = base.override({key: another(key, value)})
         assert changed.digest() not in seen, key

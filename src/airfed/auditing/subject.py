@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from airfed import planning
 from airfed.air import Air
+from airfed.learning.task import dimension_of
 from airfed.planning import Plan
 from airfed.problem import Fleet
 from airfed.running.noise import NoiseSource
@@ -40,7 +41,7 @@ class Subject:
     @classmethod
     def of(cls, scenario: Scenario, *, dimension: int | None = None) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
-        problem = scenario.problem(dimension=dimension)
+        problem = scenario.problem(dimension=dimension_of(scenario) if dimension is None else dimension)
         plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
         signal = signal_digests(scenario, problem.fleet.gain)
         return cls(scenario=scenario, plan=plan, air=air_of(scenario, plan), signal=signal)

@@ -70,15 +70,15 @@ def audit(
         raise ValueError(f"Expected --seed {seed} to be at least 0.")
     subject = subject_of(path, seed=seed)
     if plot is not None:
-        from airfed.experiments import drawing, roc
+        from airfed.showing import figure, roc
 
-        drawing.check_name(plot)  # before the attack, which takes a while
+        figure.check_name(plot)  # before the attack, which takes a while
     columns = (SpinnerColumn(), TextColumn("attacking the code that transmits"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         progress.add_task("")
         found = attack(subject, trials=count, seed=seed or 0)
     if plot is not None:
-        drawing.save(roc.roc_figure(found.to_dict()), plot)
+        figure.save(roc.roc_figure(found.to_dict()), plot)
     if json:
         print(json_format.dumps(found.to_dict()))
     else:

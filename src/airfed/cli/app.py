@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from cyclopts import App, CycloptsError
 
@@ -16,16 +17,27 @@ from airfed.cli import account as account_commands
 from airfed.cli import calibrate as calibrate_commands
 from airfed.cli import explore as explore_command
 from airfed.cli import figures as figures_commands
+from airfed.cli import output
 from airfed.cli import plan as plan_commands
 from airfed.cli import report as report_commands
 from airfed.cli import run as run_commands
 from airfed.cli import sweep as sweep_commands
 from airfed.problem import InfeasibleError
 
+EXTRAS: Final = {
+    "sim": ("torch", "numba", "llvmlite", "safetensors", "mlxtend"),
+    "report": ("matplotlib", "plotly", "jinja2"),
+    "sweep": ("joblib", "pyarrow"),
+    "web": ("nicegui", "starlette", "fastapi", "uvicorn"),
+    "flower": ("flwr",),
+}
+"""Extra -> the packages that come with it."""
+
 app = App(
     name="airfed",
     version=__version__,
     help="Plan, train, account and audit over-the-air federated averaging under power and privacy budgets.",
+    suppress_keyboard_interrupt=False,  # `main` says what became of it
 )
 app.command(plan_commands.plan)
 app.command(plan_commands.compare)
@@ -54,6 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(2, f"{' '.join(str(error).split())} (airfed --help lists the commands)")
     except InfeasibleError as error:
         return _fail(3, str(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        for extra, packages in EXTRAS.items():
+            if package in packages:
+                return _fail(2, f"This needs airfed[{extra}] ({package} is missing): pip install 'airfed[{extra}]'.")
+        raise
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):  # the reader, say `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,5 +87,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(code: int, message: str) -> int:
-    print(f"airfed: {message}", file=sys.stderr)
+    output.say(f"airfed: {message}", file=sys.stderr)
     return code

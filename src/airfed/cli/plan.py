@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json as json_format
+import shlex
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from airfed import planning, scenario
-from airfed.cli import tables
-from airfed.planning import Plan
+from airfed.cli import output, tables
+from airfed.learning.task import problem_of
+from airfed.planning import Plan, prices
+from airfed.planning.prices import Price
+from airfed.planning.uncertain import matters
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, template
 from airfed.scenario.errors import ScenarioError
@@ -19,6 +22,7 @@ from airfed.scenario.errors import ScenarioError
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 Json = Annotated[bool, Parameter(help="Print one JSON object instead of text.", negative="")]
 Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.")]
+_MOST_PRICED: Final = 1000  # devices of different limits: their plans take longer to find
 Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.")]
 
 
@@ -31,7 +35,7 @@ def read(file: Path, **changes: Any) -> Scenario:
 
 def decide(world: Scenario) -> Plan:
     """Return the plan of the scenario's own policy."""
-    return planning.from_policy(world.problem(), world.policy, seed=world.seed)
+    return planning.from_policy(problem_of(world), world.policy, seed=world.seed)
 
 
 def plan(
@@ -48,16 +52,18 @@ def plan(
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     decision = decide(world)
     if plot is not None:
-        from airfed.experiments import drawing
+        from airfed.showing import figure, files
 
-        drawing.save(drawing.plan_figure(decision), plot)
+        figure.save(files.plan_figure(decision), plot)
     if json:
-        print(json_format.dumps({"scenario": world.name, **decision.to_dict()}))
+        output.print_json({"scenario": world.name, **decision.to_dict()})
         return 0
-    console = Console(highlight=False)
+    console = output.make_console()
     tables.print_plan(console, world.name, decision)
+    console.print("")
+    tables.print_prices(console, decision, _price(world, decision))
     if plot is not None:
-        console.print(f"\ndrawn: {plot}")
+        console.print(f"\ndrawn: {plot}", markup=False)
     return 0
 
 
@@ -72,21 +78,21 @@ def compare(
 ) -> int:
     """Show the policies side by side on one channel draw, with the distance of each to the optimum."""
     world = read(file, policy__rounds=rounds, seed=seed)
-    plans, failures = planning.compare(world.problem(), world.policy, seed=world.seed)
+    plans, failures = planning.compare(problem_of(world), world.policy, seed=world.seed)
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
     if plot is not None:
-        from airfed.experiments import drawing
+        from airfed.showing import figure, files
 
-        drawing.save(drawing.comparison_figure(plans), plot)
+        figure.save(files.comparison_figure(plans), plot)
     if json:
         best = plans["optimal"].bound.total
         rows = {
             name: {**decision.to_dict(), "excess": decision.bound.total / best - 1} for name, decision in plans.items()
         }
-        print(json_format.dumps({"scenario": world.name, "policies": rows, "infeasible": failures}))
+        output.print_json({"scenario": world.name, "policies": rows, "infeasible": failures})
         return 0
-    tables.print_comparison(Console(highlight=False), world.name, plans, failures)
+    tables.print_comparison(output.make_console(), world.name, plans, failures)
     return 0
 
 
@@ -104,8 +110,23 @@ def new(
         raise ScenarioError(f"Expected {file} not to exist; it is left as it is.") from None
     except OSError as error:
         raise ScenarioError(f"Cannot write {file}: {error.strerror}.") from None
-    print(json_format.dumps({"written": str(file)}) if json else f"written: {file}\nnext: airfed plan {file}")
+    if json:
+        output.print_json({"written": str(file)})
+    else:
+        output.say(f"written: {file}")
+        output.say(f"next: airfed plan {shlex.quote(str(file))}")
     return 0
+
+
+def _price(world: Scenario, decision: Plan) -> Price | None:
+    """What more budget buys under the scenario's policy; None where four more plans take too long, or there is none."""
+    problem = decision.problem
+    if problem.fleet.num_devices > _MOST_PRICED and (not problem.fleet.equal_peak_power or matters(problem)):
+        return None
+    try:
+        return prices.price(problem, partial(planning.from_policy, settings=world.policy, seed=world.seed))
+    except ValueError:  # twice the budget is out of range, or a policy has no plan there
+        return None
 
 
 def with_policy(world: Scenario, name: str | None) -> Scenario:

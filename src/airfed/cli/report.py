@@ -13,7 +13,9 @@ from airfed.cli.plan import Json
 
 
 def report(
-    directories: Annotated[list[Path], Parameter(help="Run directories; several are compared.", negative="")],
+    directories: Annotated[
+        list[Path], Parameter(help="Run directories, or a folder such as a sweep's with runs below it.", negative="")
+    ],
     /,
     *,
     out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("report.html"),
@@ -23,7 +25,7 @@ def report(
     from airfed.report import ReportError, read_run, write_report
 
     runs, passed_over = [], []
-    for directory in directories:
+    for directory in dict.fromkeys(run for given in directories for run in _runs_in(given)):
         try:
             runs.append(read_run(directory))
         except ReportError as error:
@@ -36,3 +38,11 @@ def report(
     summary = {"written": str(out), "runs": len(runs), "passed_over": passed_over}
     print(json_format.dumps(summary) if json else f"written: {out} ({len(runs)} {'run' if len(runs) == 1 else 'runs'})")
     return 0
+
+
+def _runs_in(given: Path) -> list[Path]:
+    """The directory itself where it is a run, else every run up to three folders below it, else itself again."""
+    if (given / "run.json").exists():
+        return [given]
+    below = ("*/run.json", "*/*/run.json", "*/*/*/run.json")
+    return sorted(file.parent for pattern in below for file in given.glob(pattern)) or [given]

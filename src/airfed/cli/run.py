@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import logging
 import os
 import signal
@@ -25,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from airfed.cli import tables
+from airfed.cli import output, tables
 from airfed.cli.plan import Json, Rounds, ScenarioFile, Seed, read, with_policy
 
 data = App(name="data", help="Get and verify data sets.")
@@ -50,7 +49,7 @@ def run(
     if world.run.threads is None and (threads := cluster.threads_per_process()):
         world = world.override({"run.threads": threads})
     leads = os.environ.get("RANK", "0") == "0"
-    console = Console(highlight=False, stderr=json, quiet=not leads)
+    console = output.make_console(stderr=json, quiet=not leads)
     logging.basicConfig(
         level="INFO", format="%(message)s", handlers=[RichHandler(console=console, show_path=False, show_time=False)]
     )
@@ -71,7 +70,7 @@ def run(
     seconds = time.monotonic() - started
     summary = _summary(outcome, out)
     if json:
-        print(json_format.dumps(summary))
+        output.print_json(summary)
     else:
         _print_summary(console, summary, seconds)
     if outcome.status == "stopped" and caught:
@@ -91,7 +90,7 @@ def fetch(
     """Get a data set, verify its checksums and keep it."""
     from airfed.learning.fetch import fetch as get
 
-    console = Console(highlight=False, stderr=json)
+    console = output.make_console(stderr=json)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         bars: dict[str, Any] = {}
@@ -102,7 +101,10 @@ def fetch(
             progress.update(bars[what], completed=done, total=total)
 
         folder = get(name, source=source, data_dir=data_dir, progress=report)
-    print(json_format.dumps({"name": name, "folder": str(folder)}) if json else f"{name}: verified, in {folder}")
+    if json:
+        output.print_json({"name": name, "folder": str(folder)})
+    else:
+        output.say(f"{name}: verified, in {folder}")
     return 0
 
 
@@ -131,7 +133,8 @@ class _Display:
         tables.print_plan(self.console, self.name, setup.plan)
         self.console.print(f"\nengine: {setup.task.engine.name} · privacy: {setup.noise.privacy}")
         if first_round:
-            self.console.print(f"resuming at round {first_round}")
+            done = first_round == setup.plan.rounds
+            self.console.print("all rounds are done" if done else f"resuming at round {first_round + 1}")
         self.task = self.progress.add_task("", total=setup.plan.rounds, completed=first_round)
         self.progress.start()
 
@@ -164,6 +167,8 @@ def _signals() -> Iterator[list[int]]:
 
 
 def _summary(outcome: Any, out: Path) -> dict[str, Any]:
+    from airfed.running.hints import hints
+
     plan, records = outcome.setup.plan, outcome.records
     last = records[-1] if records else {}
     return {
@@ -184,13 +189,14 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "delta": plan.problem.budget.delta,
         "relation": plan.problem.budget.relation,
         "unit": "device",
+        "hints": hints(plan, records, classes=outcome.setup.task.classes),
     }
 
 
 def _print_summary(console: Console, summary: dict[str, Any], seconds: float) -> None:
     console.print(
-        f"\n[bold]{summary['status']}[/bold] after {summary['rounds']} of {summary['rounds_planned']} rounds, "
-        f"{seconds:.1f} s"
+        f"\n[bold]{summary['status']}[/bold] after {summary['rounds']} of {summary['rounds_planned']} "
+        f"{'round' if summary['rounds_planned'] == 1 else 'rounds'}, {seconds:.1f} s"
     )
     if summary["message"]:
         console.print(summary["message"], markup=False)
@@ -209,4 +215,6 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
             f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
             f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']})"
         )
+    for hint in summary["hints"]:
+        console.print(f"hint: {hint}", markup=False)
     console.print(f"record: {escape(summary['out'])}")

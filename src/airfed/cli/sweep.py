@@ -72,9 +72,10 @@ def sweep(
     if caught:
         return 128 + caught[0]
     if plot is not None:
-        from airfed.experiments import drawing, figures
+        from airfed.experiments import figures
+        from airfed.showing import figure
 
-        drawing.save(figures.training(loaded, results), plot)
+        figure.save(figures.training(loaded, results), plot)
         console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
     return 2 if counts["failed"] else 0
 

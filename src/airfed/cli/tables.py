@@ -9,46 +9,53 @@ from rich.markup import escape
 from rich.table import Table
 
 from airfed.planning import Plan
-
-_LIMITS = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
-_TERMS = {
-    "initial_gap": "initial gap",
-    "participation": "devices left out",
-    "local_drift": "local drift",
-    "noise": "receiver noise",
-}
-_VALIDITY = {
-    "proved": "proved (ε < 1)",
-    "unproven": "unproven (ε ≥ 1)",
-    "unsafe": "UNSAFE: below the truth",
-}
+from airfed.planning.prices import Price, next_device
+from airfed.showing.words import LIMITS as _LIMITS
+from airfed.showing.words import TERMS as _TERMS
+from airfed.showing.words import VALIDITY as _VALIDITY
+from airfed.showing.words import compact as _short
+from airfed.showing.words import decision_sentence, privacy_basis
+from airfed.showing.words import excess as _excess
 
 
-def steps_text(plan: Plan) -> str:
-    """Return "40 rounds of 5 steps" (or "of 2-3 steps")."""
-    few, many = min(plan.local_steps), max(plan.local_steps)
-    steps = f"{few}" if few == many else f"{few}-{many}"
-    rounds = "round" if plan.rounds == 1 else "rounds"
-    return f"{plan.rounds} {rounds} of {steps} {'step' if steps == '1' else 'steps'}"
+def bound_basis(plan: Plan) -> str:
+    """Return what the plan's bound is good for."""
+    gap = plan.problem.learning.initial_gap
+    if plan.bound.total > gap:
+        return f"The bound is above the initial gap, G = {gap:g}: it ranks designs only."
+    return f"The gap before training is at most G = {gap:g}."
 
 
-def decision_sentence(plan: Plan) -> str:
-    """Return the decision in one sentence."""
-    return (
-        f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {steps_text(plan)}; "
-        f"{_LIMITS[plan.binding]} is the limit."
-    )
+def print_prices(console: Console, plan: Plan, price: Price | None) -> None:
+    """Print what one more watt, unit of ε or device would buy."""
+    if price is not None:
+        console.print(_bought("watt", "power", price.now, price.watt, price.double_power))
+        console.print(_bought("unit of ε", "ε", price.now, price.epsilon, price.double_epsilon))
+    waiting = next_device(plan)
+    if waiting is not None:
+        lower = waiting.alignment < plan.alignment * (1 - 1e-9)
+        effect = f"θ falls to {waiting.alignment:.3g}" if lower else "θ stays"
+        change = _change(plan.bound.total, waiting.bound)
+        console.print(f"One more device (number {waiting.device}, |h| = {waiting.gain:.3g}): {effect}, bound {change}.")
 
 
-def privacy_basis(plan: Plan) -> str:
-    """Return what every ε of the plan refers to."""
-    relation = "replace one device's data" if plan.problem.budget.relation == "replace" else "add or remove one device"
-    return f"at δ = {plan.problem.budget.delta:g}, unit: device, neighbours: {relation}"
+def _bought(unit: str, budget: str, now: float, more: float, double: float) -> str:
+    changes = [_change(now, more), _change(now, double)]
+    if changes[0] == changes[1]:
+        return f"More {budget}: bound {changes[0]}."
+    return f"One more {unit}: bound {changes[0]}; twice the {budget}: {changes[1]}."
+
+
+def _change(now: float, then: float) -> str:
+    change = then / now - 1
+    if abs(change) < 1e-9:
+        return "as it is"
+    return f"{change:+.1%}" if abs(change) >= 0.001 else f"{100 * change:+.1g}%"
 
 
 def print_plan(console: Console, name: str, plan: Plan) -> None:
     """Print the decision, what limits it, the bound, the power spent and the privacy."""
-    console.print(f"[bold]{escape(name)}[/bold] · policy {plan.policy}")
+    console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
     console.print(f"[bold]{decision_sentence(plan)}[/bold]\n")
     for note in plan.notes:
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
@@ -64,7 +71,8 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     for term, value in plan.bound.terms.items():
         grid.add_row(_TERMS[term], f"{value:.5g}", f"{value / plan.bound.total:.1%}")
     grid.add_row("total", f"{plan.bound.total:.5g}", "100.0%")
-    console.print(grid, "")
+    console.print(grid)
+    console.print(bound_basis(plan), style="dim", end="\n\n")
 
     budget = plan.problem.budget
     grid = _grid("Power, worst case", "W", "")
@@ -77,7 +85,8 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     grid = _grid("Privacy", "ε", "")
     grid.add_row("Lemma 1, one round", f"{plan.epsilon_paper:.5g}", _VALIDITY[plan.epsilon_paper_validity])
     grid.add_row("exact, one round", f"{plan.epsilon_round:.5g}", f"μ = {plan.mu_round:.5g}")
-    grid.add_row(f"exact, all {plan.rounds} rounds", f"{plan.epsilon_total:.5g}", f"μ√I = {plan.mu_total:.5g}")
+    whole = "exact, the only round" if plan.rounds == 1 else f"exact, all {plan.rounds} rounds"
+    grid.add_row(whole, f"{plan.epsilon_total:.5g}", f"μ√I = {plan.mu_total:.5g}")
     console.print(grid)
     scope = "each round" if budget.scope == "round" else "the whole training"
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")
@@ -124,6 +133,7 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     for policy, plan in plans.items():
         if plan.violations:
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
+    console.print(f"[dim]{bound_basis(plans['optimal'])}[/dim]")
     console.print("[dim]above: how far the bound is above the optimum's; W: worst case, all devices and rounds;[/dim]")
     console.print(f"[dim]ε: exact, of each round and of all, {privacy_basis(plans['optimal'])}[/dim]")
 
@@ -147,18 +157,3 @@ def _grid(title: str, value: str, remark: str) -> Table:
     table.add_column(value, justify="right", min_width=10, no_wrap=True)
     table.add_column(remark)
     return table
-
-
-def _excess(ratio: float) -> str:
-    if ratio <= 0.0:
-        return "0%"
-    return f"{ratio:.1%}" if ratio < 9.995 else f"{_short(1 + ratio, 3)}×"
-
-
-def _short(value: float, digits: int) -> str:
-    """The number in few characters: 1.23e5 where Python writes 1.234e+05."""
-    text = f"{value:.{digits}g}"
-    if "e" not in text:
-        return text
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"

@@ -14,12 +14,12 @@ import numpy as np
 from airfed import convergence
 from airfed.experiments.calibrate import Calibration, calibrate, mean_gradient, training_loss
 from airfed.experiments.records import require
-from airfed.experiments.style import TERM_NAMES
 from airfed.learning.task import ImageTask
 from airfed.planning import Plan
 from airfed.running.loop import federated_averaging
 from airfed.running.setup import prepare
 from airfed.scenario import Scenario
+from airfed.showing.words import TERMS
 
 MODELS: Final = ("logistic", "cnn")
 _EVERY: Final = 5  # local steps between two measurements, at least
@@ -75,7 +75,7 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _parts(row: Mapping[str, Any]) -> str:
     """The parts of a bound that make at least a tenth of it, the largest first, with what makes each so large."""
     shares = sorted(((float(row[column]), name) for name, column in _SHARES.items()), reverse=True)
-    return "; ".join(f"{share:.0%} is {TERM_NAMES[name]} ({_WHY[name]})" for share, name in shares if share >= 0.1)
+    return "; ".join(f"{share:.0%} is {TERMS[name]} ({_WHY[name]})" for share, name in shares if share >= 0.1)
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> str:

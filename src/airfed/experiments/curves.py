@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.experiments import statistics, style
+from airfed.experiments import statistics
 from airfed.experiments.records import require
-
-try:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-except ModuleNotFoundError:
-    raise ValueError('Pictures need matplotlib: pip install "airfed[report]".') from None
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from airfed.showing import colours
+from airfed.showing.chart import Axis, Chart, Line, Mark, padded
+from airfed.showing.colours import PALETTE
+from airfed.showing.figure import PAGE_INCHES, STYLE, Axes, Figure, draw, key, mpl, sheet, write_note
+from airfed.showing.training import training_chart
+from airfed.showing.words import LIMITS, METRICS
 
 Rows = Sequence[Mapping[str, Any]]
 _PLACES = 100  # of a curve
@@ -33,13 +29,7 @@ def training_figure(rows: Rows, note: str) -> Figure:
         note: what is printed beside the figure.
     """
     require(rows, ("label", "seed", "step", "accuracy", "loss"), "the rows of the figure")
-    with mpl.rc_context(style.MATPLOTLIB):
-        figure = Figure(figsize=(style.PAGE_INCHES, 3.0), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        _draw_training(left, right, rows)
-        _legend(figure, left)
-        write_note(figure, note)
-    return figure
+    return sheet(_training_charts(rows), height=3.0, note=note)
 
 
 def scheduling_figure(rows: Rows, note: str) -> Figure:
@@ -50,12 +40,14 @@ def scheduling_figure(rows: Rows, note: str) -> Figure:
         note: what is printed beside the figure.
     """
     require(rows, ("panel", "label", "h_min", "seed", "step", "accuracy", "loss"), "the rows of the figure")
-    with mpl.rc_context(style.MATPLOTLIB):
-        figure = Figure(figsize=(style.PAGE_INCHES, 3.0), layout="constrained")
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(PAGE_INCHES, 3.0), layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 0.72])
-        _draw_training(left, middle, [row for row in rows if row["panel"] == "training"])
+        charts = _training_charts([row for row in rows if row["panel"] == "training"])
+        for axes, chart in zip((left, middle), charts, strict=True):
+            draw(axes, chart)
         _draw_gain(right, [row for row in rows if row["panel"] == "gain"])
-        _legend(figure, left)
+        key(figure, [left])
         write_note(figure, note)
     return figure
 
@@ -68,28 +60,31 @@ def local_steps_figure(rows: Rows, note: str) -> Figure:
         note: what is printed beside the figure.
     """
     require(rows, ("local_steps", "seed", "accuracy", "loss"), "the rows of the figure")
-    with mpl.rc_context(style.MATPLOTLIB):
-        figure = Figure(figsize=(style.PAGE_INCHES, 2.6), layout="constrained")
-        for axes, column in zip(figure.subplots(1, 2), ("accuracy", "loss"), strict=True):
-            steps, values = _matrix(rows, "local_steps", column)
-            values = (100.0 if column == "accuracy" else 1.0) * values[:, :, None]
-            best = int(np.argmax(values.mean(axis=1)) if column == "accuracy" else np.argmin(values.mean(axis=1)))
-            means, half = statistics.paired_bands(values, best)
-            colour = style.POLICY_COLOURS["optimal"]
-            axes.errorbar(steps, means[:, 0], half[:, 0], color="black", marker="o", ms=3, capsize=2, lw=1.1)
-            axes.plot(
-                steps[best], means[best, 0], "*", color=colour, ms=11, zorder=5, label=f"best: E = {steps[best]:g}"
+    charts = []
+    for column in ("accuracy", "loss"):
+        steps, values = _matrix(rows, "local_steps", column)
+        best = int(np.argmax(values.mean(axis=1)) if column == "accuracy" else np.argmin(values.mean(axis=1)))
+        found = statistics.paired_bands(values[:, :, None], best)
+        means, half = (part[:, 0] for part in found)
+        low, high = float(np.nanmin(means - half)), float(np.nanmax(means + half))
+        top = min(high, 1.0 if column == "accuracy" else 4.0) * 1.03
+        charts.append(
+            Chart(
+                title=f"final {METRICS[column]} over E",
+                x=_measured_at(steps, "local steps E between two aggregations"),
+                y=Axis(
+                    label=METRICS[column],
+                    low=max(0.0, low - 0.05 * (high - low)),
+                    high=top,
+                    percent=column == "accuracy",
+                ),
+                parts=(
+                    Line(x=steps, y=means, spread=half, colour="ink", points=True, weight=0.85),
+                    Mark(x=float(steps[best]), y=float(means[best]), name=f"best {column}: E = {steps[best]:g}"),
+                ),
             )
-            axes.set_xscale("log")
-            axes.set_xticks(steps, [f"{step:g}" for step in steps])
-            axes.minorticks_off()
-            axes.set_xlabel("local steps E between two aggregations")
-            _name_axis(axes, column)
-            low, high = float(np.nanmin(means - half)), float(np.nanmax(means + half))
-            axes.set_ylim(max(0.0, low - 0.05 * (high - low)), min(high, 100.0 if column == "accuracy" else 4.0) * 1.03)
-            axes.legend(loc="lower center" if column == "accuracy" else "upper center")
-        write_note(figure, note)
-    return figure
+        )
+    return sheet(charts, height=2.8, note=note)
 
 
 def limits_figure(rows: Rows, note: str) -> Figure:
@@ -101,11 +96,11 @@ def limits_figure(rows: Rows, note: str) -> Figure:
     """
     require(rows, ("num_devices", "epsilon", "power_per_device", "binding", "num_scheduled"), "the rows of the figure")
     fleets = sorted({row["num_devices"] for row in rows})
-    kinds = list(style.LIMIT_COLOURS)
-    with mpl.rc_context(style.MATPLOTLIB):
-        figure = Figure(figsize=(style.PAGE_INCHES, 4.6), layout="constrained")
+    kinds = list(LIMITS)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(PAGE_INCHES, 4.6), layout="constrained")
         panels = figure.subplots(2, len(fleets), squeeze=False, sharex=True, sharey=True)
-        colours = mpl.colors.ListedColormap(list(style.LIMIT_COLOURS.values()))
+        colours = mpl.colors.ListedColormap([PALETTE[f"lim-{kind}"] for kind in kinds])
         for (upper, lower), devices in zip(panels.T, fleets, strict=True):
             own = [row for row in rows if row["num_devices"] == devices]
             across = np.array(sorted({row["epsilon"] for row in own}))
@@ -125,8 +120,7 @@ def limits_figure(rows: Rows, note: str) -> Figure:
             axes.set_ylabel("total power per device [W]")
         figure.colorbar(shades, ax=panels[1], label="devices scheduled [%]")
         handles = [
-            mpl.patches.Patch(color=style.LIMIT_COLOURS[kind], alpha=0.55, label=f"{style.LIMIT_NAMES[kind]} binds")
-            for kind in kinds
+            mpl.patches.Patch(color=PALETTE[f"lim-{kind}"], alpha=0.55, label=f"{LIMITS[kind]} binds") for kind in kinds
         ]
         figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
         write_note(figure, note)
@@ -141,25 +135,27 @@ def bounds_figure(rows: Rows, note: str) -> Figure:
         note: what is printed beside the figure.
     """
     require(rows, ("model", "quantity", "rounds", "step", "measured", "bound"), "the rows of the figure")
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    with mpl.rc_context(style.MATPLOTLIB):
-        figure = Figure(figsize=(style.PAGE_INCHES, 3.1), layout="constrained")
-        panels = figure.subplots(1, len(models), squeeze=False)[0]
-        for axes, model in zip(panels, models, strict=True):
-            own = [row for row in rows if row["model"] == model]
-            for place, rounds in enumerate(dict.fromkeys(row["rounds"] for row in own)):
-                curve = [row for row in own if row["rounds"] == rounds]
-                steps = [row["step"] for row in curve]
-                colour = style.CURVE_COLOURS[(0, 4)[place % 2]]
-                axes.plot(steps, [row["bound"] for row in curve], color=colour, ls="--", label=f"bound, I = {rounds}")
-                axes.plot(steps, [row["measured"] for row in curve], color=colour, label=f"measured, I = {rounds}")
-            axes.set_yscale("log")
-            axes.set_xlabel("local steps so far")
-            axes.set_ylabel(own[0]["quantity"])
-            axes.set_title("logistic regression, Theorem 1" if model == "logistic" else "CNN, Theorem 2", loc="left")
-        _legend(figure, panels[0])
-        write_note(figure, note)
-    return figure
+    charts = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        lines = []
+        for place, rounds in enumerate(dict.fromkeys(row["rounds"] for row in own)):
+            curve = [row for row in own if row["rounds"] == rounds]
+            for name, dash in (("bound", "dash"), ("measured", "solid")):
+                x, y = (np.array([row[column] for row in curve], dtype=np.float64) for column in ("step", name))
+                colour = colours.RUNS[(0, 4)[place % 2]]
+                lines.append(Line(x=x, y=y, colour=colour, dash=dash, name=f"{name}, I = {rounds}"))
+        low, high = padded(np.concatenate([line.y for line in lines]), below=1.3, above=1.3)
+        steps = np.concatenate([line.x for line in lines])
+        charts.append(
+            Chart(
+                title="logistic regression, Theorem 1" if model == "logistic" else "CNN, Theorem 2",
+                x=Axis(label="local steps so far", low=0.0, high=float(steps.max()), whole=True),
+                y=Axis(label=own[0]["quantity"], low=low, high=high, kind="log"),
+                parts=tuple(lines),
+            )
+        )
+    return sheet(charts, height=3.1, note=note, titles=True)
 
 
 def range_figure(rows: Rows, note: str) -> Figure:
@@ -171,52 +167,51 @@ def range_figure(rows: Rows, note: str) -> Figure:
     """
     require(rows, ("label", "clip_norm", "noise_std", "seed", "accuracy"), "the rows of the figure")
     norms = sorted({row["clip_norm"] for row in rows})
-    with mpl.rc_context(style.MATPLOTLIB):
-        figure = Figure(figsize=(style.PAGE_INCHES, 3.0), layout="constrained")
-        panels = figure.subplots(1, len(norms), squeeze=False, sharey=True)[0]
-        for axes, norm in zip(panels, norms, strict=True):
-            _draw_range(axes, [row for row in rows if row["clip_norm"] == norm])
-            axes.set_title(f"ϖ = {norm:g}", loc="left")
-        panels[0].set_ylabel("final test accuracy [%]")
-        _legend(figure, panels[0])
-        write_note(figure, note)
-    return figure
+    charts = [_range_chart([row for row in rows if row["clip_norm"] == norm], f"ϖ = {norm:g}") for norm in norms]
+    return sheet(charts, height=3.0, note=note, titles=True)
 
 
-def _draw_range(axes: Axes, rows: Rows) -> None:
+def _range_chart(rows: Rows, title: str) -> Chart:
     labels = list(dict.fromkeys(row["label"] for row in rows))
     found = [_matrix([row for row in rows if row["label"] == label], "noise_std", "accuracy") for label in labels]
     noise = found[0][0]
-    means, half = statistics.paired_bands(np.array([100 * values.T for _, values in found]), 0)
+    means, half = statistics.paired_bands(np.array([values.T for _, values in found]), 0)
+    lines = []
     for place, label in enumerate(labels):
         shifted = noise * 1.03 ** (place - len(labels) / 2)  # side by side: error bars must not hide each other
         shown = _appearance(place, place == 0)
-        axes.errorbar(shifted, means[place], half[place], label=label, marker="o", ms=3, capsize=2, **shown)
-    axes.set_xscale("log")
-    axes.set_xticks(noise, [f"{value:g}" for value in noise])
-    axes.minorticks_off()
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("receiver noise σ per real dimension")
+        lines.append(Line(x=shifted, y=means[place], spread=half[place], name=label, points=True, **shown))
+    return Chart(
+        title=title,
+        x=_measured_at(noise, "receiver noise σ per real dimension"),
+        y=Axis(label="final test accuracy", low=0.0, high=1.0, percent=True),
+        parts=tuple(lines),
+    )
 
 
-def _draw_training(accuracy: Axes, loss: Axes, rows: Rows) -> None:
+def _training_charts(rows: Rows) -> list[Chart]:
     labels = list(dict.fromkeys(row["label"] for row in rows))
     reference = _reference(rows, labels)
-    for axes, column in ((accuracy, "accuracy"), (loss, "loss")):
+    charts = []
+    for column in ("accuracy", "loss"):
         steps, values = _on_one_grid(rows, labels, column)
-        means, half = statistics.paired_bands((100.0 if column == "accuracy" else 1.0) * values, reference)
+        means, half = statistics.paired_bands(values, reference)
         # A design that does not learn may have any loss: what is well above the start's is cut off.
-        top = 100.0 if column == "accuracy" else 1.35 * float(np.nanmax(means[reference]))
-        for place, label in enumerate(labels):
-            shown = _appearance(place, place == reference)
-            axes.plot(steps, means[place], label=label, **shown)
-            seen = np.where(means[place] <= top, half[place], np.nan)  # a curve off the scale has no band on it
-            low, high = means[place] - seen, means[place] + seen
-            axes.fill_between(steps, low, high, color=shown["color"], alpha=0.13, lw=0)
-        axes.set_xlabel("local steps so far")
-        axes.set_xlim(0, steps[-1])
-        _name_axis(axes, column)
-        axes.set_ylim(0, top)
+        top = 1.0 if column == "accuracy" else 1.35 * float(np.nanmax(means[reference]))
+        lines = [
+            Line(
+                x=steps,
+                y=means[place],
+                spread=np.where(means[place] <= top, half[place], np.nan),  # a curve off the scale has no band on it
+                name=label,
+                **_appearance(place, place == reference),
+            )
+            for place, label in enumerate(labels)
+        ]
+        chart = training_chart(column, lines, over="local steps so far", top=top)
+        assert chart is not None  # `require` has seen a value
+        charts.append(chart)
+    return charts
 
 
 def _reference(rows: Rows, labels: Sequence[str]) -> int:
@@ -243,7 +238,7 @@ def _draw_gain(axes: Axes, rows: Rows) -> None:
     means = np.array([100 * gain.mean for gain in gains])
     half = np.array([100 * gain.half_width if np.isfinite(gain.half_width) else 0.0 for gain in gains])
     places = np.arange(len(minima))
-    axes.bar(places, means, 0.6, color=style.POLICY_COLOURS["optimal"], alpha=0.8)
+    axes.bar(places, means, 0.6, color=PALETTE["lit"], alpha=0.8)
     axes.errorbar(places, means, half, color="black", fmt="none", capsize=3, lw=1)
     axes.axhline(0, color="black", lw=0.8)
     axes.set_xticks(places, [f"{minimum:g}" for minimum in minima])
@@ -279,29 +274,16 @@ def _matrix(rows: Rows, place: str, column: str) -> tuple[NDArray[np.float64], N
     return np.array(places, dtype=np.float64), values
 
 
+def _measured_at(places: NDArray[np.float64], label: str) -> Axis:
+    """An axis with a tick at each place, on a logarithmic scale."""
+    low, high = padded(places, below=1.15, above=1.15)
+    return Axis(label=label, low=low, high=high, kind="log", places=tuple(places.tolist()))
+
+
 def _appearance(place: int, first: bool) -> dict[str, Any]:
     """Colour and dashes of the curve number `place`: told apart without colour too. The `first` is thick."""
-    dashes: Iterable[Any] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)), "-")
-    colour = style.CURVE_COLOURS[place % len(style.CURVE_COLOURS)]
     return {
-        "color": colour,
-        "ls": list(dashes)[place % 8],
-        "lw": 2.0 if first else 1.2,
-        "zorder": 4 if first else 3,
+        "colour": colours.RUNS[place % len(colours.RUNS)],
+        "dash": colours.DASHES[place % len(colours.DASHES)],
+        "weight": 1.5 if first else 0.9,
     }
-
-
-def _name_axis(axes: Axes, column: str) -> None:
-    axes.set_ylabel("test accuracy [%]" if column == "accuracy" else "training loss")
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    wide = sum(len(label) + 12 for label in labels) > 130  # characters, the sample lines included: what a page holds
-    figure.legend(handles, labels, loc="outside upper center", ncols=3 if wide else len(labels), handlelength=3)
-
-
-def write_note(figure: Figure, note: str) -> None:
-    """Print the settings under the figure."""
-    lines = [line for part in note.splitlines() for line in textwrap.wrap(part, 158)]
-    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=6, color="#444444", linespacing=1.35)

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from airfed import planning
 from airfed._disk import write_whole
-from airfed.experiments import bounds, curves, drawing, notes, points
+from airfed.experiments import bounds, curves, notes, points
 from airfed.experiments.points import Experiment, Point
 from airfed.experiments.records import Record, csv_text
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario
+from airfed.showing import files
+from airfed.showing.figure import Figure
+from airfed.showing.figure import save as save_figure
 
 Rows = list[dict[str, Any]]
 
@@ -130,7 +132,7 @@ def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
     """Write NAME.png, NAME.pdf and NAME.csv and return the files."""
     out.mkdir(parents=True, exist_ok=True)
     for ending in ("png", "pdf"):
-        drawing.save(figure, out / f"{name}.{ending}")
+        save_figure(figure, out / f"{name}.{ending}")
     write_whole(out / f"{name}.csv", csv_text(rows).encode())
     return [out / f"{name}.{ending}" for ending in ("png", "pdf", "csv")]
 
@@ -183,9 +185,7 @@ def _fig2(found: Studies) -> tuple[Rows, Figure]:
     }
     arrays = np.broadcast_arrays(*columns.values())
     rows = [dict(zip(columns, (value.item() for value in values), strict=True)) for values in zip(*arrays, strict=True)]
-    figure = drawing.plan_figure(plan)
-    curves.write_note(figure, notes.settings(world))
-    return rows, figure
+    return rows, files.plan_figure(plan, notes.settings(world))
 
 
 def _fig3(found: Studies) -> tuple[Rows, Figure]:

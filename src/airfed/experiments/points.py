@@ -30,20 +30,19 @@ not understand (`size`, `threshold`) is dropped.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import itertools
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from airfed import scenario
+from airfed import _files, scenario
 from airfed.running.records import FORMAT
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
+from airfed.scenario.usercode import user_code
 
 _KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
 _QUICK_KEYS: Final = ("set", "axes", "variants")
@@ -108,15 +107,9 @@ def load(path: str | Path, *, quick: bool = False) -> Experiment:
     """
     file = Path(path)
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ScenarioError(f"Expected an experiment at {file}; there is no such file.") from None
-    except IsADirectoryError:
-        raise ScenarioError(f"Expected an experiment file at {file}, got a folder.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"Cannot read {file}: {error}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"{file}: not valid TOML: {error}.") from None
+        tables = _files.read_toml(file, "an experiment")
+    except _files.DataError as error:
+        raise ScenarioError(str(error)) from None
     try:
         return parse(tables, folder=file.parent, name=file.stem, quick=quick)
     except ScenarioError as error:
@@ -216,11 +209,11 @@ def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None
     problem = world.problem(dimension=1)  # the gains do not depend on d, which only the loaded model may know
     content = {
         "format": FORMAT,
-        "scenario": world.model_dump(mode="json", exclude={"name", "run"}),
+        "scenario": world.content(),
         "evaluate_every": world.run.evaluate_every,
         "gain": hashlib.sha256(problem.fleet.gain.tobytes()).hexdigest(),
-        "data": "" if world.learning.model == "quadratic" else digest(world.learning.dataset),
-        "model": _model_digest(world.learning.model),
+        "data": digest(source) if (source := _data(world)) else "",
+        "model": _model_digest(world),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
@@ -233,18 +226,19 @@ def dataset_digest(name: str) -> str:
     return data.load(name).sha256
 
 
-def _model_digest(name: str) -> str:
-    """SHA-256 of the file that makes a user's own model; built-in models are named by their name."""
-    module, colon, _ = name.partition(":")
-    if not colon:
+def _data(world: Scenario) -> str:
+    from airfed.learning.task import data_source
+
+    return "" if world.learning.model == "quadratic" else str(data_source(world))
+
+
+def _model_digest(world: Scenario) -> str:
+    """SHA-256 of the sources of a user's own model; built-in models are named by their name."""
+    if user_code(world.learning.model) is None:
         return ""
-    beside = Path(*module.split(".")).with_suffix(".py")
-    if not beside.is_file():
-        found = importlib.util.find_spec(module.split(".")[0])
-        if found is None or found.origin is None:
-            return ""  # training will say that it is missing
-        beside = Path(found.origin)
-    return hashlib.sha256(beside.read_bytes()).hexdigest()
+    from airfed.learning import models
+
+    return models.source_digest(world.learning.model, world.folder)
 
 
 def _point(

@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from airfed import scenario
+from airfed.learning.task import dimension_of
 from airfed.scenario import DATASET_SHAPES, FileChannel, FixedChannel, Scenario, ScenarioError, template
 from airfed.scenario.usercode import MODELS
 
@@ -160,12 +161,12 @@ class Design:
         return text
 
     def command(self, name: str = "plan") -> str:
-        """Return a command for the shell that does the same, scenario included.
+        """Return what does the same in a shell, scenario included.
 
         Raises:
             ScenarioError: the design is wrong.
         """
-        return f"airfed {name} /dev/stdin <<'EOF'\n{self.world().to_toml()}EOF\n"
+        return f"cat > explored.toml <<'EOF'\n{self.world().to_toml()}EOF\nairfed {name} explored.toml\n"
 
 
 def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]], own: Own = NOTHING_OWN) -> Design:
@@ -265,7 +266,7 @@ def _own(world: Scenario) -> Own:
     learning = world.learning
     model = None if learning.model in MODELS else learning.model
     dataset = None if learning.dataset in DATASETS else learning.dataset
-    dimension = None if model is None and dataset is None else world.dimension
+    dimension = None if model is None and dataset is None else dimension_of(world)
     return Own(model=model, dataset=dataset, account=world.budget.account, dimension=dimension)
 
 

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from nicegui import background_tasks, events, ui
 
 from airfed.explorer import design as designs
-from airfed.explorer import shown, theme
+from airfed.explorer import shown
 from airfed.explorer.controls import Controls
 from airfed.explorer.design import Design
 from airfed.explorer.dialogs import command_dialog, load_dialog
@@ -33,6 +33,7 @@ from airfed.explorer.tradeoffs import Front
 from airfed.explorer.trainer import Trainer
 from airfed.explorer.workers import TooMuchError, Workers
 from airfed.scenario import Scenario, ScenarioError
+from airfed.showing import colours
 
 _TABS: Final = ("design", "compare", "runs")
 _CARD: Final = 38.0  # padding and border of a card, left and right [px]
@@ -310,4 +311,4 @@ class Page:
 def _style() -> None:
     folder = resources.files("airfed.explorer")
     css, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    ui.add_head_html(f"<style>{theme.variables()}{css}</style><script>{script}</script>")
+    ui.add_head_html(f"<style>{colours.stylesheet(['body.body--dark{%s}'])}{css}</style><script>{script}</script>")

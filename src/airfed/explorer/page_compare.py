@@ -5,13 +5,14 @@ from __future__ import annotations
 from markupsafe import Markup
 from nicegui import ui
 
-from airfed.experiments.style import LIMIT_NAMES
 from airfed.explorer import pictures
 from airfed.explorer import pictures_compare as draw
 from airfed.explorer.drawings import drawing
 from airfed.explorer.safe import Text
 from airfed.explorer.shown import Compared
 from airfed.explorer.tradeoffs import Front
+from airfed.showing import svg
+from airfed.showing.words import LIMITS
 
 
 class CompareSection:
@@ -76,8 +77,4 @@ class CompareSection:
 
 
 def _limit_keys() -> Markup:
-    keys = [
-        Markup('<span class="key"><i class="box lim-{}"></i>{}</span>').format(name, label)
-        for name, label in LIMIT_NAMES.items()
-    ]
-    return Markup('<div class="legend">{}</div>').format(Markup("").join(keys))
+    return drawing(svg.keyed(*(svg.box_key(label, f"lim-{name}") for name, label in LIMITS.items())))

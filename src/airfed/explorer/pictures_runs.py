@@ -8,46 +8,35 @@ from typing import Final
 
 import numpy as np
 
-from airfed.explorer import svg
 from airfed.explorer.records import Record, Spending
-from airfed.explorer.svg import Area, Scale, number
-from airfed.explorer.theme import RUN_COLOURS
+from airfed.showing import colours, svg
+from airfed.showing.chart import Line
+from airfed.showing.training import training_chart
+from airfed.showing.words import number
 
-MOST_COMPARED: Final = len(RUN_COLOURS)
+MOST_COMPARED: Final = 6
 _MOST_ROWS: Final = 60
 
 
 def curves(records: Sequence[Record], width: float, *, key: str, label: str, planned: str = "") -> str:
     """Return one metric of several runs over the rounds; `planned` names a second metric to draw dashed."""
-    height = 196.0
-    area = Area(left=50, top=24, right=width - 8, bottom=height - 40)
-    lines = [(index, "series", *record.series(key)) for index, record in enumerate(records)]
-    if planned:
-        lines += [(index, "series planned", *record.series(planned)) for index, record in enumerate(records)]
-    values = [value for _, _, _, ys in lines for value in ys if np.isfinite(value)]
-    if not values:
+    lines = []
+    for metric, dash, weight in ((key, "solid", 1.0), (planned, "dash", 0.6)):
+        for index, record in enumerate(records if metric else ()):
+            rounds, values = (np.array(part, dtype=np.float64) for part in record.series(metric))
+            name = record.name if metric == key else f"{record.name}, charged"
+            colour = colours.RUNS[index]
+            lines.append(Line(x=rounds, y=values, name=name, colour=colour, dash=dash, weight=weight))
+    last = max(record.rounds_planned for record in records)
+    chart = training_chart(key, lines, over="round", start=1, last=last, label=label)
+    if chart is None:
         return f'<p class="quiet">{html.escape(label)}: nothing was recorded yet.</p>'
-    last = max([record.rounds_planned for record in records] + [r for _, _, rounds, _ in lines for r in rounds] + [2])
-    top = 1.0 if key == "accuracy" else 1.08 * max(values)
-    xs = Scale(low=1, high=last, start=area.left, end=area.right)
-    ys = Scale(low=0.0, high=top if top > 0 else 1.0, start=area.bottom, end=area.top)
-    parts = [svg.left_axis(ys, area, label), svg.bottom_axis(xs, area, "round", most=6)]
-    for index, css, rounds, measured in lines:
-        if len(rounds) == 1:
-            x, y = xs.at(rounds[0]), ys.at(measured[0])
-            parts.append(svg.segment(x - 2, y, x + 2, y, f"{css} run-{index}"))
-        elif rounds:
-            parts.append(svg.line(xs(rounds), ys(measured), f"{css} run-{index}"))
-    return svg.document(width, height, f"{label} over the rounds", *parts)
+    return svg.render(chart, width, 196)
 
 
 def run_legend(records: Sequence[Record]) -> str:
     """Return the key to the runs, as HTML."""
-    items = [
-        f'<span class="key"><i class="line run-{index}"></i>{html.escape(record.name)}</span>'
-        for index, record in enumerate(records)
-    ]
-    return f'<div class="legend">{"".join(items)}</div>'
+    return svg.keyed(*(svg.line_key(record.name, colours.RUNS[index]) for index, record in enumerate(records)))
 
 
 def comparison_table(records: Sequence[Record]) -> str:
@@ -70,21 +59,28 @@ def ledger_table(spending: Spending) -> str:
         f"{html.escape(str(header['privacy']))} noise.{cut}</p>"
     )
     body = "".join(
-        f"<tr><td>{row.round_index + 1}</td><td>{number(row.mu, 4)}</td><td>{number(row.epsilon_round, 4)}</td>"
-        f"<td>{number(row.epsilon_total, 4)}</td><td>{number(row.power_planned, 4)}</td>"
-        f"<td>{_figure(row.power_metered)}</td></tr>"
+        "<tr>"
+        + _cells(
+            (
+                row.round_index + 1,
+                number(row.mu, 4),
+                number(row.epsilon_round, 4),
+                number(row.epsilon_total, 4),
+                number(row.power_planned, 4),
+                _figure(row.power_metered),
+            )
+        )
+        + "</tr>"
         for row in reversed(rows)
     )
     return summary + _table(("round", "μ", "ε", "ε so far", "W charged", "W metered"), body)
 
 
 def _comparison_row(index: int, record: Record) -> str:
-    plan = record.plan
-    scheduled = f"{plan.get('num_scheduled', '?')} of {plan.get('num_devices', '?')}"
-    accuracy = record.last("accuracy")
+    plan, accuracy = record.plan, record.last("accuracy")
     cells = (
-        html.escape(str(plan.get("policy", ""))),
-        scheduled,
+        plan.get("policy", ""),
+        f"{plan.get('num_scheduled', '?')} of {plan.get('num_devices', '?')}",
         f"{len(record.metrics)} of {record.rounds_planned}",
         "" if accuracy is None else f"{accuracy:.1%}",
         _figure(record.last("loss")),
@@ -92,16 +88,21 @@ def _comparison_row(index: int, record: Record) -> str:
         _figure(record.last("power_planned_total")),
         _figure(record.last("power_transmitted_total")),
     )
-    name = f'<td><i class="dot run-{index}"></i>{html.escape(record.name)}</td>'
-    return f"<tr>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    name = f'<td><i class="dot {colours.RUNS[index]}"></i>{html.escape(record.name)}</td>'
+    return f"<tr>{name}{_cells(cells)}</tr>"
 
 
 def _table(head: Sequence[str], rows: str) -> str:
-    names = "".join(f'<th scope="col">{name}</th>' for name in head)
+    names = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
     return (
         f'<div class="scroll"><table class="plain-table"><thead><tr>{names}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def _cells(values: Sequence[object]) -> str:
+    """Table cells; what comes from a record is text, whatever it says."""
+    return "".join(f"<td>{html.escape(str(value))}</td>" for value in values)
 
 
 def _figure(value: float | None) -> str:

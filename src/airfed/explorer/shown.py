@@ -13,18 +13,17 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from airfed import planning
-from airfed.experiments.style import LIMIT_NAMES
 from airfed.explorer import design as designs
 from airfed.explorer import pictures, tradeoffs
 from airfed.explorer import pictures_compare as draw
 from airfed.explorer.design import Design, Own
 from airfed.explorer.drawings import drawing
-from airfed.explorer.svg import number
 from airfed.explorer.tradeoffs import Front
 from airfed.explorer.view import View, decision, look, waiting
 from airfed.planning import Plan
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
+from airfed.showing.words import LIMITS, number
 
 _FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: of \d+(?! steps?\b))?")
 _EPSILON: Final = re.compile(r"ε = <b>.*?</b>")
@@ -166,7 +165,7 @@ def remarks(plan: Plan, milliseconds: float) -> Markup:
     """Return what a reader must know beside the figures."""
     learning, budget = plan.problem.learning, plan.problem.budget
     warnings = list(plan.notes)
-    warnings += [f"The plan breaks a limit: {LIMIT_NAMES[limit]}." for limit in plan.violations]
+    warnings += [f"The plan breaks a limit: {LIMITS[limit]}." for limit in plan.violations]
     if budget.formula == "classic" and plan.epsilon_paper_validity == "unsafe":
         warnings.append("Lemma 1 under-states ε here: the exact figure is the one above.")
     told = []

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from dataclasses import replace as replace_values
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import planning
-from airfed.planning import Plan
+from airfed.planning import prices
+from airfed.planning.prices import Price, with_budgets
 from airfed.planning.uncertain import matters
-from airfed.problem import InfeasibleError, Problem
+from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario
+
+__all__ = ["Front", "Price", "front", "price"]
 
 Floats = NDArray[np.float64]
 
@@ -45,27 +48,6 @@ class Front:
     power_index: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """What a little more of a budget buys.
-
-    Args:
-        now: the present bound.
-        watt: the bound with one watt more in total.
-        epsilon: the bound with ε one higher.
-        double_power: the bound with twice the total power.
-        double_epsilon: the bound with twice the ε.
-        binding: the present limit.
-    """
-
-    now: float
-    watt: float
-    epsilon: float
-    double_power: float
-    double_epsilon: float
-    binding: str
-
-
 def front(world: Scenario) -> Front:
     """Return the best bound over a grid of ε and total power around the present budgets."""
     problem, rounds = world.problem(), world.policy.rounds
@@ -79,7 +61,9 @@ def front(world: Scenario) -> Front:
     for row, watts in enumerate(power):
         for column, loss in enumerate(epsilon):
             try:
-                plan = planning.plan(_with(problem, float(loss), float(watts)), rounds=rounds)
+                plan = planning.plan(
+                    with_budgets(problem, epsilon=float(loss), total_power=float(watts)), rounds=rounds
+                )
             except InfeasibleError:
                 continue
             bound[row, column], binding[row, column] = plan.bound.total, plan.binding
@@ -99,23 +83,4 @@ def price(world: Scenario) -> Price:
     Raises:
         InfeasibleError: no plan meets every limit.
     """
-    problem, rounds = world.problem(), world.policy.rounds
-    epsilon, power = problem.budget.epsilon, problem.budget.total_power
-
-    def at(loss: float, watts: float) -> Plan:
-        return planning.plan(_with(problem, loss, watts), rounds=rounds)
-
-    now = at(epsilon, power)
-    return Price(
-        now=now.bound.total,
-        watt=at(epsilon, power + 1.0).bound.total,
-        epsilon=at(epsilon + 1.0, power).bound.total,
-        double_power=at(epsilon, 2 * power).bound.total,
-        double_epsilon=at(2 * epsilon, power).bound.total,
-        binding=now.binding,
-    )
-
-
-def _with(problem: Problem, epsilon: float, total_power: float) -> Problem:
-    budget = replace_values(problem.budget, epsilon=epsilon, total_power=total_power)
-    return Problem(fleet=problem.fleet, link=problem.link, learning=problem.learning, budget=budget)
+    return prices.price(world.problem(), partial(planning.plan, rounds=world.policy.rounds))

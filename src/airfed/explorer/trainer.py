@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -168,19 +167,18 @@ def dataset(design: Design) -> str:
 def _start(name: str, arguments: tuple[str, ...], content: str) -> Training:
     said, complaints = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - they live with the training
     theirs, mine = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "airfed.explorer.trainee", str(theirs), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=said,
-        stderr=complaints,
-        pass_fds=[theirs],
-        start_new_session=True,  # Ctrl-C reaches the server alone, which then stops its trainings in good order
-    )
+    with tempfile.TemporaryFile() as scenario_file:  # a file, not a pipe: its size can be seen before it is read
+        scenario_file.write(content.encode())
+        scenario_file.flush()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "airfed.explorer.trainee", str(theirs), *arguments],
+            stdin=scenario_file,
+            stdout=said,
+            stderr=complaints,
+            pass_fds=[theirs],
+            start_new_session=True,  # Ctrl-C reaches the server alone, which then stops its trainings in good order
+        )
     os.close(theirs)
-    assert process.stdin is not None
-    # It may have died at once; `outcome` then says why.
-    with contextlib.suppress(BrokenPipeError), process.stdin:
-        process.stdin.write(content.encode())
     leash = os.fdopen(mine, "wb", buffering=0)
     return Training(name=name, process=process, said=said, complaints=complaints, leash=leash)
 

@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from airfed import convergence, planning
-from airfed.experiments.style import LIMIT_NAMES
-from airfed.planning import Plan, limits
+from airfed import planning
+from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
-from airfed.planning.uncertain import matters
-from airfed.problem import Problem
+from airfed.planning.prices import NextDevice, next_device
 from airfed.scenario import Scenario
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-MOST_ROUNDS: Final = 40  # points on the curve over I
-FEWER_ROUNDS: Final = 16  # where limits differ by device, and a schedule takes longer to find
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Curve:
-    """The best bound for each number of rounds, term by term.
-
-    Args:
-        rounds: I, ascending.
-        terms: the four terms of Theorem 1, each as long as `rounds`.
-    """
-
-    rounds: Integers
-    terms: dict[str, Floats]
-
-    @property
-    def total(self) -> Floats:
-        """The bound."""
-        return np.asarray(np.sum(list(self.terms.values()), axis=0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NextDevice:
-    """The strongest device that stays out, and what keeps it out.
-
-    Args:
-        device: its index.
-        gain: |h|.
-        limit: the limit that would hold θ if it joined.
-        alignment: that θ.
-        bound: the bound if it joined.
-    """
-
-    device: int
-    gain: float
-    limit: str
-    alignment: float
-    bound: float
+from airfed.showing.plans import Curve, bound_curve
+from airfed.showing.words import LIMITS, decision_sentence
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,28 +35,20 @@ def look(world: Scenario) -> View:
     """
     problem = world.problem()
     plan = planning.from_policy(problem, world.policy, seed=world.seed)
-    most = MOST_ROUNDS if problem.fleet.equal_peak_power and not matters(problem) else FEWER_ROUNDS
     space = planning.candidates(plan)
     return View(
         world=world,
         plan=plan,
         space=space,
-        curve=bound_curve(problem, shown_rounds(problem.learning.total_steps, plan.rounds, most)),
-        next_device=_next_device(plan),
+        curve=bound_curve(problem, plan.rounds),
+        next_device=next_device(plan),
     )
 
 
 def decision(plan: Plan) -> str:
     """Return the decision in one sentence, privacy included."""
-    few, many = min(plan.local_steps), max(plan.local_steps)
-    steps = f"{few} {'step' if few == 1 else 'steps'}" if few == many else f"{few}-{many} steps"
-    rounds = "round" if plan.rounds == 1 else "rounds"
-    devices = f"{plan.num_scheduled} of {plan.problem.fleet.num_devices} devices"
-    return (
-        f"Schedule {devices}, {plan.rounds} {rounds} of {steps}; "
-        f"{LIMIT_NAMES[plan.binding]} is the limit; "
-        f"ε = {plan.epsilon_round:.3g} per round, {plan.epsilon_total:.3g} in total."
-    )
+    budgets = f"ε = {plan.epsilon_round:.3g} per round, {plan.epsilon_total:.3g} in total."
+    return f"{decision_sentence(plan).removesuffix('.')}; {budgets}"
 
 
 def waiting(view: View) -> str:
@@ -119,50 +65,6 @@ def waiting(view: View) -> str:
     if out.limit == "privacy":
         return f"Device {out.device} (|h| = {out.gain:.3g}) would fit without lowering θ; {effect}."
     return (
-        f"{LIMIT_NAMES[out.limit].capitalize()} stops the next one: with device {out.device} (|h| = {out.gain:.3g}) "
+        f"{LIMITS[out.limit].capitalize()} stops the next one: with device {out.device} (|h| = {out.gain:.3g}) "
         f"θ falls from {plan.alignment:.3g} to {out.alignment:.3g} and {effect}."
-    )
-
-
-def shown_rounds(total_steps: int, chosen: int, most: int = MOST_ROUNDS) -> Integers:
-    """Return at most `most` numbers of rounds, evenly spread on a logarithmic scale, and the chosen one."""
-    spread = np.geomspace(1, total_steps, min(total_steps, most)).round().astype(np.int64)
-    return np.unique(np.append(spread, chosen))
-
-
-def bound_curve(problem: Problem, rounds: Integers) -> Curve:
-    """Return the smallest bound at each number of rounds, term by term.
-
-    Raises:
-        InfeasibleError: there is no plan at one of them.
-    """
-    bounds = [planning.plan(problem, rounds=int(number)).bound.terms for number in rounds]
-    return Curve(rounds=rounds, terms={name: np.array([bound[name] for bound in bounds]) for name in bounds[0]})
-
-
-def _next_device(plan: Plan) -> NextDevice | None:
-    problem = plan.problem
-    gain = problem.fleet.gain.copy()
-    gain[plan.scheduled] = 0.0
-    device = int(np.argmax(gain))
-    if gain[device] == 0.0:
-        return None
-    joined = np.sort(np.append(plan.scheduled, device))
-    values = limits.alignment_limits(problem, joined, plan.rounds)
-    limit = min(values, key=values.__getitem__)
-    alignment = values[limit]
-    bound = convergence.convex_gap(
-        problem.learning,
-        num_scheduled=joined.size,
-        num_devices=problem.fleet.num_devices,
-        alignment=alignment,
-        noise_std=problem.link.noise_std,
-        rounds=plan.rounds,
-    ).total
-    return NextDevice(
-        device=device,
-        gain=float(gain[device]),
-        limit=limit,
-        alignment=alignment,
-        bound=bound if math.isfinite(bound) else math.inf,
     )

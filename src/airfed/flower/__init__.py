@@ -7,8 +7,8 @@ ClientApp, which clips and precodes what a device sends, and `OverTheAirFedAvg` 
 
 from airfed.flower.app import client_app, server_app
 from airfed.flower.mod import over_the_air_mod
-from airfed.flower.strategy import OverTheAirFedAvg
+from airfed.flower.strategy import NobodyThere, OverTheAirFedAvg
 from airfed.running.books import LedgerBooks
 from airfed.running.loop import Books
 
-__all__ = ["Books", "LedgerBooks", "OverTheAirFedAvg", "client_app", "over_the_air_mod", "server_app"]
+__all__ = ["Books", "LedgerBooks", "NobodyThere", "OverTheAirFedAvg", "client_app", "over_the_air_mod", "server_app"]

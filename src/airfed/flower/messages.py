@@ -3,23 +3,35 @@
 A training message holds the global model under "arrays", whatever the project puts under "config", and an `Order` under
 "over-the-air": one per device, because every device has its own amplitude. A reply holds the transmitted signal x_k
 and nothing else. A question holds only the key "ask", and is answered with the device's index.
+
+Neither side believes the other: every value is checked before it is used, and nothing is allocated for a size that was
+only claimed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from airfed import _validate
 from airfed.air import Air
+from airfed.flower.npy import decode
 
 RECORD: Final = "over-the-air"
 ARRAYS: Final = "arrays"
 CONFIG: Final = "config"
+FAILED: Final = 6  # Flower's code for a mod whose precondition does not hold
+Address = tuple[int, str, str]  # a node, the id of the message that it got, and that message's group
+
+_LONGEST_QUOTE: Final = 200
+_INTEGER_BITS: Final = 63  # of what Flower can carry
+_MOST: Final = 2**31 - 1  # rounds and local steps; far beyond any plan
+_FAINTEST, _LOUDEST = 1e-30, 1e30  # √W; a signal in float32 neither vanishes nor overflows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +44,9 @@ class Order:
         learning_rate: τ.
         clip_norm: ϖ.
         amplitude: √(φ_k P_k) [√W], with which this device transmits an update of norm ϖ.
+
+    Raises:
+        ValueError: a value that no plan has.
     """
 
     round_index: int
@@ -39,6 +54,16 @@ class Order:
     learning_rate: float
     clip_norm: float
     amplitude: float
+
+    def __post_init__(self) -> None:
+        _validate.whole(round_index=self.round_index)
+        _validate.positive_integer(local_steps=self.local_steps)
+        for name, count in (("round_index", self.round_index), ("local_steps", self.local_steps)):
+            if count > _MOST:
+                raise ValueError(f"Expected {name} <= {_MOST}, got a number of {int(count).bit_length()} bits.")
+        _validate.squarable(learning_rate=self.learning_rate, clip_norm=self.clip_norm, amplitude=self.amplitude)
+        if not _FAINTEST <= self.amplitude <= _LOUDEST:
+            raise ValueError(f"Expected amplitude={self.amplitude!r} between {_FAINTEST:g} and {_LOUDEST:g}.")
 
     def to_record(self) -> ConfigRecord:
         """Return the order as a record of a message."""
@@ -49,11 +74,14 @@ class Order:
         """Return the order in a training message.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is none, or not one of a plan.
         """
         record = message.content.config_records.get(RECORD)
         if record is None:
             raise ValueError(f"Expected a record {RECORD!r} in the message: is the strategy OverTheAirFedAvg?")
+        names = [field.name.replace("_", "-") for field in fields(cls)]
+        if set(record) != set(names):
+            raise ValueError(f"Expected an order of {', '.join(names)} and nothing else.")
         values: dict[str, Any] = {name.replace("-", "_"): value for name, value in record.items()}
         return cls(**values)
 
@@ -79,18 +107,26 @@ def answer(message: Message, device: int) -> Message:
     return Message(RecordDict({RECORD: MetricRecord({"device": device})}), reply_to=message)
 
 
-def answered_device(reply: Message) -> int | None:
-    """Return the device index in the reply to a question, or None where it holds none."""
-    if reply.has_error():
-        return None
-    device = reply.content.metric_records.get(RECORD, MetricRecord()).get("device")
-    return device if isinstance(device, int) else None
+def answered_device(reply: Message) -> int:
+    """Return the device index in the reply to a question.
+
+    Raises:
+        ValueError: it holds none; says why.
+    """
+    content = _content(reply)
+    record = content.get(RECORD)
+    device = record.get("device") if isinstance(record, MetricRecord) else None
+    if isinstance(device, bool) or not isinstance(device, int) or device.bit_length() > _INTEGER_BITS:
+        raise ValueError("is over_the_air_mod among its mods?")
+    return device
 
 
-def training(node_id: int, arrays: ArrayRecord, config: ConfigRecord, order: Order, *, ttl: float | None) -> Message:
+def training(
+    node_id: int, arrays: ArrayRecord, config: ConfigRecord, order: Order, *, ttl: float | None, group_id: str = ""
+) -> Message:
     """Return the message that lets a device train."""
     content = RecordDict({ARRAYS: arrays, CONFIG: config, RECORD: order.to_record()})
-    return Message(content=content, dst_node_id=node_id, message_type=MessageType.TRAIN, ttl=ttl)
+    return Message(content=content, dst_node_id=node_id, message_type=MessageType.TRAIN, ttl=ttl, group_id=group_id)
 
 
 def transmission(message: Message, signal: NDArray[np.float64]) -> Message:
@@ -99,33 +135,57 @@ def transmission(message: Message, signal: NDArray[np.float64]) -> Message:
     return Message(RecordDict({RECORD: record}), reply_to=message)
 
 
+def refusal(message: Message, why: object) -> Message:
+    """Return the reply to a message that cannot be done, or that got nothing of use for a reply."""
+    return Message(Error(code=FAILED, reason=quote(why)), reply_to=message)
+
+
+def address(message: Message) -> Address:
+    """Return whom a message was sent to, and as what; see `sender`."""
+    metadata = message.metadata
+    return metadata.dst_node_id, metadata.message_id, metadata.group_id
+
+
+def sender(reply: Message) -> Address | None:
+    """Return the address that a reply claims to come from, or None if it claims none that could be anybody's."""
+    try:
+        metadata = reply.metadata
+        claim = metadata.src_node_id, metadata.reply_to_message_id, metadata.group_id
+    except (AttributeError, LookupError):  # of something that only looks like a message
+        return None
+    return claim if isinstance(claim[0], int) and all(isinstance(part, str) for part in claim[1:]) else None
+
+
 def received_update(reply: Message, air: Air, device: int, dimension: int) -> NDArray[np.float64]:
     """Return the update (1, d) of a device from its transmission; the air clips it once more.
 
     Raises:
-        ValueError: the reply holds an error, or no signal of the right kind; says which.
+        ValueError: the reply holds an error, or anything but one signal of the right kind; says which.
     """
-    if reply.has_error():
-        raise ValueError(reply.error.reason)
-    record = reply.content.array_records.get(RECORD)
-    if record is None or "signal" not in record:
+    content = _content(reply)
+    record = content.get(RECORD)
+    if not isinstance(record, ArrayRecord) or "signal" not in record:
         raise ValueError("the reply holds no signal: is over_the_air_mod among the ClientApp's mods?")
-    try:
-        signal = record["signal"].numpy()
-    except (TypeError, EOFError, OSError) as error:
-        raise ValueError(f"the signal cannot be read: {error}") from None
-    if not isinstance(signal, np.ndarray) or signal.shape != (dimension,) or signal.dtype.kind != "f":
+    if len(content) != 1 or len(record) != 1:
+        raise ValueError("the reply holds more than the signal: is over_the_air_mod the first of the ClientApp's mods?")
+    signal = decode(record["signal"])
+    if signal.size != dimension or signal.dtype.kind != "f":
         raise ValueError(f"expected a signal of {dimension} floating-point numbers")
-    return air.undo_precoding(np.array([device]), signal[None, :])
+    update = air.undo_precoding(np.array([device]), signal[None, :])
+    if not np.isfinite(update).all():
+        raise ValueError("the signal holds a NaN, an Inf, or a number that is far too large")
+    return update
 
 
 def flatten(arrays: ArrayRecord) -> NDArray[np.float64]:
     """Return all arrays of a record one after the other, as one vector.
 
     Raises:
-        ValueError: an array does not hold floating-point numbers.
+        ValueError: there are none, or one does not hold floating-point numbers.
     """
-    return np.concatenate([_real(name, array.numpy()) for name, array in arrays.items()])
+    if not arrays:
+        raise ValueError("Expected an ArrayRecord that holds a model, got an empty one.")
+    return np.concatenate([_real(name, array) for name, array in arrays.items()])
 
 
 def unflatten(vector: NDArray[np.float32], like: Mapping[str, Array]) -> ArrayRecord:
@@ -138,10 +198,38 @@ def unflatten(vector: NDArray[np.float32], like: Mapping[str, Array]) -> ArrayRe
     return record
 
 
-def _real(name: str, array: NDArray[Any]) -> NDArray[np.float64]:
-    if array.dtype.kind != "f":
+def quote(text: object) -> str:
+    """Return a stranger's text as what may be printed or logged: one line, printable, and not long.
+
+    >>> quote("all is well\\n\\x1b[2Jor not")
+    'all is well??[2Jor not'
+    """
+    if isinstance(text, ValueError):
+        text = str(text)
+    if not isinstance(text, str):
+        return "no reason given"
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_QUOTE])
+    return shown + "…" * (len(text) > _LONGEST_QUOTE)
+
+
+def _content(reply: Message) -> RecordDict:
+    """The records of a reply; raises ValueError where it is an error, or no message at all."""
+    try:
+        if reply.has_error():
+            raise ValueError(quote(reply.error.reason))
+        content = reply.content
+    except (AttributeError, LookupError):
+        raise ValueError("the reply is no message") from None
+    if not isinstance(content, RecordDict):
+        raise ValueError("the reply holds no records")
+    return content
+
+
+def _real(name: str, array: Array) -> NDArray[np.float64]:
+    values = decode(array)
+    if values.dtype.kind != "f":
         raise ValueError(
-            f"Expected floating-point arrays only, got {array.dtype} for {name!r}: only what is trained can be "
+            f"Expected floating-point arrays only, got {values.dtype} for {name!r}: only what is trained can be "
             "averaged over the air; leave counters and other buffers out of the ArrayRecord."
         )
-    return array.astype(np.float64).ravel()
+    return values.astype(np.float64)

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from flwr.app import Context, Error, Message, MessageType
+from flwr.app import Context, Message, MessageType
 from numpy.typing import NDArray
 
 from airfed.air import precode
 from airfed.flower import messages
 
 _LOG = logging.getLogger("flwr")
-MOD_FAILED: Final = 6  # Flower's code for a mod whose precondition does not hold
 DEVICE_KEY: Final = "partition-id"
 
 
@@ -23,6 +22,7 @@ def over_the_air_mod(message: Message, context: Context, call_next: Callable[[Me
 
     g_k = (w⁰ − w_k^E)/τ, clipped to ‖g_k‖₂ ≤ ϖ as one vector, and x_k = √(φ_k P_k)/ϖ · g_k. Everything else that the
     ClientApp replied, its metrics above all, stays on the device: no noise is ever added to it, so no ε covers it.
+    A message that no plan would send (an order out of range, a model that is none) is answered with an error.
 
     The device's index k is `partition-id` of the node's configuration (`flower-supernode --node-config
     "partition-id=3"`; a simulation sets it by itself). The mod must be the first of the ClientApp's mods, and so the
@@ -44,6 +44,8 @@ def over_the_air_mod(message: Message, context: Context, call_next: Callable[[Me
             return messages.answer(message, device_index(context))
         order = messages.Order.of(message)
         names, start = _model(message)
+        if not np.isfinite(start).all():
+            raise ValueError("Expected a model of finite numbers, got one with a NaN or an Inf.")
     except ValueError as error:
         return _refusal(message, error)
     reply = call_next(message, context)
@@ -55,7 +57,8 @@ def over_the_air_mod(message: Message, context: Context, call_next: Callable[[Me
             raise ValueError(
                 "Expected the arrays of the ClientApp's reply to have the names and sizes of those it got."
             )
-        update = (start - end) / order.learning_rate  # [Yan23, (5)]
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not transmitted
+            update = (start - end) / order.learning_rate  # [Yan23, (5)]
         signals, norms = precode(update, clip_norm=order.clip_norm, amplitude=order.amplitude)  # [Yan23, (6)]
         if np.isnan(norms[0]):
             raise ValueError("The update holds a NaN or an Inf and is not transmitted.")
@@ -65,8 +68,8 @@ def over_the_air_mod(message: Message, context: Context, call_next: Callable[[Me
 
 
 def _refusal(message: Message, error: ValueError) -> Message:
-    _LOG.error("over_the_air_mod: %s", error)
-    return Message(Error(code=MOD_FAILED, reason=str(error)), reply_to=message)
+    _LOG.error("over_the_air_mod: %s", messages.quote(error))
+    return messages.refusal(message, error)
 
 
 def device_index(context: Context) -> int:

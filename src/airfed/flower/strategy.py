@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -15,14 +17,20 @@ from numpy.typing import NDArray
 
 from airfed.air import CLIP_MARGIN, Air, Reception
 from airfed.flower import messages
+from airfed.flower.post import Clock, Post
 from airfed.flower.roster import Roster
 from airfed.planning import Plan
 from airfed.running.books import LedgerBooks
-from airfed.running.loop import Books, receive, transmit
+from airfed.running.loop import Books, Diverged, receive, transmit
 from airfed.running.noise import NoiseSource, SecureNoise
 
 Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")
+_GRACE: Final = 60.0  # s by which a message outlives its round: who is late is then told from what was lost
+
+
+class NobodyThere(RuntimeError):
+    """No scheduled device is there, so that a round cannot begin."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,17 +40,18 @@ class _Sent:
     index: int
     transmission: str
     arrays: ArrayRecord
-    devices: dict[int, int]  # by node id
+    outgoing: dict[int, Message]  # by device
 
 
 class OverTheAirFedAvg(Strategy):
     """Federated averaging over the air, as a plan has it.
 
     The plan decides who is sampled, how strongly each device transmits, and how many rounds and local steps there are.
-    In each round everyone who is scheduled is charged before anything is sent. What comes back is clipped again,
-    superposed, and received with noise that is drawn once, here. A device that fails, or is late, counts as zero; the
-    divisor stays |K|. No metrics of devices are collected and nothing is evaluated on them: neither would be covered by
-    ε. Evaluate on the server (`evaluate_fn` of `start`).
+    In each round everyone who is scheduled is charged before anything is sent; a round for which nobody is there is not
+    charged. What comes back is clipped again, superposed, and received with noise that is drawn once, here. A device
+    that fails, is late, or sends anything but a signal counts as zero; the divisor stays |K|. No metrics of devices are
+    collected and nothing is evaluated on them: neither would be covered by ε. Evaluate on the server (`evaluate_fn` of
+    `start`).
 
     Args:
         plan: whom to sample, and all else.
@@ -51,6 +60,7 @@ class OverTheAirFedAvg(Strategy):
         noise: draws the receiver's noise; fresh from the operating system by default.
         first_round: i to begin with, where an earlier training is gone on with.
         wait_for_devices: [s] for how long the first round waits for scheduled devices that are not there yet.
+        clock: tells the time; the module `time` but in tests.
 
     Implements [Yan23, Algorithm 2], second half.
     """
@@ -64,6 +74,7 @@ class OverTheAirFedAvg(Strategy):
         noise: NoiseSource | None = None,
         first_round: int = 0,
         wait_for_devices: float = 120.0,
+        clock: Clock = time,
     ) -> None:
         self.plan = plan
         self.air = Air.from_plan(plan) if air is None else air
@@ -72,9 +83,10 @@ class OverTheAirFedAvg(Strategy):
             books = LedgerBooks(Path(books), plan, privacy=self.noise.privacy)
         self.books: Books = books
         self.first_round = first_round
-        self.roster = Roster(num_devices=plan.problem.fleet.num_devices)
+        self.roster = Roster(num_devices=plan.problem.fleet.num_devices, clock=clock)
+        self._clock = clock
         self._wait = wait_for_devices
-        self._timeout: float | None = None
+        self._ttl: float | None = None
         self._sent: _Sent | None = None
 
     def start(
@@ -100,41 +112,46 @@ class OverTheAirFedAvg(Strategy):
         Raises:
             ValueError: the model is not of the plan's dimension, or there are fewer rounds left.
             BudgetExhausted: a round does not fit the budget; it was not sent.
+            NobodyThere: no scheduled device is there; the round was neither charged nor sent.
             Diverged: nobody sent a usable update, or the model is no longer finite.
         """
         left = self.plan.rounds - self.first_round
         rounds = left if num_rounds is None else num_rounds
         if not 1 <= rounds <= left:
             raise ValueError(f"Expected num_rounds={rounds} from 1 to {left}, the rounds that the plan has left.")
-        self._timeout = timeout
-        return super().start(grid, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        self._ttl = timeout + _GRACE
+        careful = Post(grid, self._clock)
+        return super().start(careful, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Find the scheduled devices, charge the round, and return the messages that let them train."""
+        """Find the scheduled devices, charge the round, and return the messages that let them train.
+
+        All that can fail comes before the charge: a round that was charged is sent.
+        """
         plan, learning = self.plan, self.plan.problem.learning
         index = self.first_round + server_round - 1
         if not index < plan.rounds:
             raise ValueError(f"Expected a round before {plan.rounds}, the plan's last; got {index}.")
-        size = messages.flatten(arrays).size
-        if size != learning.dimension:
-            raise ValueError(f"Expected a model of the plan's dimension {learning.dimension}, got {size} numbers.")
+        model, dimension = messages.flatten(arrays), learning.dimension
+        if model.size != dimension:
+            raise ValueError(f"Expected a model of the plan's dimension {dimension}, got {model.size} numbers.")
+        if not np.isfinite(model).all():
+            raise ValueError("Expected a model of finite numbers, got one with a NaN or an Inf.")
         nodes = self.roster.find(grid, plan.scheduled.tolist(), wait=self._wait)
         self._wait = 0.0
+        if not nodes:
+            raise NobodyThere(
+                f"Round {index + 1}: none of the {plan.num_scheduled} scheduled devices is there, and nothing was charged. "
+                'Start their nodes, each with its index (--node-config "partition-id=0"), and go on.'
+            )
         absent = sorted(set(plan.scheduled.tolist()) - nodes.keys())
         if absent:
-            _LOG.warning("round %d: devices %s are not there; they count as zero", index, absent)
-        transmission = self.books.charge(index)  # everyone who is scheduled, before anything is sent
-        self._sent = _Sent(
-            index=index,
-            transmission=transmission,
-            arrays=arrays,
-            devices={node: device for device, node in nodes.items()},
-        )
+            _LOG.warning("round %d: devices %s are not there; they count as zero", index + 1, absent)
         amplitude = dict(zip(plan.scheduled.tolist(), self.air.transmit_amplitude.tolist(), strict=True))
-        return [
-            messages.training(
+        outgoing = {
+            device: messages.training(
                 node,
                 arrays,
                 config,
@@ -145,10 +162,15 @@ class OverTheAirFedAvg(Strategy):
                     clip_norm=learning.clip_norm,
                     amplitude=amplitude[device],
                 ),
-                ttl=self._timeout,
+                ttl=self._ttl,
+                group_id=str(index),
             )
             for device, node in nodes.items()
-        ]
+        }
+        # Everyone who is scheduled, before anything is sent, and after all that can fail.
+        transmission = self.books.charge(index)
+        self._sent = _Sent(index=index, transmission=transmission, arrays=arrays, outgoing=outgoing)
+        return list(outgoing.values())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -160,6 +182,9 @@ class OverTheAirFedAvg(Strategy):
         parameters = messages.flatten(sent.arrays).astype(np.float32)
         arrived = _Arrived(self._uploads(sent, replies))
         superposition = transmit(self.plan, self.air, arrived, parameters=parameters, index=sent.index)
+        if not arrived.devices:  # nothing was added up, and no noise is drawn: the charge covers the next try
+            self.books.unsent(sent.index)
+            raise Diverged(f"Round {sent.index + 1}: no device sent anything that can be used.")
         done = receive(
             self.plan,
             superposition,
@@ -171,23 +196,32 @@ class OverTheAirFedAvg(Strategy):
         done = replace(done, reception=_with_clipped(done.reception, self.air.clip_norm))
         self.books.settle(done)
         heard = self.plan.num_scheduled - done.reception.missing.size
-        _LOG.info("round %d: heard %d of %d devices", done.index, heard, self.plan.num_scheduled)
+        _LOG.info("round %d: heard %d of %d devices", done.index + 1, heard, self.plan.num_scheduled)
         return messages.unflatten(done.parameters, sent.arrays), None
 
     def _uploads(self, sent: _Sent, replies: Iterable[Message]) -> Iterator[tuple[NDArray[np.intp], Updates]]:
-        waiting = dict(sent.devices)
+        waiting = {messages.address(message): device for device, message in sent.outgoing.items()}
+        useless, strays = set(sent.outgoing), 0
         for reply in replies:
-            device = waiting.pop(reply.metadata.src_node_id, None)
+            sender = messages.sender(reply)
+            device = None if sender is None else waiting.pop(sender, None)
             if device is None:
-                continue  # of no scheduled device, or its second; an error of the grid itself comes from no node
+                strays += 1
+                continue
             try:
                 update = messages.received_update(reply, self.air, device, self.plan.problem.learning.dimension)
             except ValueError as error:
-                _LOG.warning("round %d: device %d counts as zero: %s", sent.index, device, error)
+                _LOG.warning("round %d: device %d counts as zero: %s", sent.index + 1, device, messages.quote(error))
                 continue
+            useless.remove(device)
             yield np.array([device]), update
+        if strays:
+            _LOG.warning(
+                "round %d: %d replies were not to this round's messages, or not the first", sent.index + 1, strays
+            )
         if waiting:
-            _LOG.warning("round %d: devices %s did not answer in time", sent.index, sorted(waiting.values()))
+            _LOG.warning("round %d: devices %s did not answer in time", sent.index + 1, sorted(waiting.values()))
+        self.roster.doubt(sent.outgoing[device].metadata.dst_node_id for device in useless)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -216,12 +250,15 @@ class _Arrived:
 
     def __init__(self, uploads: Iterator[tuple[NDArray[np.intp], Updates]]) -> None:
         self._uploads = uploads
+        self.devices = 0
 
     def updates(
         self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], Updates]]:
-        """Return what has arrived."""
-        return self._uploads
+        """Yield what has arrived."""
+        for chunk, update in self._uploads:
+            self.devices += chunk.size
+            yield chunk, update
 
 
 def _with_clipped(reception: Reception, clip_norm: float) -> Reception:

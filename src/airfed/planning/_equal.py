@@ -26,6 +26,25 @@ Integers = NDArray[np.intp]
 _FIRST_BLOCKS = 64  # blocks per number of rounds at the coarsest level
 _SPLIT = 16  # pieces into which a surviving block is cut
 _MOST_PAIRS = 1 << 20  # (rounds, block) pairs held at once, a bound on memory when little can be dropped
+_WORK = 1 << 20  # (rounds, block) pairs looked at before the candidates are taken one by one instead
+
+
+class Exhausted(Exception):
+    """The bounds separate too little for a search over all candidates together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A best schedule: the `size` devices of smallest load among those with c_k ≥ threshold."""
+
+    objective: float
+    index: int
+    size: int
+    threshold: float = 0.0
+
+    def rank(self) -> tuple[float, int, int]:
+        """What decides between two: the objective, then the lower index, then the larger size."""
+        return self.objective, self.index, -self.size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +78,14 @@ class Rounds:
         arrays = {name: getattr(self, name)[index] for name in ("cap", "budget", "offset", "scale")}
         return replace(self, **arrays)
 
+    def alone(self, index: int, share: float = 1.0) -> Rounds:
+        """The candidate `index` by itself, at a share of the noise, with Ψ as its objective.
+
+        W would hide what Ψ still tells apart.
+        """
+        one = replace(self.take(np.array([index])), offset=np.zeros(1), scale=np.ones(1))
+        return replace(one, noise_weight=share * self.noise_weight)
+
 
 def prefix_alignment(rounds: Rounds, index: Integers, size: Integers, peak: Floats, load: Floats) -> Floats:
     """θ(m, r) of the m strongest devices, from `peak` (c_m) and `load` (S_m)."""
@@ -66,8 +93,8 @@ def prefix_alignment(rounds: Rounds, index: Integers, size: Integers, peak: Floa
     return np.minimum(own, np.sqrt(rounds.budget[index] / load[size - 1]))  # [Yan23, Lemma 3]
 
 
-def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) -> tuple[float, int, int]:
-    """The smallest W over all candidates r and schedules of the first 1..len(peak) devices: (W, r, m).
+def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) -> Found:
+    """The smallest W over all candidates r and schedules of the first 1..len(peak) devices.
 
     Of equal W the lowest r wins, then the largest m.
 
@@ -76,12 +103,16 @@ def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) 
         peak: c_m, the smallest |h|√P among the m strongest devices; never rises.
         load: S_m, the sum of their 1/|h|²; never falls.
         beside: devices that are in every schedule besides; they count in the size m.
+
+    Raises:
+        Exhausted: nearly all of many pairs are as good as tied; a single candidate never is too much.
     """
     most = peak.size
     width = _SPLIT ** max(0, math.ceil(math.log(most / _FIRST_BLOCKS, _SPLIT)))
     start = np.arange(1, most + 1, width)
     index = np.repeat(np.arange(rounds.cap.size), start.size)
     best = (math.inf, 0, 0)
+    work = 0
     stack = [(width, index, np.tile(start, rounds.cap.size))]
     while stack:
         width, index, start = stack.pop()
@@ -95,12 +126,15 @@ def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) 
         if width > 1:
             bound = rounds.objective(index, beside + end, prefix_alignment(rounds, index, start, peak, load))
             kept = np.flatnonzero(bound <= best[0] + 1e-12 * abs(best[0]))
+            work += kept.size * _SPLIT
+            if work > _WORK and rounds.cap.size > 1:
+                raise Exhausted
             index, start = np.repeat(index[kept], _SPLIT), start[kept]
             width //= _SPLIT
             start = (start[:, None] + width * np.arange(_SPLIT)).ravel()
             inside = start <= most
             stack.append((width, index[inside], start[inside]))
-    return best[0], best[1], beside - best[2]
+    return Found(objective=best[0], index=best[1], size=beside - best[2])
 
 
 def _first(value: Floats, index: Integers, size: Integers) -> tuple[float, int, int]:

@@ -23,11 +23,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from airfed.planning._equal import Floats, Integers, Rounds, best_prefix
+from airfed.planning._equal import Exhausted, Floats, Found, Integers, Rounds, best_prefix
 from airfed.planning._sweep import Sweep
 from airfed.planning._table import SLACK, Node, Table
 
@@ -35,21 +35,9 @@ _LEAF = 1 << 13  # devices × candidates that the sweep takes at once
 _PASSES = 1 << 18  # devices looked at to make children
 _NARROW = 1 + 16 * SLACK  # an interval of θ that the bounds cannot resolve further
 _HEAVY = 1e290  # so that no sum of loads overflows
+_NODE = 1 << 10  # what a node costs beside its devices, for each candidate, in the same unit
+_EFFORT = 4  # passes over devices and candidates before bounds are given up; problems with few ties take 0.1 to 5
 _FEW = 64  # distinct values of c that are worth one sorted order each
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A best schedule: the `size` devices of smallest load among those with c_k ≥ threshold."""
-
-    objective: float
-    index: int
-    size: int
-    threshold: float
-
-    def rank(self) -> tuple[float, int, int]:
-        """What decides between two: the objective, then the lower index, then the larger size."""
-        return self.objective, self.index, -self.size
 
 
 def best_subset(rounds: Rounds, load: Floats, peak: Floats) -> Found:
@@ -59,6 +47,10 @@ def best_subset(rounds: Rounds, load: Floats, peak: Floats) -> Found:
         rounds: the candidate numbers of rounds.
         load: a_k, (N,); above 1e290 a device cannot be heard and is left out.
         peak: c_k, (N,); a device of peak 0 is left out.
+
+    Raises:
+        Exhausted: the bounds separate too little, because W is nearly the same whatever is done; a single candidate is
+            then settled without bounds.
     """
     best = Found(objective=math.inf, index=0, size=0, threshold=0.0)
     heard = (load < _HEAVY) & (peak > 0)
@@ -69,19 +61,27 @@ def best_subset(rounds: Rounds, load: Floats, peak: Floats) -> Found:
     root, ceiling = _root(rounds, load, peak)
     order = itertools.count()
     heap = [(0.0, next(order), root)]
+    work = _EFFORT * (load.size + _NODE * rounds.cap.size)
     while heap:
         _, _, node = heapq.heappop(heap)
         alive = node.bound <= _above(ceiling)
         if not alive.any():
             continue
-        small = np.count_nonzero(alive) * node.load.size <= _LEAF
-        if small or (node.high <= node.low * _NARROW and node is not root):  # the root has no bounds yet
+        pairs = int(np.count_nonzero(alive)) * node.load.size
+        done = pairs <= _LEAF or (node.high <= node.low * _NARROW and node is not root)  # the root has no bounds yet
+        work -= pairs if done else _NODE * int(np.count_nonzero(alive))
+        if work < 0:
+            if rounds.cap.size > 1:
+                raise Exhausted
+            return _finish(rounds, root, root.index)
+        if done:
             best = min(best, _finish(rounds, node, node.index[alive]), key=Found.rank)
             ceiling = min(ceiling, best.objective)
-        else:
-            ceiling, children = _split(rounds, node, node.index[alive], ceiling)
-            for child in children:
-                heapq.heappush(heap, (float(child.bound.min()), next(order), child))
+            continue
+        ceiling, children = _split(rounds, node, node.index[alive], ceiling)
+        for child in children:
+            work -= child.load.size
+            heapq.heappush(heap, (float(child.bound.min()), next(order), child))
     return best
 
 
@@ -209,7 +209,8 @@ def _finish(rounds: Rounds, node: Node, index: Integers) -> Found:
     best = Found(objective=float(value[r]), index=int(index[r]), size=node.sure, threshold=node.high)
     if node.load.size:
         sweep = Sweep(node.load, np.minimum(node.peak, node.high))
-        for part in np.array_split(np.arange(index.size), -(-index.size * node.load.size // (1 << 20))):
+        parts = min(index.size, -(-index.size * node.load.size // (1 << 20)))
+        for part in np.array_split(np.arange(index.size), parts):
             found = _finish_sweep(rounds, sweep, part, node)
             best = min(best, replace(found, index=int(index[found.index])), key=Found.rank)
     return best
@@ -221,8 +222,7 @@ def _finish_row(rounds: Rounds, node: Node, threshold: float) -> Found:
     load = np.cumsum(np.append(node.sure_load, others))
     skip = 0 if node.sure else 1  # without sure devices the first schedule has one of the others
     peak = np.broadcast_to(np.float64(threshold), load.shape)
-    value, index, size = best_prefix(rounds, peak[skip:], load[skip:], beside=node.sure - 1 + skip)
-    return Found(objective=value, index=index, size=size, threshold=threshold)
+    return replace(best_prefix(rounds, peak[skip:], load[skip:], beside=node.sure - 1 + skip), threshold=threshold)
 
 
 def _finish_sweep(rounds: Rounds, sweep: Sweep, part: Integers, node: Node) -> Found:

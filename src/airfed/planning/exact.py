@@ -11,26 +11,31 @@ strongest devices are best for all limits at once and θ has a closed form (`_eq
 powers the orders of c and |h| differ, and the best schedule of a size is found by a sweep over both
 (`_sweep`); `_unequal` leaves out all but the small part of the fleet on which the optimum hinges. Both
 searches run over all numbers of rounds together and discard by bounds only what cannot win, so that the
-answer is the global optimum.
+answer is the global optimum. Where there are thousands of numbers of rounds, or where W is so nearly the same for all
+that bounds have no hold, they are solved one by one in the order of their promise (`_rounds`).
 
-This module knows arrays only; `plan` builds them from a problem.
+This module knows arrays only; `policies` and `uncertain` build them from a problem.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from airfed.planning._equal import Floats, Integers, Rounds, best_prefix
+from airfed.planning._equal import Exhausted, Floats, Found, Integers, Rounds, best_prefix
+from airfed.planning._rounds import best_rounds
 from airfed.planning._sweep import Sweep
 from airfed.planning._unequal import best_subset
 from airfed.problem import InfeasibleError
 
 Binding = Literal["privacy", "peak_power", "total_power"]
+
+_TOGETHER = 512  # numbers of rounds that are searched together: the memory grows with them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,25 +125,24 @@ def best_schedule(
     gain = np.asarray(gain, dtype=np.float64)
     power, equal = _peak_power(peak_power, gain)
     _require_gain(gain)
-    candidates, rounds = _usable_rounds(
+    candidates, rounds = usable_rounds(
         gain.size, cap=cap, round_budget=round_budget, offset=offset, scale=scale, noise_weight=noise_weight
     )
     with np.errstate(divide="ignore", over="ignore"):
         if equal:
             strongest, peak, load = _sorted_fleet(gain, float(power[0]))
-            value, index, size = best_prefix(rounds, peak, load)
-            weakest, eligible = float(strongest[size - 1]), None
+            found = _search(rounds, lambda some: best_prefix(some, peak, load))
+            weakest, eligible = float(strongest[found.size - 1]), None
         else:
-            peak = gain * np.sqrt(power)
-            found = best_subset(rounds, 1.0 / np.square(gain), peak)
-            value, index, size = found.objective, found.index, found.size
+            peak, load = gain * np.sqrt(power), 1.0 / np.square(gain)
+            found = _search(rounds, lambda some: best_subset(some, load, peak))
             eligible = peak >= found.threshold
-            pool = gain[eligible]
+            pool, size = gain[eligible], found.size
             weakest = float(np.partition(pool, pool.size - size)[pool.size - size]) if size else 0.0
-    if not math.isfinite(value):
+    if not math.isfinite(found.objective):
         raise InfeasibleError(_hopeless(rounds, gain, power))
-    scheduled = _strongest(gain, size, weakest, eligible)
-    return _settle(gain, power, rounds, index, scheduled, int(candidates[index]))
+    scheduled = _strongest(gain, found.size, weakest, eligible)
+    return _settle(gain, power, rounds, found.index, scheduled, int(candidates[found.index]))
 
 
 def candidate_space(
@@ -190,6 +194,22 @@ def candidate_space(
     )
 
 
+def _search(rounds: Rounds, search: Callable[[Rounds], Found]) -> Found:
+    """The best schedule over all candidates: searched together if that is of use, else one by one."""
+    if rounds.cap.size <= _TOGETHER:
+        try:
+            return search(rounds)
+        except Exhausted:
+            pass
+
+    def solve(index: int, share: float) -> tuple[float, Found]:
+        found = search(rounds.alone(index, share))
+        return found.objective, found
+
+    index, found = best_rounds(rounds, solve)
+    return replace(found, index=index)
+
+
 def _peak_power(peak_power: ArrayLike, gain: Floats) -> tuple[Floats, bool]:
     """One peak power per device, and whether they are all equal."""
     power = np.asarray(peak_power, dtype=np.float64)
@@ -207,7 +227,7 @@ def _require_gain(gain: Floats) -> None:
         raise InfeasibleError("No plan fits: every device has gain 0, so none can reach the receiver.")
 
 
-def _usable_rounds(
+def usable_rounds(
     num_devices: int,
     *,
     cap: Floats,
@@ -227,7 +247,9 @@ def _usable_rounds(
         raise InfeasibleError("No plan fits: the privacy budget allows no transmission at all.")
     if not np.any(arrays[1] > 0):
         raise InfeasibleError("No plan fits: the total power budget leaves no power for any round.")
-    kept = np.flatnonzero((arrays[0] > 0) & (arrays[1] > 0))
+    kept = np.flatnonzero((arrays[0] > 0) & (arrays[1] > 0) & np.isfinite(arrays[2]) & np.isfinite(arrays[3]))
+    if not kept.size:
+        raise InfeasibleError("No plan fits: the bound is not a finite number in any number of rounds.")
     usable = [x[kept] for x in arrays]
     return kept, Rounds(
         cap=usable[0],

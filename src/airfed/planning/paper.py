@@ -133,7 +133,8 @@ def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, curren
         + convergence.noise_error(learning.dimension, problem.link.noise_std, scheduled.size, theta)
     )
     remaining = convergence.remaining_gap(learning, rounds)
-    objective = remaining + convergence.round_scales(learning, rounds) * inner
+    with np.errstate(over="ignore"):
+        objective = remaining + convergence.round_scales(learning, rounds) * inner
     objective[~feasible] = np.inf
     best = int(np.argmin(objective))
     return int(rounds[best]), float(objective[best])
@@ -154,6 +155,7 @@ def beats_full_participation(problem: Problem, *, num_scheduled: int, alignment:
     full = min(
         limits.peak_limit(problem, everyone), float(limits.total_limits(problem, everyone, np.array([rounds]))[0])
     )
-    noise = problem.learning.dimension * problem.link.noise_std**2
-    margin = 1 / (everyone.size * full) ** 2 - 8 / noise
-    return margin > 0 and num_scheduled * alignment >= 1 / math.sqrt(margin)
+    # both sides times √(dσ²), so that nothing underflows
+    spread = math.sqrt(problem.learning.dimension) * problem.link.noise_std
+    margin = spread / (everyone.size * full) * (spread / (everyone.size * full)) - 8 if full > 0 else math.inf
+    return margin > 0 and num_scheduled * alignment >= spread / math.sqrt(margin)

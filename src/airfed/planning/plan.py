@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from airfed import _validate, convergence
 from airfed.planning import limits
 from airfed.privacy import classic_epsilon, classic_validity, compose, gaussian_epsilon
-from airfed.problem import Problem
+from airfed.problem import InfeasibleError, Problem
 
 Binding = Literal["privacy", "peak_power", "total_power"]
 
 # How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
 FEASIBILITY_RTOL = 1e-12
 _RECORD_RTOL = 1e-9  # between what was written down and what follows from it, perhaps with another NumPy
+# What a decision leads to lies in this range: nothing that is derived from it, an ε or a ratio of bounds, overflows.
+SMALLEST_FIGURE, LARGEST_FIGURE = 1e-150, 1e150
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,6 +43,7 @@ class Plan:
 
     Raises:
         ValueError: the devices are not ascending indices into the fleet, θ is not positive, or I is not in 1..T.
+        InfeasibleError: the bound, a power, θ or μ is below 1e-150 or above 1e150.
     """
 
     problem: Problem
@@ -63,6 +66,24 @@ class Plan:
         object.__setattr__(self, "scheduled", devices)
         object.__setattr__(self, "alignment", float(self.alignment))
         object.__setattr__(self, "rounds", int(self.rounds))
+        self._require_figures()
+
+    def _require_figures(self) -> None:
+        """Raise unless every figure is one: a plan must not print zeros, infinities or the edge of float64 as facts."""
+        figures = {
+            "alignment": self.alignment,
+            "the largest power": float(self.power.max()),
+            "the smallest power": float(self.power.min()),
+            "power_total": self.power_total,
+            "mu_round": self.mu_round,
+            "the bound": self.bound.total,
+        }
+        for name, value in figures.items():
+            if not SMALLEST_FIGURE <= value <= LARGEST_FIGURE:
+                raise InfeasibleError(
+                    f"No plan fits: {name} would be {value:.3g}, and figures below {SMALLEST_FIGURE:g} or above "
+                    f"{LARGEST_FIGURE:g} are not accounted for."
+                )
 
     @property
     def num_scheduled(self) -> int:
@@ -109,7 +130,8 @@ class Plan:
     @property
     def power_total(self) -> float:
         """[W] over all devices and rounds, at most."""
-        return self.rounds * float(np.sum(self.power))  # [Yan23, (17)]
+        with np.errstate(over="ignore"):
+            return self.rounds * float(np.sum(self.power))  # [Yan23, (17)]
 
     @cached_property
     def limits(self) -> dict[Binding, float]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from airfed import _validate, convergence, seeds
 from airfed.planning import limits, uncertain
-from airfed.planning.exact import best_schedule
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
 from airfed.problem import InfeasibleError, Problem
@@ -121,16 +120,7 @@ def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]
 def _optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
     if uncertain.matters(problem):
         return uncertain.optimal(problem, rounds)
-    learning, fleet = problem.learning, problem.fleet
-    choice = best_schedule(
-        fleet.gain,
-        fleet.peak_power,
-        cap=limits.privacy_limits(problem, rounds),
-        round_budget=problem.budget.total_power / rounds,
-        offset=convergence.round_offsets(learning, rounds),
-        scale=convergence.round_scales(learning, rounds),
-        noise_weight=0.5 * learning.dimension * problem.link.noise_std**2,
-    )
+    choice = uncertain.search(problem, rounds, problem.fleet.peak_power)
     return Plan(
         problem=problem,
         policy="optimal",

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import convergence
 from airfed.planning import limits
-from airfed.planning.exact import Choice, best_schedule
+from airfed.planning._rounds import best_rounds
+from airfed.planning.exact import Choice, best_schedule, usable_rounds
 from airfed.planning.plan import Plan
 from airfed.problem import InfeasibleError, Problem
 
@@ -39,7 +41,8 @@ def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
     heard = fleet.gain > 0
     allowed = cap / limits.amplifications(problem)[heard]
     power = np.array(fleet.peak_power)
-    power[heard] = np.minimum(power[heard], np.square(allowed / fleet.gain[heard]))
+    with np.errstate(over="ignore"):
+        power[heard] = np.minimum(power[heard], np.square(allowed / fleet.gain[heard]))
     return power
 
 
@@ -52,7 +55,7 @@ def optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
     Deviations: the paper takes the channels for known.
     """
     if problem.budget.scope == "round":
-        best = _search(problem, rounds, effective_peak_power(problem, 1))
+        best = search(problem, rounds, effective_peak_power(problem, 1))
         chosen = int(rounds[best.round_index])
     else:
         best, chosen = _search_each(problem, rounds)
@@ -78,41 +81,38 @@ def backed_off(plan: Plan) -> Plan:
     return replace(plan, alignment=allowed, notes=(*plan.notes, note))
 
 
-def _search(problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64]) -> Choice:
-    learning = problem.learning
-    return best_schedule(
-        problem.fleet.gain,
-        peak_power,
-        cap=limits.privacy_limits(problem, rounds),
-        round_budget=problem.budget.total_power / rounds,
-        offset=convergence.round_offsets(learning, rounds),
-        scale=convergence.round_scales(learning, rounds),
-        noise_weight=_noise_weight(problem),
-    )
+def search(problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64]) -> Choice:
+    """Return the joint optimum over the given numbers of rounds, with the given peak powers."""
+    return best_schedule(problem.fleet.gain, peak_power, **_candidates(problem, rounds))
 
 
 def _search_each(problem: Problem, rounds: NDArray[np.int64]) -> tuple[Choice, int]:
     """The limit per device changes with I: one search for each I that could still win."""
-    offset = convergence.round_offsets(problem.learning, rounds)
-    scale = convergence.round_scales(problem.learning, rounds)
-    most = problem.fleet.num_devices * limits.privacy_limits(problem, rounds)  # |K|θ ≤ N·cap
-    with np.errstate(divide="ignore", over="ignore"):
-        optimistic = offset + scale * _noise_weight(problem) / np.square(most)
-    best: tuple[Choice, int] | None = None
-    for index in np.argsort(optimistic, kind="stable"):
-        if best is not None and optimistic[index] >= best[0].objective:
-            break
-        each = rounds[index : index + 1]
+    kept, usable = usable_rounds(problem.fleet.num_devices, **_candidates(problem, rounds))
+
+    def solve(index: int, share: float) -> tuple[float, Choice | None]:
+        alone = usable.alone(index, share)
+        arguments = {"cap": alone.cap, "round_budget": alone.budget, "offset": alone.offset, "scale": alone.scale}
+        power = effective_peak_power(problem, int(rounds[kept[index]]))
         try:
-            choice = _search(problem, each, effective_peak_power(problem, int(each[0])))
+            choice = best_schedule(problem.fleet.gain, power, **arguments, noise_weight=alone.noise_weight)
         except InfeasibleError:
-            continue
-        if best is None or choice.objective < best[0].objective:
-            best = choice, int(each[0])
-    if best is None or not math.isfinite(best[0].objective):
+            return math.inf, None
+        return choice.objective, choice
+
+    index, choice = best_rounds(usable, solve)
+    if choice is None:
         raise InfeasibleError("No plan fits: the privacy budget and the channels' uncertainty leave no signal at all.")
-    return best
+    return choice, int(rounds[kept[index]])
 
 
-def _noise_weight(problem: Problem) -> float:
-    return 0.5 * problem.learning.dimension * problem.link.noise_std**2
+def _candidates(problem: Problem, rounds: NDArray[np.int64]) -> dict[str, Any]:
+    """What `best_schedule` needs to know of the numbers of rounds."""
+    learning = problem.learning
+    return {
+        "cap": limits.privacy_limits(problem, rounds),
+        "round_budget": problem.budget.total_power / rounds,
+        "offset": convergence.round_offsets(learning, rounds),
+        "scale": convergence.round_scales(learning, rounds),
+        "noise_weight": 0.5 * learning.dimension * problem.link.noise_std**2,
+    }

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from airfed import planning
 from airfed._disk import write_whole
-from airfed.experiments import style
+from airfed.problem import InfeasibleError
 from airfed.report import charts
-from airfed.report.records import ReportError, RunRecord
+from airfed.report.records import ReportError
+from airfed.running.run import Run
+from airfed.showing import colours, plans, svg
+from airfed.showing.chart import Chart
+from airfed.showing.words import LIMITS, METRICS, SCOPES, TERMS, VALIDITY, decision_sentence, number, privacy_basis
 
 try:
     from jinja2 import Environment, StrictUndefined
-    from plotly.offline import get_plotlyjs
+    from markupsafe import Markup
 except ModuleNotFoundError:
-    raise ValueError('Reports need plotly and jinja2: pip install "airfed[report]".') from None
+    raise ValueError('Reports need jinja2: pip install "airfed[report]".') from None
+
+# A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
+_WIDTHS: Final = {"narrow": 326.0, "wide": 520.0}
+_HEIGHT: Final = 280.0
+_DARK: Final = (
+    '@media screen{:root[data-theme="dark"]{%s}}',
+    "@media screen and (prefers-color-scheme: dark){:root:not([data-theme]){%s}}",
+)
 
 
-def write_report(runs: Sequence[RunRecord], out: Path) -> None:
+def write_report(runs: Sequence[Run], out: Path) -> None:
     """Write the report of one or several runs to an HTML file.
 
     Raises:
@@ -34,53 +49,75 @@ def write_report(runs: Sequence[RunRecord], out: Path) -> None:
         raise ReportError(f"Cannot write {out}: {error.strerror}.") from None
 
 
-def render(runs: Sequence[RunRecord]) -> str:
+def render(runs: Sequence[Run]) -> str:
     """Return the page as text: everything inside, nothing fetched."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(resources.files("airfed.report").joinpath("page.html").read_text("utf-8"))
+    environment.filters["number"] = number
+    own = resources.files("airfed.report")
+    template = environment.from_string(own.joinpath("page.html").read_text("utf-8"))
+    script = own.joinpath("page.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     runs = sorted(runs, key=lambda run: run.place)
-    drawn = _charts(runs)
+    first = [members[0] for members in charts.groups(runs).values()]  # the pictures of one seed stand for the others
+    longest = max(run.plan.bound.total for run in runs)
     return template.render(
         title=runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs",
-        runs=[_facts(run) for run in runs],
-        charts=list(drawn),
-        chart_data=_script_safe(drawn),
-        plotly=get_plotlyjs(),
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",  # a browser runs this script and no other
+        style=Markup(colours.stylesheet(_DARK)),
+        runs=[_facts(run, drawn=run in first) for run in runs],
+        bounds=[
+            {
+                "label": label,
+                "total": members[0].plan.bound.total,
+                "bar": Markup(svg.stack(members[0].plan.bound.terms, longest)),
+            }
+            for label, members in charts.groups(runs).items()
+        ],
+        term_keys=Markup(svg.keyed(*(svg.box_key(label, f"term-{name}") for name, label in TERMS.items()))),
+        learning=_drawn({METRICS[metric]: charts.learning(runs, metric) for metric in ("accuracy", "loss")}),
+        budgets=_drawn({METRICS["epsilon_total"]: charts.privacy(runs), charts.POWER: charts.power(runs)}),
     )
 
 
-def _charts(runs: Sequence[RunRecord]) -> dict[str, dict[str, charts.Chart]]:
-    """Charts by section and name; those without data are left out."""
-    sections: dict[str, dict[str, charts.Chart | None]] = {
-        "learning": {
-            "accuracy": charts.learning(runs, "accuracy", "test accuracy", percent=True),
-            "loss": charts.learning(runs, "loss", "training loss"),
-        },
-        "budget": {"epsilon": charts.privacy(runs), "power": charts.power(runs)},
-        "decision": {"bound": charts.bound(runs)},
-    }
-    for index, run in enumerate(runs):
-        sections[f"run{index}"] = {"candidates": charts.candidates(run), "devices": charts.devices(run)}
+def _drawn(found: dict[str, Chart | None]) -> list[dict[str, str]]:
+    """Charts with their titles and legends, as markup; those without data are left out."""
+    return [
+        {
+            "title": title,
+            "legend": Markup(svg.legend(chart)),
+            **{
+                name: Markup(svg.render(chart, width, _HEIGHT, y_label=title != chart.y.label))
+                for name, width in _WIDTHS.items()
+            },
+        }
+        for title, chart in found.items()
+        if chart is not None
+    ]
+
+
+def _decision(run: Run) -> dict[str, Chart | None]:
+    """What the run's plan looks like."""
+    plan, rounds = run.plan, None
+    with suppress(InfeasibleError):  # the run's own policy may break limits that the curve keeps
+        rounds = plans.rounds_chart(plan, plans.bound_curve(plan.problem, plan.rounds))
     return {
-        section: {name: chart for name, chart in named.items() if chart is not None}
-        for section, named in sections.items()
+        "θ over the number of devices": plans.alignment_chart(plan, planning.candidates(plan)),
+        "bound over the number of rounds": rounds,
+        "power per device over the run [W]": plans.devices_chart(run.devices) if run.devices else None,
     }
 
 
-def _facts(run: RunRecord) -> dict[str, Any]:
-    """What the page says of one run in words and numbers."""
-    plan, final, budget = run.plan, run.final, run.plan.problem.budget
-    steps = sorted({min(plan.local_steps), max(plan.local_steps)})
-    used = f"{final['epsilon_total']:.4g}"
+def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
+    """What the page says of one run in words and numbers, and pictures of its plan where they are `drawn`."""
+    plan, final, budget, ledger = run.plan, run.final, run.plan.problem.budget, run.ledger
     return {
         "label": run.label,
         "seed": run.scenario.seed,
         "name": run.scenario.name,
         "path": run.path.name,
-        "sentence": (
-            f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {plan.rounds} rounds of "
-            f"{'-'.join(map(str, steps))} steps; {style.LIMIT_NAMES[plan.binding]} is the limit."
-        ),
+        "sentence": decision_sentence(plan),
+        "charts": _drawn(_decision(run)) if drawn else [],
         "complete": len(run.rounds) == plan.rounds,
         "rounds": len(run.rounds),
         "planned_rounds": plan.rounds,
@@ -90,33 +127,26 @@ def _facts(run: RunRecord) -> dict[str, Any]:
         "loss": final["loss"],
         "bound": plan.bound.total,
         "epsilon_round": plan.epsilon_round,
-        "epsilon_total": used,
+        "epsilon_total": ledger.epsilon_total,
         "epsilon_paper": plan.epsilon_paper,
-        "validity": plan.epsilon_paper_validity,
+        "validity": VALIDITY[plan.epsilon_paper_validity],
         "epsilon_budget": budget.epsilon,
-        "scope": "each round" if budget.scope == "round" else "the whole training",
+        "scope": SCOPES[budget.scope],
         "formula": budget.formula,
-        "delta": budget.delta,
-        "relation": "replace one device's data" if budget.relation == "replace" else "add or remove one device",
-        "privacy": run.manifest.get("privacy", "simulated"),
+        "basis": privacy_basis(plan),
+        "privacy": ledger.header["privacy"],
         "power_planned": final["power_planned_total"],
         "power_spent": final["power_transmitted_total"],
         "power_budget": budget.total_power,
-        "charged": run.ledger.rounds,
+        "charged": ledger.rounds,
         "limits": [
-            {"name": style.LIMIT_NAMES[name], "value": value, "binds": name == plan.binding}
-            for name, value in plan.limits.items()
+            {"name": LIMITS[name], "value": value, "binds": name == plan.binding} for name, value in plan.limits.items()
         ],
         "alignment": plan.alignment,
-        "terms": [{"name": style.TERM_NAMES[name], "value": value} for name, value in plan.bound.terms.items()],
+        "terms": [{"name": TERMS[name], "value": value} for name, value in plan.bound.terms.items()],
         "notes": plan.notes,
         "toml": run.scenario.to_toml(),
         "engine": run.manifest.get("engine", ""),
         "versions": {"airfed": run.manifest.get("airfed"), **run.manifest.get("versions", {})},
         "digests": {key: value for key, value in run.manifest.items() if key.endswith("sha256")},
     }
-
-
-def _script_safe(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")

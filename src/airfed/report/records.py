@@ -6,8 +6,6 @@ from pathlib import Path
 
 from airfed.running.run import Run
 
-RunRecord = Run
-
 
 class ReportError(ValueError):
     """A run directory cannot be reported on; the message is the user's."""

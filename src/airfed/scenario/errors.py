@@ -28,6 +28,7 @@ _RELATIONS = {
     "less_than_equal": ("<=", "le"),
 }
 _LONGEST = 60  # characters of a bad value that are shown
+_ENDLESS = 2**53  # a limit that nobody meets by accident is told only to those who do
 
 
 class ScenarioError(ValueError):
@@ -64,7 +65,10 @@ def _explain(item: ErrorDetails, root: type[BaseModel]) -> str:
         return f"Expected {key}.model to be one of {context['expected_tags']}; got {context['tag']!r}."
     if kind in _RELATIONS:
         relation, bound = _RELATIONS[kind]
-        return f"Expected {key}={shown} {ranges or f'{relation} {context[bound]:g}'}."
+        limit = context[bound]
+        if isinstance(limit, int) and limit >= _ENDLESS:
+            return f"Expected {key} {relation} {_power_of_two(limit)}, got {shown}."
+        return f"Expected {key}={shown} {ranges or f'{relation} {limit:g}'}."
     if kind == "finite_number":
         return f"Expected {key}={shown} {ranges}{' and ' if ranges else ''}finite."
     if kind == "literal_error":
@@ -81,7 +85,12 @@ def _explain(item: ErrorDetails, root: type[BaseModel]) -> str:
 
 
 def _shorten(value: Any) -> str:
-    text = repr(value)
+    if isinstance(value, int) and value.bit_length() > 3 * _LONGEST:
+        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
+    try:
+        text = repr(value)
+    except ValueError:  # a list with such a number in it
+        return "a value too long to show"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
@@ -149,5 +158,10 @@ def _ranges(metadata: Iterable[Any]) -> list[str]:
     found: list[str] = []
     for item in metadata:
         for source in getattr(item, "metadata", [item]):
-            found += [f"{sign} {getattr(source, name):g}" for name, sign in signs.items() if hasattr(source, name)]
+            bounds = {sign: getattr(source, name) for name, sign in signs.items() if hasattr(source, name)}
+            found += [f"{sign} {bound:g}" for sign, bound in bounds.items() if bound < _ENDLESS]
     return found
+
+
+def _power_of_two(limit: int) -> str:
+    return f"2**{limit.bit_length() - 1}" if limit.bit_count() == 1 else f"2**{limit.bit_length()} - 1"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
+import os
 from collections.abc import Set
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field, ValidationError
 
-from airfed import channel, network, seeds
+from airfed import _files, channel, network, seeds
 from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError, sentence
@@ -24,9 +24,11 @@ from airfed.scenario.sections import (
     FleetSection,
     LearningSection,
     LinkSection,
+    Name,
     PolicySection,
     RunSection,
     Section,
+    Seed,
 )
 from airfed.scenario.usercode import user_code
 
@@ -40,8 +42,8 @@ _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" abo
 class Scenario(Section):
     """A checked scenario. `folder` is where relative paths in it start."""
 
-    name: str = "scenario"
-    seed: Annotated[int, Field(ge=0)] = 0
+    name: Name = "scenario"
+    seed: Seed = 0
     fleet: FleetSection
     channel: Channel
     link: LinkSection
@@ -66,15 +68,18 @@ class Scenario(Section):
 
     @property
     def dimension(self) -> int:
-        """d, from the file or from the built-in model on a built-in data set.
+        """d, as written, or of a built-in model on a built-in data set; `learning.task.dimension_of` finds others.
 
         Raises:
-            ScenarioError: neither knows it; `learning.dimension` must then be written.
+            ScenarioError: the scenario alone does not know it.
         """
         if self.learning.dimension is not None:
             return self.learning.dimension
-        known = self.learning.model in ("cnn", "mlp", "logistic") and self.learning.dataset in DATASET_SHAPES
-        if not known:
+        if self.learning.model == "quadratic":
+            raise ScenarioError(
+                "Missing key learning.dimension: expected a whole number >= 1 (the quadratic model has any size)."
+            )
+        if user_code(self.learning.model) is not None or self.learning.dataset not in DATASET_SHAPES:
             raise ScenarioError(
                 f"Missing key learning.dimension: the size of model {self.learning.model!r} on data set "
                 f"{self.learning.dataset!r} is not built in; expected a whole number >= 1."
@@ -153,7 +158,7 @@ class Scenario(Section):
         if self.account_path is not None:
             changes["budget.account"] = str(self.account_path.resolve())
         data = self.folder / self.learning.dataset
-        if self.learning.dataset not in DATASET_SHAPES and data.exists():
+        if self.learning.dataset not in DATASET_SHAPES and os.path.exists(data):
             changes["learning.dataset"] = str(data.resolve())
         if (code := user_code(self.learning.model)) is not None:
             changes["learning.model"] = code.anchored(self.folder)
@@ -162,12 +167,14 @@ class Scenario(Section):
     def content(self, *, less: Set[str] = frozenset()) -> dict[str, Any]:
         """Return all that shapes a result, as plain values: the scenario without its name, [run] and `less`.
 
-        Files are left out by name: what counts is what is in them, and gains, data and the user's code have digests of
-        their own. So the scenario that a run records has the same content as the one that was run.
+        Files are left out by name: what counts is what is in them, and gains, data, accounts and the user's code have
+        digests of their own. So the scenario that a run records has the same content as the one that was run.
         """
         tables = self.model_dump(mode="json", exclude={"name", "run", *less})
         if isinstance(self.channel, FileChannel):
             tables["channel"]["path"] = "a file"
+        if self.budget.account is not None:
+            tables["budget"]["account"] = "a file"
         if self.learning.dataset not in DATASET_SHAPES:
             tables["learning"]["dataset"] = "a file"
         if (code := user_code(self.learning.model)) is not None:
@@ -192,25 +199,13 @@ def load(path: str | Path) -> Scenario:
     """Return the scenario in a TOML file.
 
     Raises:
-        ScenarioError: there is no such file, it is not TOML, or a key or value in it is wrong.
+        ScenarioError: there is no such regular file, it is not TOML, or a key or value in it is wrong.
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ScenarioError(
-            f"Expected a scenario at {file}; there is no such file (airfed new {file} writes one)."
-        ) from None
-    except IsADirectoryError:
-        raise ScenarioError(f"Expected a scenario file at {file}, got a folder.") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"Expected a text in UTF-8 at {file}, got other data.") from None
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"Cannot read {file}: {getattr(error, 'strerror', error)}.") from None
-    try:
-        tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers of too many digits and brackets too deep
-        raise ScenarioError(f"{file}: not valid TOML: {error}.") from None
+        tables = _files.read_toml(file, "a scenario", hint=f" (airfed new {file} writes one)")
+    except _files.DataError as error:
+        raise ScenarioError(str(error)) from None
     try:
         return parse(tables, folder=file.parent)
     except ScenarioError as error:

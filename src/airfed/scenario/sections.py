@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from airfed import channel
+from airfed._validate import LARGEST_INTEGER
 from airfed.problem import Budget, Learning
-from airfed.scenario.units import METRES, WATTS, in_si
+from airfed.scenario.units import METRES, WATTS, amplitude, in_si
 from airfed.scenario.usercode import user_code
 
 Watts = Annotated[float, BeforeValidator(in_si(WATTS)), Field(gt=0, allow_inf_nan=False)]
 Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, le=2**128 - 1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=LARGEST_INTEGER)]
+
+
+def _shown(text: str) -> str:
+    """Return a text that is printed here and there, if nothing in it steers a terminal."""
+    if not text.isprintable() and any(unicodedata.category(character) in UNSHOWN for character in text):
+        raise ValueError("expected a text without control characters")
+    return text
+
+
+UNSHOWN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of characters that are not to be seen, or that move what is."""
+
+Name = Annotated[str, AfterValidator(_shown)]
 
 
 class Section(BaseModel):
@@ -147,7 +164,7 @@ Channel = Annotated[
 class LinkSection(Section):
     """[link]: the receiver."""
 
-    noise_std: Positive
+    noise_std: Annotated[Positive, BeforeValidator(amplitude)]
     noise_source: Literal["seeded", "secure"] = "seeded"
 
 
@@ -226,8 +243,17 @@ class RunSection(Section):
     """[run]: how to compute; nothing here changes a result beyond rounding."""
 
     engine: Literal["auto", "torch", "fused"] = "auto"
+    device: str = "auto"
     threads: Count | None = None
     chunk: Count = 32
     evaluate_every: Count = 1
     checkpoint_every: Count = 1
     record: Literal["full", "private"] = "full"
+
+    @model_validator(mode="after")
+    def _check_device(self) -> Self:
+        if re.fullmatch(r"[a-z]+(:\d{1,3})?", self.device) is None:
+            raise ValueError(
+                f"Expected run.device to be auto, cpu, cuda, cuda:1, mps or what else torch knows; got {self.device!r}."
+            )
+        return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,6 +19,25 @@ WATTS: Final[dict[str, _Converter]] = {
 METRES: Final[dict[str, _Converter]] = {"m": lambda x: x, "km": lambda x: x * 1e3}
 
 _QUANTITY = re.compile(r"\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def amplitude(value: Any) -> Any:
+    """Return a number as it is; a text is refused, and where it is a power the amplitude that goes with it is told.
+
+    >>> amplitude("-90 dBm")
+    Traceback (most recent call last):
+    ...
+    ValueError: expected a bare number, an amplitude in √W per real dimension; complex noise of that power has 7.071e-07
+    """
+    if not isinstance(value, str):
+        return value
+    text = "expected a bare number, an amplitude in √W per real dimension"
+    try:
+        power = in_si(WATTS)(value)
+    except ValueError:
+        raise ValueError(text) from None
+    # CN(0, s²) has s² W in all, and half of it in each of its two real dimensions
+    raise ValueError(f"{text}; complex noise of that power has {math.sqrt(power / 2):.4g}" if power > 0 else text)
 
 
 def in_si(units: dict[str, _Converter]) -> Callable[[Any], Any]:

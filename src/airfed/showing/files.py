@@ -1,0 +1,47 @@
+"""Pictures of plans as files. Pure functions: plans in, a figure out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from airfed import planning
+from airfed.planning import Plan
+from airfed.showing import plans as charts
+from airfed.showing.colours import PALETTE
+from airfed.showing.figure import PAGE_INCHES, STYLE, Figure, mpl, sheet
+from airfed.showing.words import BOUND, TERMS
+
+
+def plan_figure(plan: Plan, note: str = "") -> Figure:
+    """Return the paper's Fig. 2 for this plan (θ with its limits, and the objective, over |K|) and the bound over I."""
+    space = planning.candidates(plan)
+    drawn = [
+        charts.alignment_chart(plan, space),
+        charts.objective_chart(plan, space),
+        charts.rounds_chart(plan, charts.bound_curve(plan.problem, plan.rounds)),
+    ]
+    return sheet(drawn, height=5.0, places=("ac", "bc"), widths=(1, 1.15), note=note, titles=True)
+
+
+def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
+    """Return the bound of each policy, split into its terms, as bars."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(PAGE_INCHES, 0.35 * len(plans) + 0.9), layout="constrained")
+        axes = figure.subplots()
+        names = list(plans)
+        left = np.zeros(len(names))
+        for term, label in TERMS.items():
+            values = np.array([plans[name].bound.terms[term] for name in names])
+            axes.barh(names, values, left=left, color=PALETTE[f"term-{term}"], label=label, height=0.65)
+            left += values
+        for row, name in enumerate(names):
+            said = f" {plans[name].num_scheduled} devices, {plans[name].rounds} rounds"
+            axes.annotate(said, (left[row], row), va="center", fontsize=7)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.margins(x=0.22)
+        axes.set_xlabel(BOUND)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure

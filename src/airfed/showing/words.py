@@ -1,0 +1,95 @@
+"""Names and numbers as a person reads them, the same in terminal, figures, report and page."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from airfed.planning import Plan
+
+LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
+TERMS: Final = {  # of Theorem 1
+    "initial_gap": "initial gap",
+    "participation": "devices left out",
+    "local_drift": "local drift",
+    "noise": "receiver noise",
+}
+VALIDITY: Final = {  # of Lemma 1
+    "proved": "proved (ε < 1)",
+    "unproven": "unproven (ε ≥ 1)",
+    "unsafe": "UNSAFE: below the truth",
+}
+RELATIONS: Final = {"replace": "replace one device's data", "add_remove": "add or remove one device"}
+SCOPES: Final = {"round": "each round", "total": "the whole training"}
+METRICS: Final = {  # columns of a run's record
+    "accuracy": "test accuracy",
+    "loss": "training loss",
+    "epsilon_total": "exact ε of everything sent so far",
+    "power_transmitted_total": "power transmitted so far [W]",
+}
+BOUND: Final = "bound on the optimality gap (Theorem 1)"
+
+
+def steps_text(plan: Plan) -> str:
+    """Return "40 rounds of 5 steps" (or "of 2-3 steps")."""
+    few, many = min(plan.local_steps), max(plan.local_steps)
+    steps = f"{few}" if few == many else f"{few}-{many}"
+    return f"{count(plan.rounds, 'round')} of {steps} {'step' if steps == '1' else 'steps'}"
+
+
+def decision_sentence(plan: Plan) -> str:
+    """Return the decision in one sentence."""
+    return (
+        f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {steps_text(plan)}; "
+        f"{LIMITS[plan.binding]} is the limit."
+    )
+
+
+def privacy_basis(plan: Plan) -> str:
+    """Return what every ε of a plan refers to."""
+    budget = plan.problem.budget
+    return f"at δ = {budget.delta:g}, unit: device, neighbours: {RELATIONS[budget.relation]}"
+
+
+def count(number_of: int, noun: str) -> str:
+    """Return "1 round" or "40 rounds"."""
+    return f"{number_of} {noun}" if number_of == 1 else f"{number_of} {noun}s"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Return a short figure.
+
+    >>> number(1200.0), number(0.25), number(123456.0), number(0.00003), number(2.5e7)
+    ('1200', '0.25', '123000', '3e-5', '2.5e7')
+    """
+    text = f"{value:.{digits}g}"
+    if "e" not in text:
+        return text
+    if 1e-4 <= abs(value) < 1e6:
+        return f"{float(text):g}" if abs(value) < 1 else f"{float(text):.0f}"
+    return _exponent(text)
+
+
+def compact(value: float, digits: int) -> str:
+    """Return a figure in the fewest characters, for a column of a table: 1.23e5 rather than 123456.
+
+    >>> compact(123.456, 4), compact(123456.0, 4)
+    ('123.5', '1.23e5')
+    """
+    text = f"{value:.{digits}g}"
+    return _exponent(f"{value:.2e}") if "e" in text else text
+
+
+def excess(ratio: float) -> str:
+    """Return how far something is above the best, whose ratio is 0.
+
+    >>> excess(0.0), excess(0.123), excess(41.0)
+    ('0%', '12.3%', '42×')
+    """
+    if ratio <= 0.0:
+        return "0%"
+    return f"{ratio:.1%}" if ratio < 9.995 else f"{compact(1 + ratio, 3)}×"
+
+
+def _exponent(text: str) -> str:
+    mantissa, exponent = text.split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"

@@ -1,0 +1,194 @@
+"""Planning over the whole range of what a problem may hold: a plan whose figures are figures, or one sentence."""
+
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan
+from airfed.planning import POLICIES, candidates, compare
+from airfed.planning.brute_force import brute_force_schedule
+from airfed.planning.paper import beats_full_participation
+from airfed.planning.uncertain import _candidates, effective_peak_power, matters
+
+
+def decades(low, high):
+    """Numbers whose logarithm is uniform, the ends included."""
+    ends = st.sampled_from([10.0**low, 10.0**high, 1.0])
+    return st.one_of(st.floats(low, high).map(lambda x: min(max(10.0**x, 10.0**low), 10.0**high)), ends)
+
+
+WIDE = decades(-100, 100)
+NARROW = decades(-3, 3)
+DELTA = st.one_of(st.floats(-323, -1).map(lambda x: 10.0**x), st.sampled_from([5e-324, 0.5, 0.999999, 1 - 2**-53]))
+
+
+@st.composite
+def problems(draw, most_devices=7, most_steps=8):
+    """Problems of which each part is either ordinary or anywhere in its range."""
+
+    def some(wide=WIDE, narrow=NARROW):
+        return draw(wide if draw(st.booleans()) else narrow)
+
+    number = draw(st.integers(1, most_devices))
+    gains = st.one_of(st.just(0.0), st.just(1.0), NARROW, WIDE) if draw(st.booleans()) else NARROW
+    gain = draw(st.lists(gains, min_size=number, max_size=number))
+    powers = st.lists(st.one_of(NARROW, WIDE), min_size=number, max_size=number)
+    power = draw(powers) if draw(st.booleans()) else some()
+    smoothness = some()
+    convexity = draw(st.sampled_from([1.0, 1 - 1e-16, 0.5, 1e-3, 1e-12, 1e-100, 1e-200]))
+    scope, formula = draw(st.sampled_from([("round", "classic"), ("round", "exact"), ("total", "exact")]))
+    return Problem(
+        fleet=Fleet(gain=gain, peak_power=power),
+        link=Link(
+            noise_std=some(),
+            estimation_error=draw(st.one_of(st.just(0.0), WIDE, NARROW)),
+            estimation_failure=draw(DELTA),
+            trust_estimates=draw(st.booleans()),
+        ),
+        learning=Learning(
+            dimension=draw(st.sampled_from([1, 21840, 2**53])),
+            total_steps=draw(st.one_of(st.integers(1, most_steps), st.sampled_from([1, 200, 3000]))),
+            clip_norm=some(),
+            learning_rate=some(),
+            smoothness=smoothness,
+            strong_convexity=min(max(smoothness * convexity, 1e-100), smoothness),
+            initial_gap=some(),
+        ),
+        budget=Budget(
+            epsilon=some(decades(-323, 100)),
+            delta=draw(DELTA),
+            total_power=some(decades(-323, 100)),
+            scope=scope,
+            formula=formula,
+            relation=draw(st.sampled_from(["replace", "add_remove"])),
+        ),
+    )
+
+
+def numbers(value):
+    """Every number in nested lists and dictionaries."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [x for item in value for x in numbers(item)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def check_plan(problem, decision):
+    record = decision.to_dict()
+    json.dumps(record, allow_nan=False)
+    assert all(math.isfinite(x) and x >= 0 for x in numbers(record))
+    for name in ("alignment", "alignment_coefficient", "power_total", "mu_round", "mu_total", "amplification"):
+        assert record[name] > 0
+    assert min(record["power"]) > 0
+    assert record["bound"]["total"] > 0
+    assert math.isfinite(decision.epsilon_paper)
+    if not decision.violations:
+        allowed = 1 + 1e-12
+        assert np.all(decision.power <= problem.fleet.peak_power[decision.scheduled] * allowed)
+        assert decision.power_total <= problem.budget.total_power * allowed
+        budget = problem.budget
+        spent = decision.epsilon_round if budget.scope == "round" else decision.epsilon_total
+        assert (decision.epsilon_paper if budget.formula == "classic" else spent) <= budget.epsilon * allowed
+    assert decision.policy == "paper" or not decision.violations
+    beats_full_participation(
+        problem, num_scheduled=decision.num_scheduled, alignment=decision.alignment, rounds=decision.rounds
+    )
+
+
+def check_error(error):
+    text = str(error)
+    assert text.startswith(("No plan fits", "Expected"))
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert len(text) < 300
+
+
+def attack(problem, policy, rounds):
+    """Plan under the policy; whatever comes of it is proper."""
+    options = {"rounds": rounds} if rounds is not None and rounds <= problem.learning.total_steps else {}
+    if policy == "threshold":
+        options["threshold"] = float(np.median(problem.fleet.gain))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            decision = plan(problem, policy=policy, **options)
+        except ValueError as error:
+            check_error(error)
+            return None
+        check_plan(problem, decision)
+        if policy == "optimal":
+            candidates(decision)
+        return decision
+
+
+def check_optimum(problem, decision):
+    """`optimal` is within rounding of the best of all subsets and numbers of rounds."""
+    if decision is None:
+        return
+    rounds = np.arange(1, problem.learning.total_steps + 1)
+    groups = [rounds] if not matters(problem) or problem.budget.scope == "round" else np.split(rounds, rounds.size)
+    best = math.inf
+    with np.errstate(all="ignore"):
+        for group in groups:
+            power = effective_peak_power(problem, int(group[0]))
+            best = min(best, brute_force_schedule(problem.fleet.gain, power, **_candidates(problem, group)).objective)
+    assert decision.bound.total <= best * (1 + 1e-9)
+    assert decision.bound.total >= best * (1 - 1e-9)
+
+
+def examples(count):
+    return settings(
+        max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+    )
+
+
+@examples(400)
+@given(problem=problems(), policy=st.sampled_from(POLICIES), rounds=st.sampled_from([None, None, 1, 2]))
+def test_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
+    attack(problem, policy, rounds)
+
+
+@pytest.mark.slow
+@examples(6000)
+@given(problem=problems(most_devices=30), policy=st.sampled_from(POLICIES), rounds=st.sampled_from([None, None, 1, 2]))
+def test_many_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
+    attack(problem, policy, rounds)
+
+
+@examples(150)
+@given(problem=problems())
+def test_the_optimum_of_extreme_problems_is_that_of_all_subsets(problem):
+    check_optimum(problem, attack(problem, "optimal", None))
+
+
+@pytest.mark.slow
+@examples(4000)
+@given(problem=problems())
+def test_the_optimum_of_many_extreme_problems_is_that_of_all_subsets(problem):
+    check_optimum(problem, attack(problem, "optimal", None))
+
+
+@examples(60)
+@given(problem=problems())
+def test_comparing_extreme_problems_is_strict_json(problem):
+    class Policy:
+        rounds = size = threshold = None
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            plans, reasons = compare(problem, Policy, seed=0)
+        except InfeasibleError as error:
+            check_error(error)
+            return
+    for text in reasons.values():
+        check_error(text)
+    if "optimal" in plans:
+        best = plans["optimal"].bound.total
+        json.dumps({name: decision.bound.total / best - 1 for name, decision in plans.items()}, allow_nan=False)
