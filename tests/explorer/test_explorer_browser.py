@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,12 +13,11 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
 
@@ -42,6 +42,10 @@ FLAGS = [
     "--disable-sync",
 ]
 PATIENCE = 120_000  # milliseconds; a busy machine is slow, a broken page never answers
+HEAVY = (  # takes minutes
+    "fleet.num_devices=100000&peak_spread=20&learning.total_steps=20000&channel.estimation_error=0.02"
+    "&budget.scope=total&link.noise_std=1.0&budget.epsilon=5.0&budget.total_power=300.0"
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,8 +63,8 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Server]:
-    """`airfed explore` as a process of its own; it is stopped by Ctrl-C and must then say 130."""
+def serving(folder: Path, *options: str, end: int = signal.SIGINT, code: int = 130) -> Iterator[Server]:
+    """`airfed explore` as a process of its own; it is stopped by a signal and must then end with its code."""
     command = [sys.executable, "-m", "airfed", "explore", "--port", "0", "--no-browser", "--runs", "runs", *options]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -68,8 +72,9 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
             found = re.search(r"http://\S+", process.stdout.readline())
             assert found is not None
             yield Server(url=found.group(), runs=folder / "runs", process=process)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(120) == 130
+            if process.poll() is None:
+                process.send_signal(end)
+            assert process.wait(120) == code
         finally:
             process.kill()
 
@@ -93,7 +98,7 @@ def visit(browser: Any, server: Server) -> Iterator[Callable[..., Page]]:
     """Opens the page for a new visitor. In the end: no request has left this machine, and no script has failed."""
     contexts, requests, errors = [], [], []
 
-    def enter(query: str = "", **settings: Any) -> Page:
+    def enter(query: str = "", *, wait: bool = True, **settings: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
         contexts.append(context)
         page = context.new_page()
@@ -102,9 +107,8 @@ def visit(browser: Any, server: Server) -> Iterator[Callable[..., Page]]:
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.goto(f"{server.url}?{query}", wait_until="domcontentloaded")
-        page.wait_for_selector("#decision")
-        page.wait_for_function("window.did_handshake !== false && document.querySelector('.q-slider')")
-        page.wait_for_timeout(600)
+        if wait:
+            computed(page)
         return page
 
     yield enter
@@ -113,6 +117,14 @@ def visit(browser: Any, server: Server) -> Iterator[Callable[..., Page]]:
     strangers = {url for url in requests if urlsplit(url).scheme in ("http", "https", "ws", "wss")}
     assert {urlsplit(url).netloc for url in strangers} == {urlsplit(server.url).netloc}
     assert errors == []
+
+
+def computed(page: Page) -> None:
+    """Returns when the page has connected, has told its width, and shows an answer."""
+    page.wait_for_selector("#decision")
+    page.wait_for_function("() => window.airfed?.observer")
+    page.wait_for_function("() => document.querySelector('#decision').textContent !== 'Planning …'")
+    page.wait_for_function("() => !document.querySelector('.hero.busy')")
 
 
 def expected(design: Design) -> str:
@@ -132,7 +144,7 @@ def knob(page: Page, key: str) -> Any:
 
 def slide(page: Page, key: str, share: float) -> None:
     track = knob(page, key).locator(".q-slider__track-container")
-    track.scroll_into_view_if_needed()
+    track.evaluate("track => track.scrollIntoView({block: 'center'})")
     box = track.bounding_box()
     page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
 
@@ -239,18 +251,53 @@ def test_the_address_brings_the_design_back_and_visitors_do_not_disturb_each_oth
     assert float(field(again, "budget.epsilon")) == mine.get("budget.epsilon")
 
 
-def test_ten_visitors_at_once_get_ten_answers(server: Server) -> None:
+def test_ten_visitors_at_once_get_ten_answers(visit: Callable[..., Page]) -> None:
     designs = [Design().change("fleet.num_devices", 20 + 7 * i).change("link.noise_std", 1.0) for i in range(10)]
+    pages = [visit(design.query()) for design in designs]
+    for number, (page, design) in enumerate(zip(pages, designs, strict=True)):
+        shows(page, expected(design))
+        typed(page, "budget.epsilon", str(3 + number))
+    for number, (page, design) in enumerate(zip(pages, designs, strict=True)):
+        shows(page, expected(design.change("budget.epsilon", float(3 + number))))
 
-    def fetch(design: Design) -> str:
-        with urllib.request.urlopen(f"{server.url}?{design.query()}", timeout=60) as response:
-            return re.sub(r"<[^>]*>|\\u003[ce]", "", response.read().decode())
 
-    with ThreadPoolExecutor(10) as pool:
-        pages = list(pool.map(fetch, designs))
-    for design, page in zip(designs, pages, strict=True):
-        plan = planning.plan(design.world().problem())
-        assert f"{plan.num_scheduled} of {20 + 7 * designs.index(design)}" in page
+def test_a_request_without_a_web_socket_computes_nothing(server: Server) -> None:
+    with urllib.request.urlopen(f"{server.url}?{HEAVY}", timeout=60) as response:
+        assert "Planning …" in response.read().decode()
+        assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+    part = urllib.request.Request(f"{server.url}?{HEAVY}", headers={"Sec-Fetch-Site": "cross-site"})
+    for request, status in ((part, "403"), (f"{server.url}nowhere", "404")):
+        with pytest.raises(urllib.error.HTTPError, match=status) as refused:
+            urllib.request.urlopen(request, timeout=60)
+        assert "frame-ancestors 'none'" in refused.value.headers["content-security-policy"]
+        refused.value.close()
+
+
+def test_a_heavy_design_is_given_up_for_a_light_one_and_disturbs_nobody(visit: Callable[..., Page]) -> None:
+    heavy = visit(HEAVY, wait=False)
+    heavy.wait_for_selector(".hero.busy")
+    shows(visit("budget.epsilon=4.5"), expected(Design().change("budget.epsilon", 4.5)))
+    for key, value in (("fleet.num_devices", "40"), ("learning.total_steps", "20"), ("budget.epsilon", "6")):
+        knob(heavy, key).locator("input").evaluate(
+            "(field, value) => { field.value = value; field.dispatchEvent(new Event('input')) }", value
+        )
+    heavy.wait_for_function("() => document.querySelector('#decision').textContent.includes('of 40 devices')")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["int", "term", "hup"]
+)
+def test_a_signal_ends_it_whatever_it_computes(browser: Any, tmp_path: Path, number: int, code: int) -> None:
+    with serving(tmp_path, end=number, code=code) as running:
+        pages = [browser.new_page() for _ in range(4)]
+        for page in pages:
+            page.goto(f"{running.url}?{HEAVY}", wait_until="domcontentloaded")
+        for page in pages:
+            page.wait_for_selector(".hero.busy")
+        running.process.send_signal(number)
+        assert running.process.wait(60) == code
+        for page in pages:
+            page.close()
 
 
 def test_policies_prices_and_front_are_compared(visit: Callable[..., Page]) -> None:
@@ -285,8 +332,8 @@ def test_scenarios_are_loaded_saved_and_told_as_a_command(visit: Callable[..., P
     assert scenario.load(tmp_path / "saved.toml").to_toml() == design.world().to_toml()
     page.click("#action-command")
     command = page.locator("textarea").last.input_value()
-    head, *body = command.strip().split("\n")
-    assert head == "airfed plan /dev/stdin <<'EOF'"
+    head, *body, last = command.strip().split("\n")
+    assert (head, last) == ("cat > explored.toml <<'EOF'", "airfed plan explored.toml")
     assert scenario.parse(tomllib.loads("\n".join(body[:-1]))) == design.world()
 
 
@@ -298,13 +345,85 @@ def test_it_is_reachable_by_keyboard_small_and_dark(visit: Callable[..., Page]) 
     page.wait_for_function("() => document.body.classList.contains('body--light')")
     page.reload()
     page.wait_for_function("() => document.body.classList.contains('body--light')")
-    page.wait_for_selector("#timing", state="attached")
+    computed(page)
+    assert {"action-load", "action-save", "theme", "drawer"} <= tabbed(page, 24)
+    assert not {"budget.epsilon", "budget.scope"} & tabbed(page, 24)  # the drawer is closed
+
+    page.focus("#drawer")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#controls.opened")
+    assert page.get_attribute("#drawer", "aria-expanded") == "true"
+    assert {"budget.epsilon", "budget.scope", "budget.total_power"} <= tabbed(page, 40)
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !document.querySelector('#controls.opened')")
+
+
+def tabbed(page: Page, times: int) -> set[str]:
+    """What is reached by the tabulator."""
     reached = set()
-    for _ in range(24):
+    for _ in range(times):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("() => document.activeElement.closest('[data-key]')?.dataset.key ?? ''"))
         reached.add(page.evaluate("() => document.activeElement.id"))
-    assert {"action-load", "action-save", "theme", "budget.epsilon", "budget.scope", "budget.total_power"} <= reached
+    return reached
+
+
+def test_on_a_phone_results_come_first_and_nothing_is_cut(visit: Callable[..., Page]) -> None:
+    page = visit("link.noise_std=1.0", viewport={"width": 390, "height": 844})
+    strip = page.locator("svg.chart").first.bounding_box()
+    assert strip["y"] + strip["height"] < 844  # the first picture is on the first screen
+    for fact in page.locator(".fact").all():
+        box = fact.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    assert page.locator("#controls").is_hidden()
+    page.click("#drawer")
+    page.wait_for_selector("#controls.opened")
+    typed(page, "budget.epsilon", "7")
+    shows(page, expected(Design().change("link.noise_std", 1.0).change("budget.epsilon", 7.0)))
+    assert page.locator("#decision").is_visible()
+
+
+def test_every_heading_of_the_side_bar_is_in_sight(visit: Callable[..., Page]) -> None:
+    page = visit(viewport={"width": 1280, "height": 800})
+    for title in ("Budgets", "Fleet and channel", "Learning", "Policy"):
+        box = page.locator("#controls .group .q-item", has_text=title).first.bounding_box()
+        assert 0 <= box["y"] <= 800 - box["height"], title
+    page.click("#controls .group .q-item:has-text('Policy')")
+    page.wait_for_function(
+        "() => { const box = document.querySelector('[data-key=\"policy.name\"]').getBoundingClientRect();"
+        " return box.height > 0 && box.bottom < innerHeight }"
+    )
+    page.click("#action-load")
+    page.wait_for_function("() => document.querySelector('.sheet textarea')?.clientWidth > 500")
+
+
+def test_markup_in_a_run_is_text_and_could_not_run_if_it_were_not(browser: Any, tmp_path: Path) -> None:
+    evil = "<img src=x onerror=window.hit=1>"
+    for name, plan in (("bad", {"num_scheduled": evil, "rounds": evil, "policy": evil}), (evil, {})):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps({"format": 2, "name": evil}))
+        (folder / "plan.json").write_text(json.dumps(plan))
+        (folder / "metrics.jsonl").write_text(json.dumps({"round": evil}) + "\n")
+        (folder / "ledger.jsonl").write_text(evil + "\n")
+        (folder / "scenario.toml").write_text(f'name = "{evil}"\n')
+    with serving(tmp_path) as running:
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.goto(f"{running.url}?tab=runs&name={quote(evil)}")
+        page.wait_for_function("() => document.querySelectorAll('#runs .run').length === 2")
+        assert page.locator("#runs .run.bad").count() == 2
+        assert evil in page.inner_text("#runs")
+        assert page.locator("img").count() == 0
+        # And if something had been forgotten: the browser runs no script that is not the page's own.
+        blocked = """() => new Promise(resolve => {
+            document.addEventListener('securitypolicyviolation', event => resolve(event.effectiveDirective));
+            document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=window.hit=1>');
+        })"""
+        assert page.evaluate(blocked) == "script-src-attr"
+        assert page.evaluate("window.hit") is None
+        page.close()
 
 
 def test_the_present_design_is_trained_and_another_stopped(visit: Callable[..., Page], server: Server) -> None:
@@ -336,6 +455,17 @@ def test_the_present_design_is_trained_and_another_stopped(visit: Callable[..., 
     assert not stopped.file("model.safetensors").exists()
     assert page.locator("#runs .run").count() == 2
 
+    rounds = len(stopped.read_metrics())
+    page.click(f"[aria-label='Resume {stopped.path.name}']")
+    page.wait_for_function(
+        "rounds => Number(/: ([0-9]+) of 2000/.exec(document.querySelector('#training').textContent)?.[1]) > rounds",
+        arg=rounds,
+    )
+    page = visit("tab=runs")  # another visitor sees it, too, and may stop it
+    page.click("#stop")
+    page.wait_for_function("() => document.querySelector('#training').textContent.startsWith('Stopped')")
+    assert rounds < len(stopped.read_metrics()) < 2000
+
 
 def test_another_host_demands_the_token_it_printed(tmp_path: Path) -> None:
     with serving(tmp_path, "--host", "0.0.0.0") as running:
@@ -346,7 +476,7 @@ def test_another_host_demands_the_token_it_printed(tmp_path: Path) -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=120)
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with opener.open(f"http://127.0.0.1:{port}/?token={token}", timeout=120) as response:
-            assert "Schedule" in response.read().decode()
+            assert "airfed explore" in response.read().decode()
             assert "token" not in response.url
 
 

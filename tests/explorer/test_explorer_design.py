@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from airfed import scenario
 from airfed.explorer import design as designs
 from airfed.explorer.design import CHANNELS, Design, ScenarioError, from_query, from_scenario, from_text
+from airfed.explorer.trainer import trained_world
 from airfed.scenario import template
 
 NUMBERS = {
@@ -72,6 +73,11 @@ def test_every_channel_can_be_chosen_and_drawn(model: str) -> None:
         ({"learning.dataset": "/etc"}, "learning.dataset to be one of mnist-5k"),
         ({"learning.dataset": "../secret.npz"}, "learning.dataset to be one of"),
         ({"channel.model": "file", "channel.path": "/etc/passwd"}, "reads no files"),
+        ({"budget.account": "/etc/passwd", "budget.scope": "total"}, "Expected no budget.account"),
+        ({"learning.model": "/tmp/evil/net:make", "learning.dimension": "5"}, "learning.model to be one of"),
+        ({"fleet.num_devices": "1" + "0" * 400}, "fleet.num_devices"),
+        ({"peak_spread": "1" + "0" * 400}, "peak_spread=inf"),
+        ({"seed": "-" + "9" * 4000}, "seed"),
         ({"fleet.num_devices": "100001"}, "num_devices=100001 <= 100000"),
         ({"learning.total_steps": "1000000"}, "total_steps=1000000 <= 20000"),
         ({"budget.epsilon": "-1"}, "budget.epsilon=-1 > 0"),
@@ -111,8 +117,9 @@ def test_what_is_saved_loads_as_the_same_world() -> None:
 
 def test_the_command_line_carries_the_whole_scenario() -> None:
     design = Design().change("name", "quo'te \"EOF").change("budget.epsilon", 3.25)
-    head, *body, last, rest = design.command("compare").split("\n")
-    assert (head, last, rest) == ("airfed compare /dev/stdin <<'EOF'", "EOF", "")
+    head, *body, last, command, rest = design.command("compare").split("\n")
+    assert (head, last, rest) == ("cat > explored.toml <<'EOF'", "EOF", "")
+    assert command == "airfed compare explored.toml"
     assert "EOF" not in body
     assert scenario.parse(tomllib.loads("\n".join(body))) == design.world()
 
@@ -145,6 +152,38 @@ def test_gains_of_the_users_own_file_are_taken_in(tmp_path: Path) -> None:
     tables["channel"]["path"] = "none.npy"
     with pytest.raises(ScenarioError, match="there is no such file"):
         from_scenario(scenario.parse(tables, folder=tmp_path))
+
+
+def own_scenario(folder: Path) -> scenario.Scenario:
+    (folder / "net.py").write_text("raise AssertionError('planning imports nothing')\n")
+    tables = tomllib.loads(template.SCENARIO)
+    tables["learning"] |= {"model": "net:make", "dimension": 7850}
+    tables["budget"] |= {"account": "account.jsonl", "scope": "total", "formula": "exact"}
+    return scenario.parse(tables, folder=folder)
+
+
+def test_a_model_and_an_account_of_ones_own_are_admitted_from_the_command_line_alone(tmp_path: Path) -> None:
+    design = from_scenario(own_scenario(tmp_path))
+    problem = design.world().problem()
+    assert problem.learning.dimension == 7850
+    assert design.world().learning.model == f"{tmp_path}/net:make"
+    assert trained_world(design).learning.model == f"{tmp_path}/net:make"
+    again = from_query(parse_qsl(design.query(), keep_blank_values=True), design.own)
+    assert again.world() == design.world()
+    assert from_text(design.world().to_toml(), design.own).world() == design.world()
+    with pytest.raises(ScenarioError, match=r"learning\.model to be one of"):
+        from_query(parse_qsl(design.query(), keep_blank_values=True)).world()
+    with pytest.raises(ScenarioError, match=r"learning\.model to be one of"):
+        design.change("learning.model", "os:system").world()
+    with pytest.raises(ScenarioError, match=r"no budget\.account"):
+        design.change("budget.account", "/etc/other").world()
+
+
+def test_another_model_than_ones_own_has_a_size_of_its_own(tmp_path: Path) -> None:
+    design = from_scenario(own_scenario(tmp_path))
+    built_in = design.change("learning.model", "cnn")
+    assert built_in.world().problem().learning.dimension == 21840
+    assert built_in.change("learning.model", design.own.model).world() == design.world()
 
 
 def test_a_wrong_value_stays_until_it_is_corrected() -> None:

@@ -1,34 +1,62 @@
-"""Run directories are found below their root, read as they are, and nowhere else."""
+"""Run directories are found below their root, read as they are, and nowhere else; a bad one hides no other."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from airfed import scenario
+from airfed.explorer import shown_runs
 from airfed.explorer.design import Design, ScenarioError
 from airfed.explorer.pictures_runs import ledger_table
 from airfed.explorer.records import Library
+from airfed.explorer.shown_runs import Runs
 from airfed.explorer.trainer import Trainer, trained_world
-from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory, RunError
+from airfed.running.execution import execute
+
+EVIL = '<img src="x" onerror="alert(1)">'
+LEARNING = {"model": "quadratic", "dimension": 50, "total_steps": 6, "learning_rate": 0.1, "clip_norm": 40.0}
+WORLD = {
+    "name": "made",
+    "fleet": {"num_devices": 4, "peak_power": 1.0},
+    "channel": {"model": "rayleigh", "minimum": 0.3},
+    "link": {"noise_std": 0.01},
+    "budget": {"epsilon": 4.0, "delta": 1e-3, "total_power": 2000.0},
+    "learning": {**LEARNING, "smoothness": 10.0, "strong_convexity": 1.0, "initial_gap": 150.0},
+    "policy": {"name": "full", "rounds": 5},
+}
 
 
-def make_run(folder: Path, rounds: int = 3) -> RunDirectory:
-    directory = RunDirectory(folder)
-    directory.begin(scenario="", plan={"rounds": 5, "policy": "optimal"}, manifest={"name": "made"})
-    header = {"delta": 1e-3, "relation": "replace", "privacy": "simulated"}
-    ledger = Ledger.create(directory.file("ledger.jsonl"), header)
-    for index in range(rounds):
-        ledger.charge(index, devices=2, alignment=0.1, mu=0.5, power=1.0)
-        ledger.settle(index, 0.5)
-        record = {"round": index, "accuracy": 0.2 * index, "loss": None, "power_transmitted": 0.5}
-        directory.append_metrics(record)
-    return directory
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped after three of five rounds."""
+    folder = tmp_path_factory.mktemp("made") / "run"
+    rounds: list[object] = []
+    execute(scenario.parse(WORLD), folder, on_round=rounds.append, stop=lambda: len(rounds) >= 3)
+    return folder
 
 
-def test_runs_are_found_below_the_root_and_read(tmp_path: Path) -> None:
+@pytest.fixture
+def make_run(made: Path) -> Callable[[Path], RunDirectory]:
+    return lambda folder: RunDirectory(Path(shutil.copytree(made, folder)))
+
+
+MakeRun = Callable[[Path], RunDirectory]
+
+
+def read(root: Path, *ticked: str) -> Runs:
+    runs = shown_runs.read(root, frozenset(), ticked or None, 400.0, None)
+    assert runs is not None
+    return runs
+
+
+def test_runs_are_found_below_the_root_and_read(tmp_path: Path, make_run: MakeRun) -> None:
     make_run(tmp_path / "a")
     make_run(tmp_path / "sweep" / "b")
     make_run(tmp_path / ".hidden")
@@ -37,12 +65,11 @@ def test_runs_are_found_below_the_root_and_read(tmp_path: Path) -> None:
     assert set(library.names()) == {"a", "sweep/b"}
     record = library.read("sweep/b")
     assert (record.scenario, record.rounds_planned, record.finished, record.problem) == ("made", 5, False, "")
-    assert record.series("accuracy") == ([1, 2, 3], [0.0, 0.2, 0.4])
-    assert record.last("loss") is None
+    assert record.series("epsilon_total")[0] == [1, 2, 3]
     assert Library(tmp_path / "none").names() == []
 
 
-def test_the_ledger_is_verified(tmp_path: Path) -> None:
+def test_the_ledger_is_verified(tmp_path: Path, make_run: MakeRun) -> None:
     directory = make_run(tmp_path / "a")
     library = Library(tmp_path)
     spending = library.spending("a")
@@ -50,31 +77,112 @@ def test_the_ledger_is_verified(tmp_path: Path) -> None:
     assert [charge.round_index for charge in spending.charges] == [0, 1, 2]
     assert "The chain of 3 charges holds" in ledger_table(spending)
     file = directory.file("ledger.jsonl")
-    file.write_text(file.read_text().replace('"mu": 0.5', '"mu": 0.4', 1))
+    file.write_text(file.read_text().replace('"mu": ', '"mu": 1', 1))
     spending = library.spending("a")
     assert not spending.verified
-    assert "was changed" in spending.problem
+    assert spending.problem
 
 
 @pytest.mark.parametrize("name", ["..", "../outside", "a/../../outside", "/etc", "", ".", "link", "none"])
-def test_no_name_leads_out_of_the_root(tmp_path: Path, name: str) -> None:
+def test_no_name_leads_out_of_the_root(tmp_path: Path, make_run: MakeRun, name: str) -> None:
     root = tmp_path / "root"
     make_run(root / "a")
     make_run(tmp_path / "outside")
     (root / "link").symlink_to(tmp_path / "outside")
     library = Library(root)
     assert library.names() == ["a"]
-    for read in (library.path, library.read, library.spending):
+    for ask in (library.path, library.read, library.spending, Trainer(root).resume):
         with pytest.raises(RunError):
-            read(name)
+            ask(name)
 
 
-def test_damage_is_told_not_raised(tmp_path: Path) -> None:
+def test_damage_is_told_not_raised(tmp_path: Path, make_run: MakeRun) -> None:
     directory = make_run(tmp_path / "a")
     directory.file("plan.json").write_text("{")
     assert Library(tmp_path).read("a").problem
-    directory.file("run.json").write_text(json.dumps({"format": 99}))
-    assert "another version" in Library(tmp_path).read("a").problem
+
+
+def test_the_list_tells_how_far_a_run_is_and_that_it_can_go_on(tmp_path: Path, make_run: MakeRun) -> None:
+    directory = make_run(tmp_path / "a")
+    runs = read(tmp_path)
+    (entry,) = runs.entries
+    assert (entry.state, entry.done, entry.planned, entry.resumable) == ("stopped", 3, 5, True)
+    assert runs.details is not None
+    assert runs.details.ledger_of == "a"
+    assert "The chain of 3 charges holds" in runs.details.ledger
+    assert shown_runs.read(tmp_path, frozenset(), None, 400.0, runs.stamps) is None  # nothing has changed
+    with directory.locked():  # some other program trains it
+        (entry,) = read(tmp_path).entries
+        assert (entry.state, entry.resumable) == ("training", False)
+    execute(scenario.load(directory.file("scenario.toml")), directory.path, resume=True)
+    (entry,) = read(tmp_path).entries
+    assert (entry.state, entry.done, entry.resumable) == ("done", 5, False)
+
+
+def ruin_json(name: str, value: object) -> Callable[[RunDirectory], None]:
+    return lambda directory: directory.file(name).write_text(json.dumps(value))
+
+
+def replace_by(make: Callable[[Path], object]) -> Callable[[RunDirectory], None]:
+    def ruin(directory: RunDirectory) -> None:
+        directory.file("plan.json").unlink()
+        make(directory.file("plan.json"))
+
+    return ruin
+
+
+def append(line: str) -> Callable[[RunDirectory], None]:
+    def ruin(directory: RunDirectory) -> None:
+        with directory.file("metrics.jsonl").open("a") as stream:
+            stream.write(line + "\n")
+
+    return ruin
+
+
+RUINS: dict[str, Callable[[RunDirectory], None]] = {
+    "plan-list": ruin_json("plan.json", []),
+    "plan-null": ruin_json("plan.json", None),
+    "plan-markup": ruin_json("plan.json", {"rounds": EVIL, "num_scheduled": EVIL, "policy": EVIL}),
+    "plan-deep": lambda directory: directory.file("plan.json").write_text("[" * 100_000),
+    "plan-pipe": replace_by(os.mkfifo),
+    "plan-folder": replace_by(Path.mkdir),
+    "plan-link": replace_by(lambda path: path.symlink_to("/dev/zero")),
+    "plan-huge": replace_by(lambda path: (path.touch(), os.truncate(path, 10**10))),
+    "run-markup": ruin_json("run.json", {"format": EVIL, "name": EVIL}),
+    "metrics-5": append("5"),
+    "metrics-null": append("null"),
+    "metrics-empty": append("{}"),
+    "metrics-markup": append(json.dumps({"round": EVIL, "accuracy": EVIL})),
+    "metrics-infinite": append('{"round": Infinity, "accuracy": 1e400}'),
+    "metrics-digits": append('{"round": ' + "9" * 5000 + "}"),
+    "ledger-gone": lambda directory: directory.file("ledger.jsonl").unlink(),
+    "ledger-markup": lambda directory: directory.file("ledger.jsonl").write_text(EVIL),
+    "scenario-bytes": lambda directory: directory.file("scenario.toml").write_bytes(b"\xff\xfe\x00"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(RUINS))
+def test_a_bad_run_is_shown_as_bad_and_hides_no_other(tmp_path: Path, make_run: MakeRun, name: str) -> None:
+    make_run(tmp_path / "good")
+    RUINS[name](make_run(tmp_path / "bad"))
+    runs = read(tmp_path, "bad", "good")
+    entries = {entry.name: entry for entry in runs.entries}
+    assert entries["bad"].state == "bad"
+    assert entries["bad"].text
+    assert entries["good"].state == "stopped"
+    assert runs.details is not None
+    assert runs.details.ledger_of == "good"
+    assert EVIL not in "".join((*runs.details.curves, runs.details.comparison, runs.details.legend))
+
+
+def test_markup_in_a_name_is_text(tmp_path: Path, make_run: MakeRun) -> None:
+    evil = EVIL.replace("/", "")
+    make_run(tmp_path / evil)
+    runs = read(tmp_path)
+    assert runs.details is not None
+    drawn = "".join((*runs.details.curves, runs.details.comparison, runs.details.legend, runs.details.ledger))
+    assert "<img" not in drawn
+    assert "&lt;img" in drawn
 
 
 def test_the_button_trains_on_the_embedded_images_with_the_machines_own_settings() -> None:
@@ -89,3 +197,11 @@ def test_a_wrong_design_is_not_trained(tmp_path: Path) -> None:
         trainer.start(Design().change("learning.model", "os:system"))
     assert not (tmp_path / "runs").exists()
     trainer.close()
+
+
+def test_no_run_goes_on_that_would_import_what_the_page_was_not_started_with(tmp_path: Path, make_run: MakeRun) -> None:
+    directory = make_run(tmp_path / "a")
+    file = directory.file("scenario.toml")
+    file.write_text(file.read_text().replace('"quadratic"', '"os:system"'))
+    with pytest.raises(ScenarioError, match=r"learning\.model .* On the command line: airfed run"):
+        Trainer(tmp_path).resume("a")

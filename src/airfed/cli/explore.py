@@ -32,5 +32,4 @@ def explore(
         if error.name is not None and error.name.startswith("airfed"):
             raise
         raise ValueError(f'The explorer needs {error.name}: pip install "airfed[web]".') from None
-    serve(start, host=host, port=port, runs=runs, open_browser=browser)
-    return 0
+    return serve(start, host=host, port=port, runs=runs, open_browser=browser)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from markupsafe import Markup
 from nicegui import ui
 from nicegui.element import Element
 from nicegui.elements.mixins.value_element import ValueElement
 
 from airfed.explorer import knobs
-from airfed.explorer.design import Design
+from airfed.explorer.design import Design, Own
 from airfed.explorer.knobs import Choice, Knob
+from airfed.explorer.safe import Text
 
 Changed = Callable[[str, Any], None]
 
@@ -25,17 +27,15 @@ class _Slider(ui.slider):
 class Controls:
     """The widgets of a design. `show` sets them from outside without a word; a user's move calls `changed`."""
 
-    def __init__(self, changed: Changed) -> None:
-        self._changed = changed
+    def __init__(self, changed: Changed, own: Own) -> None:
+        self._changed, self._own = changed, own
         self._quiet = False
         self._rows: dict[str, Element] = {}
         self._fields: dict[str, ValueElement[Any]] = {}
         self._sliders: dict[str, ui.slider] = {}
         self._knobs: dict[str, Knob] = {}
-        self._groups: list[ui.expansion] = []
         for group in knobs.GROUPS:
-            with ui.expansion(group.title, value=group.open).classes("group").props("dense dense-toggle") as box:
-                self._groups.append(box)
+            with ui.expansion(group.title, value=group.open).classes("group").props("dense dense-toggle"):
                 for item in group.items:
                     if isinstance(item, Knob):
                         self._knob(item)
@@ -51,11 +51,6 @@ class Controls:
                 self._set(key, design.spread if key == "peak_spread" else design.get(key), sparing=key == but)
         finally:
             self._quiet = False
-
-    def fold(self) -> None:
-        """Close all groups but the first: on a small screen the pictures should be near."""
-        for group in self._groups[1:]:
-            group.value = False
 
     def _set(self, key: str, value: Any, *, sparing: bool) -> None:
         field = self._fields[key]
@@ -78,7 +73,7 @@ class Controls:
         self._knobs[knob.key] = knob
         with ui.element("div").classes("knob") as row:
             with ui.element("div").classes("knob-head"):
-                ui.html(_label(knob.label, knob.symbol), sanitize=False, tag="span").classes("knob-label")
+                Text(_label(knob.label, knob.symbol), tag="span").classes("knob-label")
                 field = ui.input().props("dense borderless debounce=350 spellcheck=false autocomplete=off")
                 field.props["aria-label"] = _spoken(knob)
                 field.props["suffix"] = knob.unit
@@ -102,11 +97,14 @@ class Controls:
             with ui.element("div").classes("knob-head"):
                 ui.label(choice.label).classes("knob-label")
                 widget: ValueElement[Any]
-                if len(choice.options) <= 3:
-                    widget = ui.toggle(choice.options).props("dense unelevated no-caps")
+                options = choice.options
+                if choice.key == "learning.model" and self._own.model:
+                    options = {**options, self._own.model: self._own.model}
+                if len(options) <= 3:
+                    widget = ui.toggle(options).props("dense unelevated no-caps")
                     widget.classes("knob-toggle")
                 else:
-                    widget = ui.select(choice.options).props("dense borderless options-dense")
+                    widget = ui.select(options).props("dense borderless options-dense")
                     widget.classes("knob-select")
                 widget.props["aria-label"] = choice.label
                 widget.on_value_change(lambda event, key=choice.key: self._chosen(key, event.value))
@@ -128,11 +126,10 @@ class Controls:
             self._changed(key, value)
 
 
-def _label(label: str, symbol: str) -> str:
-    if not symbol:
-        return label
+def _label(label: str, symbol: str) -> Markup:
     name, _, index = symbol.partition("_")
-    return f"{label} <i>{name}{f'<sub>{index}</sub>' if index else ''}</i>"
+    below = Markup("<sub>{}</sub>").format(index) if index else ""
+    return Markup("{} <i>{}{}</i>").format(label, name, below)
 
 
 def _spoken(knob: Knob) -> str:

@@ -1,13 +1,15 @@
 """What the page edits: a scenario's tables as they stand, right or wrong, and how they travel by URL, file and shell.
 
 The tables are checked by `airfed.scenario`, the very code that reads files. On top of that the page admits only what
-can be shown to a stranger's link: built-in models and data sets, no file of gains, and a size that can be drawn.
+can be shown to a stranger's link: built-in models and data sets (and those of the scenario that the page was started
+with), no file of gains, and a size that can be drawn.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,11 +20,12 @@ from urllib.parse import urlencode
 import numpy as np
 
 from airfed import scenario
+from airfed.learning.task import dimension_of
 from airfed.scenario import DATASET_SHAPES, FileChannel, FixedChannel, Scenario, ScenarioError, template
+from airfed.scenario.usercode import MODELS
 
 Tables = dict[str, Any]
 
-MODELS: Final = ("cnn", "mlp", "logistic", "quadratic")
 DATASETS: Final = tuple(DATASET_SHAPES)
 MOST_DEVICES: Final = 100_000
 MOST_STEPS: Final = 20_000
@@ -61,6 +64,24 @@ def _resolved(world: Scenario) -> Tables:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Own:
+    """What the user's own command line may name and a link may not bring in: code to import, files to read.
+
+    Args:
+        model, dataset, account: of the scenario that the page was started with, None where they are built in.
+        dimension: d of that model on that data set.
+    """
+
+    model: str | None = None
+    dataset: str | None = None
+    account: str | None = None
+    dimension: int | None = None
+
+
+NOTHING_OWN: Final = Own()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Design:
     """The present design.
 
@@ -68,10 +89,12 @@ class Design:
         tables: the scenario's tables as TOML would give them; perhaps wrong, `world` says so.
         spread: largest over smallest peak power. Above 1 the devices' peak powers are spread evenly in decibels
             around the one that is written down.
+        own: what it may name beyond what is built in.
     """
 
     tables: Tables = field(default_factory=lambda: copy.deepcopy(_start()))
     spread: float = 1.0
+    own: Own = NOTHING_OWN
 
     def world(self) -> Scenario:
         """Return the scenario, checked like a file.
@@ -79,7 +102,7 @@ class Design:
         Raises:
             ScenarioError: a key or value is wrong, or the explorer does not admit it.
         """
-        checked = admit(scenario.parse(copy.deepcopy(self.tables)))
+        checked = admit(scenario.parse(copy.deepcopy(self.tables)), self.own)
         if self.spread == 1.0:
             return checked
         power = checked.fleet.peak_power
@@ -101,7 +124,8 @@ class Design:
     def change(self, key: str, value: Any) -> Design:
         """Return the design with one dotted key changed (None removes it); nothing is checked yet.
 
-        Another `channel.model` brings the keys it needs and drops those it does not know.
+        Another `channel.model` brings the keys it needs and drops those it does not know; another `learning.model`
+        than one's own drops the dimension that was found for that.
         """
         if key == _SPREAD:
             return replace(self, spread=value)
@@ -114,6 +138,8 @@ class Design:
                 tables.setdefault("fleet", {}).setdefault("num_devices", _start()["fleet"]["num_devices"])
             return replace(self, tables=tables)
         _put(tables, key, value)
+        if key == "learning.model" and self.own.dimension is not None:
+            _put(tables, "learning.dimension", self.own.dimension if value == self.own.model else None)
         return replace(self, tables=tables)
 
     def query(self) -> str:
@@ -135,15 +161,15 @@ class Design:
         return text
 
     def command(self, name: str = "plan") -> str:
-        """Return a command for the shell that does the same, scenario included.
+        """Return what does the same in a shell, scenario included.
 
         Raises:
             ScenarioError: the design is wrong.
         """
-        return f"airfed {name} /dev/stdin <<'EOF'\n{self.world().to_toml()}EOF\n"
+        return f"cat > explored.toml <<'EOF'\n{self.world().to_toml()}EOF\nairfed {name} explored.toml\n"
 
 
-def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]]) -> Design:
+def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]], own: Own = NOTHING_OWN) -> Design:
     """Return the design that `Design.query` wrote; nothing is checked yet.
 
     >>> from_query({"budget.epsilon": "3.5"}).get("budget.epsilon")
@@ -156,15 +182,15 @@ def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]]) -> Design:
     for key, text in pairs:
         value = _decode(text)
         if key == _SPREAD:
-            spread = float(value) if isinstance(value, int | float) else float("nan")
+            spread = _number(value)
         elif key == "channel.model" and value != tables["channel"]["model"]:
             tables["channel"] = {"model": value}
         else:
             _put(tables, key, None if text == "" else value)
-    return Design(tables=tables, spread=spread)
+    return Design(tables=tables, spread=spread, own=own)
 
 
-def from_text(text: str) -> Design:
+def from_text(text: str, own: Own = NOTHING_OWN) -> Design:
     """Return the design in a scenario's TOML.
 
     Raises:
@@ -174,20 +200,26 @@ def from_text(text: str) -> Design:
         raise ScenarioError(f"Expected a scenario of at most {MOST_TEXT:,} characters, got {len(text):,}.")
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # numbers of too many digits too
         raise ScenarioError(f"Not valid TOML: {error}.") from None
     except RecursionError:
         raise ScenarioError("Not valid TOML: lists are nested too deeply.") from None
-    return Design(tables=_resolved(admit(scenario.parse(tables))))
+    return Design(tables=_resolved(admit(scenario.parse(tables), own)), own=own)
 
 
 def from_scenario(world: Scenario) -> Design:
     """Return the design of a scenario from the user's own file; gains from a file are taken in.
 
+    A model or data set of the user's own is admitted from here on; its size is found once.
+
     Raises:
-        ScenarioError: the explorer does not admit it, or its file of gains is bad.
+        ScenarioError: the explorer does not admit it, or its file of gains, model or data is bad.
     """
+    world = world.anchored()
+    own = _own(world)
     tables = world.model_dump(mode="json", exclude_unset=True)
+    if own.dimension is not None:
+        tables["learning"]["dimension"] = own.dimension
     if isinstance(world.channel, FileChannel):
         try:
             gains = world.channel.build(world.folder).draw(world.num_devices, np.random.default_rng(0))
@@ -195,25 +227,27 @@ def from_scenario(world: Scenario) -> Design:
             raise ScenarioError(str(error)) from None
         shared = {key: value for key, value in tables["channel"].items() if key in _SHARED_CHANNEL}
         tables["channel"] = {"model": "fixed", "gains": gains.tolist(), **shared}
-    return Design(tables=_resolved(admit(scenario.parse(tables))))
+    return Design(tables=_resolved(admit(scenario.parse(tables), own)), own=own)
 
 
-def admit(world: Scenario) -> Scenario:
+def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
     """Return the scenario if the explorer may compute it for anyone who opens a link to it.
 
     Raises:
         ScenarioError: it would import code, read a file, or is too large to draw.
     """
     learning = world.learning
-    if learning.model not in MODELS:
-        raise ScenarioError(
-            f"Expected learning.model to be one of {', '.join(MODELS)} in the explorer; got {learning.model!r} "
-            "(to explore a model of your own, write its size as learning.dimension beside a built-in model)."
-        )
-    if learning.dataset not in DATASETS:
-        raise ScenarioError(
-            f"Expected learning.dataset to be one of {', '.join(DATASETS)} in the explorer; got {learning.dataset!r}."
-        )
+    for key, value, known, mine in (
+        ("learning.model", learning.model, MODELS, own.model),
+        ("learning.dataset", learning.dataset, DATASETS, own.dataset),
+        ("budget.account", world.budget.account, (), own.account),
+    ):
+        if value is not None and value not in known and value != mine:
+            expected = f"Expected {key} to be one of {', '.join(known)}" if known else f"Expected no {key}"
+            raise ScenarioError(
+                f"{expected} in the explorer; got {value!r} (for one of your own start it with that scenario: "
+                "airfed explore SCENARIO.toml)."
+            )
     if isinstance(world.channel, FileChannel):
         raise ScenarioError('Expected no channel.model="file" here: the explorer reads no files on request.')
     if world.num_devices > MOST_DEVICES:
@@ -225,6 +259,22 @@ def admit(world: Scenario) -> Scenario:
             f"Expected {world.num_devices} channel.gains (fleet.num_devices), got {len(world.channel.gains)}."
         )
     return world
+
+
+def _own(world: Scenario) -> Own:
+    """What of the user's own scenario is not built in; its size is found once."""
+    learning = world.learning
+    model = None if learning.model in MODELS else learning.model
+    dataset = None if learning.dataset in DATASETS else learning.dataset
+    dimension = None if model is None and dataset is None else dimension_of(world)
+    return Own(model=model, dataset=dataset, account=world.budget.account, dimension=dimension)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return math.inf
 
 
 def _channel(model: str, old: Tables) -> Tables:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from nicegui import events, ui
 
 from airfed.explorer import design as designs
-from airfed.explorer.design import Design
-from airfed.scenario import ScenarioError
+from airfed.explorer.safe import Text
 
 
 def command_dialog(text: str) -> None:
     """Show a command with a button that copies it."""
     with ui.dialog(value=True) as dialog, ui.card().classes("sheet"):
-        ui.html("The same on the command line", sanitize=False, tag="h2")
+        Text("The same on the command line", tag="h2")
         area = ui.textarea(value=text).props("outlined readonly input-style=min-height:260px id=command")
         area.props["aria-label"] = "Command"
 
@@ -28,27 +27,23 @@ def command_dialog(text: str) -> None:
             ui.button("Copy", on_click=copy).props("unelevated no-caps").classes("go")
 
 
-def load_dialog(take: Callable[[Design], None]) -> None:
-    """Ask for a scenario, pasted or from a file, and hand the design over; a mistake is told in the dialog."""
+def load_dialog(take: Callable[[str], Awaitable[str]]) -> None:
+    """Ask for a scenario, pasted or from a file, and hand it over; `take` returns what is wrong with it."""
     with ui.dialog(value=True) as dialog, ui.card().classes("sheet"):
-        ui.html("Load a scenario", sanitize=False, tag="h2")
+        Text("Load a scenario", tag="h2")
         area = ui.textarea(placeholder="Paste a scenario’s TOML here, or choose a file below.")
         area.props("outlined input-style=min-height:220px id=paste")
         area.props["aria-label"] = "Scenario as TOML"
         wrong = ui.label("").classes("wrong").props("id=load-error role=alert")
 
-        def accept(text: str) -> None:
-            try:
-                design = designs.from_text(text)
-            except ScenarioError as error:
-                wrong.text = str(error)
-                return
-            dialog.close()
-            take(design)
+        async def accept(text: str) -> None:
+            wrong.text = await take(text)
+            if not wrong.text:
+                dialog.close()
 
         async def uploaded(event: events.UploadEventArguments) -> None:
             try:
-                accept(await event.file.text())
+                await accept(await event.file.text())
             except UnicodeDecodeError:
                 wrong.text = "Expected a text file, got binary data."
 

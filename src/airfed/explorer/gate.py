@@ -1,23 +1,32 @@
-"""Who may talk to the page: this machine, or whoever holds the token.
+"""Who may talk to the page: this machine, or whoever holds the token; and what the page may do in a browser.
 
-A page on 127.0.0.1 can still be reached through the user's own browser: by another site's script, or by a name that an
-attacker's DNS points at 127.0.0.1. Hence the host's name and the origin are checked on every request, web
-sockets included.
+A page on 127.0.0.1 can still be reached through the user's own browser: by another site's script or picture, or by a
+name that an attacker's DNS points at 127.0.0.1. Hence the host's name, the origin and what the browser says of the
+request's source are checked on every request, web sockets included. Another site may lead here by a link, and no other
+way.
+
+Every answer, refusals included, tells the browser to run no script but the page's own (`headers.py`).
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from airfed.explorer.design import MOST_TEXT
+from airfed.explorer.headers import Guarded
+
 COOKIE: Final = "airfed-token"
+_HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+MOST_BYTES: Final = 4 * MOST_TEXT + 10_000  # of a request: a scenario in UTF-8 and what wraps it
 
 
 class Gate:
@@ -37,10 +46,10 @@ class Gate:
             await self.app(scope, receive, send)
             return
         refusal = self._refusal(scope)
-        if refusal is None:
+        if scope["type"] == "http":
+            await (refusal or self.app)(_plain(scope), receive, Guarded(send))
+        elif refusal is None:
             await self.app(scope, receive, send)
-        elif scope["type"] == "http":
-            await refusal(scope, receive, send)
         else:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
@@ -51,8 +60,12 @@ class Gate:
         if self._token is None and not is_loopback(_name(host)):
             return PlainTextResponse("This page answers on 127.0.0.1 only.", 403)
         origin = headers.get("origin")
-        if origin is not None and _site(origin) != host:
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return PlainTextResponse("This page answers no other site.", 403)
+        if not _from_here(scope, headers):
+            return PlainTextResponse("This page is no part of another site's page.", 403)
+        if scope["type"] == "http" and (refusal := _too_long(headers)):
+            return refusal
         if self._token is None or self._same(_cookie(headers)):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -88,18 +101,34 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _from_here(scope: Scope, headers: Headers) -> bool:
+    """Whether the request is the page's own or the user's; of another site's only a link that was followed."""
+    if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+        return True
+    followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return followed and scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/"
+
+
+def _too_long(headers: Headers) -> Response | None:
+    """A refusal where the body is longer than a scenario may be, or does not say how long it is."""
+    if "transfer-encoding" in headers:
+        return PlainTextResponse("Expected a request that says its length.", 411)
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:20]) > MOST_BYTES:
+        return PlainTextResponse(f"Expected a request of at most {MOST_BYTES} bytes.", 413)
+    return None
+
+
+def _plain(scope: Scope) -> Scope:
+    """The request without a proxy's prefix (there is no proxy), and for a page, whose scripts get a nonce, unpacked."""
+    ignored = [b"x-forwarded-prefix"] + ([] if scope["path"].startswith("/_nicegui") else [b"accept-encoding"])
+    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name.lower() not in ignored]}
+
+
 def _name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _site(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
+    """The name in a Host header, "" where it is none that a browser would send."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else (found["six"] or found["name"])
 
 
 def _cookie(headers: Any) -> str:

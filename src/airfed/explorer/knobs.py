@@ -11,6 +11,7 @@ from airfed.planning import POLICIES
 
 Kind = Literal["log", "count", "linear", "list", "text"]
 STEPS: Final = 1000  # positions of a slider
+_LARGEST: Final = 1.7e308  # beyond it a whole number is no float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class Knob:
 
     def position(self, value: Any) -> int | None:
         """Return where the slider stands for a value, or None where it is no number."""
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
             return None
         inside = min(max(float(value), self.low), self.high)
         if self.kind == "linear":

@@ -1,85 +1,118 @@
 """One visitor's page: the top bar, the controls, three sections, and how a move becomes a picture.
 
-Every visitor has a `Page` of their own, and nothing that it holds is shared but the folder of runs and the trainer.
+Every visitor has a `Page` of their own, and nothing that it holds is shared but the folder of runs, the workers and the
+trainer. The page is delivered empty; nothing is computed before its web socket has connected, and whatever
+is being computed is given up when the visitor leaves or asks for something else.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
-from nicegui import events, run, ui
+from markupsafe import Markup
+from nicegui import background_tasks, events, ui
 
 from airfed.explorer import design as designs
+from airfed.explorer import shown
 from airfed.explorer.controls import Controls
 from airfed.explorer.design import Design
 from airfed.explorer.dialogs import command_dialog, load_dialog
-from airfed.explorer.page_compare import CompareSection, compare
+from airfed.explorer.page_compare import CompareSection
 from airfed.explorer.page_design import DesignSection, Hero
 from airfed.explorer.page_runs import RunsSection
-from airfed.explorer.records import Library
-from airfed.explorer.tradeoffs import Front, front
+from airfed.explorer.safe import Text
+from airfed.explorer.shown import Refusal, Shown
+from airfed.explorer.tradeoffs import Front
 from airfed.explorer.trainer import Trainer
-from airfed.explorer.view import View, look
-from airfed.problem import InfeasibleError
+from airfed.explorer.workers import TooMuchError, Workers
 from airfed.scenario import Scenario, ScenarioError
 from airfed.showing import colours
 
 _TABS: Final = ("design", "compare", "runs")
 _CARD: Final = 38.0  # padding and border of a card, left and right [px]
 _GAP: Final = 18.0
-_BRAND: Final = (
+_GRACE: Final = 0.3  # seconds after which a computation that nobody waits for any more is given up
+_BRAND: Final = Markup(
     '<svg width="20" height="20" viewBox="0 0 20 20" aria-hidden="true"><g fill="none" stroke="var(--lit)" '
     'stroke-width="2" stroke-linecap="round"><path d="M3 17V12M8 17V8M13 17V10"/>'
-    '<path d="M18 17V4" stroke="var(--out)"/></g></svg>'
+    '<path d="M18 17V4" stroke="var(--out)"/></g></svg><b>airfed</b><span>explore</span>'
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class House:
+    """What all visitors share."""
+
+    start: Design
+    runs: Path
+    workers: Workers
+    trainer: Trainer
 
 
 class Page:
     """A visitor's page.
 
     Args:
-        start: the design without a query in the address.
-        query: of the address.
-        library, trainer: shared by all visitors.
+        house: shared by all visitors.
+        query: of the address; without one the house's design is shown.
     """
 
-    def __init__(self, start: Design, query: Mapping[str, str], library: Library, trainer: Trainer) -> None:
+    def __init__(self, house: House, query: Mapping[str, str]) -> None:
+        self._house = house
         own = {key for key in query if key not in ("tab", "token")}
-        self.design = designs.from_query(query) if own else start
+        self.design = designs.from_query(query, house.start.own) if own else house.start
         self._tab = query.get("tab", "design") if query.get("tab") in _TABS else "design"
         self._width = 900.0
-        self._view: View | None = None
+        self._shown: Shown | Refusal | None = None
         self._front: Front | None = None
-        self._compared: str = ""
-        self._working = self._dirty = False
+        self._compared: Design | None = None
+        self._asked = asyncio.Event()  # something is to be computed
+        self._work: asyncio.Task[None] | None = None
+        self._reading = False
+        self._client = ui.context.client
         _style()
         ui.on("measured", self._measured)
         self._bar()
         self._hero = Hero()
         with ui.element("main").classes("frame") as self._frame:
-            with ui.element("aside").classes("side") as self._side:
+            with ui.element("aside").classes("side").props("id=controls") as self._side:
                 self._side.props["aria-label"] = "Controls"
-                self._controls = Controls(self._changed)
+                self._controls = Controls(self._changed, self.design.own)
             with ui.element("div").classes("content"):
                 self._design_section = DesignSection()
                 self._compare_section = CompareSection()
-                self._runs_section = RunsSection(library, trainer, lambda: self.design)
+                self._runs_section = RunsSection(house.runs, house.workers, house.trainer, lambda: self.design)
+        self._drawer_button()
         self._controls.show(self.design)
         self._show_tab()
+        self._client.on_connect(self._enter)
+        self._client.on_disconnect(self._leave)
 
-    async def begin(self) -> None:
-        """Draw for the first time; the browser then says how wide it is."""
-        await self._recompute()
-        ui.run_javascript("airfed.start()")
-        ui.timer(1.0, self._tick)  # last: a timer makes NiceGUI deliver the page, decided or not
+    def _enter(self) -> None:
+        """Begin to compute: the visitor is there. The browser says how wide it is, and is drawn for."""
+        if self._work is None:
+            self._client.run_javascript("airfed.start()")
+            self._work = background_tasks.create(self._keep_working(), name="page")
+            self._soon()
+        self._ticking = ui.timer(1.0, self._tick)
+
+    def _leave(self) -> None:
+        """Give up what is being computed."""
+        if self._work is not None:
+            self._work.cancel()
+            self._work = None
+        self._ticking.cancel()
 
     def _bar(self) -> None:
         with ui.element("nav").classes("bar"):
-            ui.html(f"{_BRAND}<b>airfed</b><span>explore</span>", sanitize=False).classes("brand")
+            Text(_BRAND).classes("brand")
             tabs = ui.tabs(value=self._tab).props("no-caps dense narrow-indicator")  # type: ignore[arg-type]
             with tabs:
                 for name in _TABS:
@@ -88,7 +121,7 @@ class Page:
             ui.element("div").classes("spacer")
             with ui.element("div").classes("actions"):
                 for label, icon, action in (
-                    ("Load", "upload_file", lambda: load_dialog(self._replace)),
+                    ("Load", "upload_file", lambda: load_dialog(self._load)),
                     ("Save", "download", self._save),
                     ("Command", "terminal", self._command),
                     ("Link", "link", self._copy_link),
@@ -100,83 +133,99 @@ class Page:
                 button.on("click", js_handler="() => airfed.toggle()")
                 button.props["aria-label"] = "Light or dark"
 
+    def _drawer_button(self) -> None:
+        """On a small screen the controls are a drawer at the bottom; the decision stays in sight above it."""
+        button = ui.button("Controls", icon="tune", color=None).props("no-caps unelevated id=drawer")
+        button.props["aria-controls"] = "controls"
+        button.props["aria-expanded"] = "false"
+        button.classes("drawer-button").on("click", js_handler="() => airfed.drawer()")
+
     def _changed(self, key: str, value: Any) -> None:
         self.design = self.design.change(key, value)
         self._controls.show(self.design, but=key)
         self._soon()
 
-    def _replace(self, design: Design) -> None:
-        self.design = design
-        self._controls.show(design)
+    async def _load(self, text: str) -> str:
+        """Take a scenario's TOML; returns what is wrong with it."""
+        try:
+            loaded = await self._house.workers.run(shown.load, text, self._house.start.own)
+        except TooMuchError as error:
+            return str(error)
+        if isinstance(loaded, Refusal):
+            return loaded.reason
+        self.design = loaded
+        self._controls.show(loaded)
         self._soon()
+        return ""
 
     def _soon(self) -> None:
-        """Recompute; moves that arrive meanwhile are gathered into one more computation."""
-        self._dirty = True
-        if not self._working:
-            ui.timer(0.0, self._recompute, once=True)
+        """Ask for a computation; moves that arrive meanwhile are gathered into one more."""
+        self._asked.set()
 
-    async def _recompute(self) -> None:
-        if self._working:
-            return
-        self._working = True
-        try:
+    async def _keep_working(self) -> None:
+        with self._client:
             while True:
-                self._dirty = False
-                await self._compute_once()
-                if not self._dirty:
-                    break
-        finally:
-            self._working = False
+                await self._asked.wait()
+                self._asked.clear()
+                await self._unless_superseded(self._compute())
 
-    async def _compute_once(self) -> None:
-        design = self.design
-        self._hero.busy(True)
-        outcome = await run.io_bound(_attempt, design)
-        self._hero.busy(False)
-        if outcome is None:  # the server is going down
-            return
-        view, reason, infeasible, milliseconds = outcome
-        self._view = view
-        if view is None:
-            self._hero.refuse(reason)
-            self._design_section.refuse(reason, infeasible=infeasible)
-        else:
-            self._hero.show(view, milliseconds)
-            self._draw()
-        self._write_address()
-        if self._tab == "compare" and not self._dirty:
-            await self._compare()
+    async def _unless_superseded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Finish the work; give it up if something else is asked for and it takes more than a moment."""
+        job, newer = asyncio.ensure_future(work), asyncio.ensure_future(self._asked.wait())
+        try:
+            await asyncio.wait({job}, timeout=_GRACE)
+            await asyncio.wait({job, newer}, return_when=asyncio.FIRST_COMPLETED)
+            if job.done():
+                job.result()
+        finally:
+            for task in (job, newer):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _compute(self) -> None:
+        with self._client:
+            self._hero.busy(True)
+            try:
+                self._shown = await self._house.workers.run(shown.show, self.design, *self._widths())
+            except TooMuchError as error:
+                self._shown = Refusal(reason=str(error))
+            finally:
+                self._hero.busy(False)
+            if isinstance(self._shown, Refusal):
+                self._hero.refuse(self._shown.reason)
+                self._design_section.refuse(self._shown)
+            else:
+                self._hero.show(self._shown)
+                self._design_section.show(self._shown)
+            self._write_address()
+            if self._tab == "compare" and not self._asked.is_set():
+                await self._compare()
 
     async def _compare(self) -> None:
-        section = self._compare_section
-        if self._view is None:
+        section, design = self._compare_section, self.design
+        if not isinstance(self._shown, Shown):
             section.refuse("The present design has no plan; see above.")
-            self._compared = ""
+            self._compared = None
             return
-        world = self._view.world
-        if self._compared == world.to_toml():
+        if self._compared == design:
+            self._draw_front()
             return
         section.busy(True)
         try:
-            comparison = await run.io_bound(compare, world)
-            if comparison is None:  # the server is going down
+            compared = await self._house.workers.run(shown.compare, design)
+            if isinstance(compared, Refusal):
+                section.refuse(compared.reason)
                 return
-            section.show(comparison)
-            self._front = await run.io_bound(front, world, stop=lambda: self._dirty)
-        except InfeasibleError as error:
-            section.refuse(str(error))
+            section.show(compared)
+            self._front = await self._house.workers.run(shown.front, design)
+        except TooMuchError as error:
+            section.refuse_front(str(error))
             return
         finally:
             section.busy(False)
-        if self._front is not None:
-            self._compared = world.to_toml()
-            self._draw_front()
-
-    def _draw(self) -> None:
-        wide, half = self._widths()
-        if self._view is not None:
-            self._design_section.show(self._view, wide=wide, half=half)
+        self._compared = design
+        self._draw_front()
 
     def _draw_front(self) -> None:
         wide, half = self._widths()
@@ -193,18 +242,15 @@ class Page:
         width = event.args.get("width") if isinstance(event.args, dict) else None
         if not isinstance(width, int | float) or not 100 <= width <= 10_000 or abs(width - self._width) < 2:
             return
-        if width < 700 <= self._width:
-            self._controls.fold()
         self._width = float(width)
-        self._draw()
-        self._draw_front()
+        self._soon()
 
     async def _switch(self, name: str) -> None:
-        self._tab = name
+        self._tab = name if name in _TABS else "design"
         self._show_tab()
         self._write_address()
         if name == "compare":
-            await self._compare()
+            self._soon()
         elif name == "runs":
             await self._tick()
 
@@ -217,11 +263,14 @@ class Page:
         self._frame.classes(add="solo" if alone else None, remove=None if alone else "solo")
 
     async def _tick(self) -> None:
-        if self._tab == "runs":
-            left = 338.0 if self._width >= 900 else 0.0  # the list beside the curves
-            wide = max(self._width - left - _CARD, 240.0)
-            half = (wide - _GAP) / 2 if self._width >= 900 else wide
-            await self._runs_section.refresh(wide=wide, half=half)
+        if self._tab == "runs" and not self._reading:
+            self._reading = True
+            try:
+                left = 338.0 if self._width >= 900 else 0.0  # the list beside the curves
+                wide = max(self._width - left - _CARD, 240.0)
+                await self._runs_section.refresh((wide - _GAP) / 2 if self._width >= 900 else wide)
+            finally:
+                self._reading = False
 
     def _write_address(self) -> None:
         try:
@@ -230,7 +279,7 @@ class Page:
             query = ""  # too long: the Link button says so
         if self._tab != "design":
             query = f"{query}&tab={self._tab}".removeprefix("&")
-        ui.run_javascript(f"airfed.address({json.dumps(query)})")
+        self._client.run_javascript(f"airfed.address({json.dumps(query)})")
 
     async def _copy_link(self) -> None:
         try:
@@ -257,19 +306,6 @@ class Page:
         except ScenarioError as error:
             ui.notify(str(error), type="warning")
             return None
-
-
-def _attempt(design: Design) -> tuple[View | None, str, bool, float]:
-    """The view, or the reason why there is none (and whether it is that no plan fits), and the time it took [ms]."""
-    start = time.perf_counter()
-    try:
-        view = look(design.world())
-        _ = view.plan.epsilon_round, view.plan.epsilon_total  # computed here, in the thread
-    except InfeasibleError as error:
-        return None, str(error), True, 0.0
-    except ScenarioError as error:
-        return None, str(error), False, 0.0
-    return view, "", False, 1e3 * (time.perf_counter() - start)
 
 
 def _style() -> None:

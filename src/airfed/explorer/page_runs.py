@@ -1,202 +1,203 @@
-"""The runs section: a list, curves, ledgers, and a button that trains the present design."""
+"""The runs section: a list, curves, ledgers, and buttons that train the present design and go on with a run."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
+from pathlib import Path
 
+from markupsafe import Markup
 from nicegui import run, ui
 
 from airfed.explorer import pictures_runs as draw
+from airfed.explorer import shown_runs
 from airfed.explorer.design import Design
-from airfed.explorer.records import Library, Record, Spending
-from airfed.explorer.trainer import DATASET, Trainer, Training
+from airfed.explorer.safe import Text
+from airfed.explorer.shown_runs import Details, Entry, Runs, Stamp
+from airfed.explorer.trainer import Trainer, Training, dataset
+from airfed.explorer.workers import TooMuchError, Workers
 from airfed.running.directory import RunError
 from airfed.scenario import ScenarioError
-
-_CHARTS = (
-    ("accuracy", "test accuracy", ""),
-    ("loss", "training loss", ""),
-    ("epsilon_total", "ε spent so far", ""),
-    ("power_transmitted_total", "W transmitted so far (dashed: charged)", "power_planned_total"),
-)
-_MOST_LISTED = 100
 
 
 class RunsSection:
     """Runs on disk and the training of the present design.
 
     Args:
-        library: where runs are read.
+        root: where runs are read.
+        workers: who reads them.
         trainer: starts them.
         design: returns the present design.
     """
 
-    def __init__(self, library: Library, trainer: Trainer, design: Callable[[], Design]) -> None:
-        self._library, self._trainer, self._design = library, trainer, design
+    def __init__(self, root: Path, workers: Workers, trainer: Trainer, design: Callable[[], Design]) -> None:
+        self._root, self._workers, self._trainer, self._design = root, workers, trainer, design
         self._mine: Training | None = None
-        self._selected: list[str] = []
-        self._first = True
-        self._listed: list[tuple[str, str]] | None = None
-        self._drawn: tuple[object, ...] = ()
-        self._width = (820.0, 400.0)
+        self._ticked: list[str] | None = None  # None: the newest, whichever that is
+        self._asked: tuple[object, ...] = ()
+        self._seen: tuple[tuple[str, Stamp], ...] | None = None
+        self._entries: tuple[Entry, ...] = ()
+        self._width = 400.0
         with ui.element("section").classes("section hide") as self.box:
             self.box.props["aria-label"] = "Runs"
             self._training_card()
             with ui.element("div").classes("runs"):
                 with ui.element("div").classes("card"):
-                    ui.html("Runs", sanitize=False, tag="h2")
-                    ui.label(f"Below {library.root}. Tick up to {draw.MOST_COMPARED} to compare.").classes("sub")
+                    Text("Runs", tag="h2")
+                    Text(f"Below {root}. Tick up to {draw.MOST_COMPARED} to compare.").classes("sub")
+                    self._problem = Text(tag="p").classes("note hide").props("role=alert")
                     self._list = ui.element("div").classes("run-list").props("id=runs")
                 self._details()
 
-    async def refresh(self, *, wide: float, half: float) -> None:
-        """Read what has changed on disk and redraw it."""
-        self._width = (wide, half)
-        records = await run.io_bound(self._read_all)
-        if records is None:  # the server is going down
+    async def refresh(self, width: float) -> None:
+        """Read what has changed on disk and redraw it; `width` is that of a chart [px]."""
+        self._width = width
+        training = frozenset(self._trainer.running())
+        ticked = None if self._ticked is None else tuple(self._ticked)
+        asked = (training, ticked, width)
+        seen = self._seen if asked == self._asked else None
+        try:
+            runs = await self._workers.run(shown_runs.read, self._root, training, ticked, width, seen)
+        except TooMuchError as error:
+            self._tell_problem(f"The runs were not read. {error}")
             return
-        if self._first and not self._selected:
-            self._selected = [record.name for record in records[:1]]
-        self._first = False
-        self._show_list(records)
-        self._show_training(records)
-        chosen = [record for record in records if record.name in self._selected]
-        chosen.sort(key=lambda record: self._selected.index(record.name))
-        state = (wide, half, *((record.name, len(record.metrics), record.finished) for record in chosen))
-        if state != self._drawn:
-            self._drawn = state
-            spending = await run.io_bound(self._spending, chosen[0].name) if chosen else None
-            self._show_details(chosen, spending)
+        if runs is not None:
+            self._asked, self._seen = asked, runs.stamps
+            self._show(runs)
+        self._show_training(training)
 
     def _training_card(self) -> None:
-        with ui.element("div").classes("card"):
-            ui.html(f"Train the present design on {DATASET}", sanitize=False, tag="h2")
-            with ui.element("div").classes("train"):
-                self._said = ui.html(
-                    "Runs in the background and leaves an ordinary run directory.", sanitize=False, tag="p"
-                ).props("id=training aria-live=polite")
-                self._start = (
-                    ui.button("Train", on_click=self._train).props("unelevated no-caps id=train").classes("go")
-                )
-                self._stop = ui.button("Stop", on_click=self._halt).props("flat no-caps id=stop").classes("plain hide")
-            self._progress = ui.linear_progress(0.0, show_value=False).props("instant-feedback").classes("hide")
-            self._progress.props["aria-label"] = "Progress of the training"
+        with ui.element("div").classes("card train"):
+            with ui.element("div").classes("train-text"):
+                self._title = Text("Train the present design", tag="h2")
+                self._said = Text("Runs in the background and leaves an ordinary run directory.", tag="p")
+                self._said.props("id=training aria-live=polite")
+                self._progress = ui.linear_progress(0.0, show_value=False, size="6px").props("instant-feedback rounded")
+                self._progress.classes("hide").props["aria-label"] = "Progress of the training"
+            with ui.element("div").classes("train-buttons"):
+                self._stop = ui.button("Stop", on_click=self._halt, color=None).props("flat no-caps id=stop")
+                self._stop.classes("plain hide")
+                ui.button("Train", on_click=self._train).props("unelevated no-caps id=train").classes("go")
 
     def _details(self) -> None:
         with ui.element("div").classes("section"):
             with ui.element("div").classes("card") as self._empty:
-                ui.html("No run is ticked.", sanitize=False, tag="p").classes("quiet")
+                Text("No run is ticked.", tag="p").classes("quiet")
             with ui.element("div").classes("section hide") as self._shown:
                 with ui.element("div").classes("card"):
-                    ui.html("Curves", sanitize=False, tag="h2")
-                    self._legend = ui.html("", sanitize=False)
+                    Text("Curves", tag="h2")
+                    self._legend = Text()
                     with ui.element("div").classes("pair").props("id=curves"):
-                        self._curves = [ui.html("", sanitize=False) for _ in _CHARTS]
+                        self._curves = [Text() for _ in shown_runs.CHARTS]
                 with ui.element("div").classes("card"):
-                    ui.html("Side by side", sanitize=False, tag="h2")
-                    self._comparison = ui.html("", sanitize=False).props("id=comparison")
+                    Text("Side by side", tag="h2")
+                    self._comparison = Text().props("id=comparison")
                 with ui.element("div").classes("card"):
-                    self._ledger_title = ui.html("Ledger", sanitize=False, tag="h2")
-                    self._ledger = ui.html("", sanitize=False).classes("ledger").props("id=ledger")
+                    self._ledger_title = Text("Ledger", tag="h2")
+                    self._ledger = Text().classes("ledger").props("id=ledger")
 
     async def _train(self) -> None:
+        await self._launch(lambda: self._trainer.start(self._design()), "Preparing {} …")
+
+    async def _resume(self, name: str) -> None:
+        await self._launch(lambda: self._trainer.resume(name), "Going on with {} …")
+
+    async def _launch(self, start: Callable[[], Training], said: str) -> None:
         try:
-            self._mine = await run.io_bound(self._trainer.start, self._design())
+            mine = await run.io_bound(start)
         except (ScenarioError, RunError, OSError) as error:
-            self._said.content = html.escape(str(error))
+            self._said.content = str(error)
             return
-        if self._mine is not None:
-            self._selected = [self._mine.name, *self._selected][: draw.MOST_COMPARED]
-            self._said.content = f"Preparing <b>{html.escape(self._mine.name)}</b> …"
+        if mine is not None:  # None: the server is going down
+            self._mine = mine
+            others = [name for name in self._ticked or [] if name != mine.name]
+            self._ticked = [mine.name, *others][: draw.MOST_COMPARED]
+            self._said.content = said.format(mine.name)
+            self._progress.value = 0.0
             self._set_running(True)
 
     def _halt(self) -> None:
         if self._mine is not None:
             self._mine.stop()
-            self._said.content = f"Stopping <b>{html.escape(self._mine.name)}</b> after a checkpoint …"
+            self._said.content = Markup("Stopping <b>{}</b> after a checkpoint …").format(self._mine.name)
 
     def _set_running(self, running: bool) -> None:
         for element in (self._stop, self._progress):
             element.classes(add=None if running else "hide", remove="hide" if running else None)
-        self._start.set_enabled(not running)
 
-    def _read_all(self) -> list[Record]:
-        found = []
-        for name in self._library.names()[:_MOST_LISTED]:
-            try:
-                found.append(self._library.read(name))
-            except RunError:
-                continue  # it was removed since it was listed
-        return found
+    def _show(self, runs: Runs) -> None:
+        self._tell_problem(runs.problem)
+        if self._ticked is None and runs.details is not None:
+            self._ticked = [runs.details.ledger_of]
+        if runs.entries != self._entries or not runs.entries:
+            self._entries = runs.entries
+            self._show_list()
+        self._show_details(runs.details)
 
-    def _spending(self, name: str) -> Spending:
-        try:
-            return self._library.spending(name)
-        except RunError as error:
-            return Spending(verified=False, problem=str(error), charges=[], header={})
-
-    def _show_list(self, records: list[Record]) -> None:
-        listed = [(record.name, self._describe(record)) for record in records]
-        if listed == self._listed:
-            return
-        self._listed = listed
+    def _show_list(self) -> None:
         self._list.clear()
         with self._list:
-            if not records:
-                ui.html("None yet.", sanitize=False, tag="p").classes("quiet").style("padding:0 10px")
-            for name, text in listed:
-                with ui.element("label").classes("run"):
-                    box = ui.checkbox(value=name in self._selected).props("dense")
-                    box.props["aria-label"] = f"Show {name}"
-                    box.on_value_change(lambda event, name=name: self._tick(name, bool(event.value)))
-                    with ui.element("div").classes("run-text"):
-                        ui.label(name).classes("run-name")
-                        ui.label(text).classes("run-more")
+            if not self._entries:
+                Text("None yet.", tag="p").classes("quiet").style("padding:0 10px")
+            for entry in self._entries:
+                self._show_entry(entry)
+
+    def _show_entry(self, entry: Entry) -> None:
+        bad = entry.state == "bad"
+        with ui.element("div").classes("run bad" if bad else "run"):
+            with ui.element("label").classes("run-label"):
+                box = ui.checkbox(value=entry.name in (self._ticked or [])).props("dense")
+                box.props["aria-label"] = f"Show {entry.name}"
+                box.set_enabled(not bad)
+                box.on_value_change(lambda event: self._tick(entry.name, bool(event.value)))
+                with ui.element("div").classes("run-text"):
+                    Text(entry.name).classes("run-name")
+                    Text(f"Bad run: {entry.text}" if bad else entry.text).classes("run-more")
+            if entry.resumable:
+                button = ui.button("Resume", on_click=lambda: self._resume(entry.name), color=None)
+                button.props("flat no-caps dense").classes("plain resume")
+                button.props["aria-label"] = f"Resume {entry.name}"
 
     async def _tick(self, name: str, ticked: bool) -> None:
-        others = [other for other in self._selected if other != name]
-        self._selected = [*others, name][-draw.MOST_COMPARED :] if ticked else others
-        self._listed = None
-        await self.refresh(wide=self._width[0], half=self._width[1])
+        others = [other for other in self._ticked or [] if other != name]
+        self._ticked = [*others, name][-draw.MOST_COMPARED :] if ticked else others
+        self._show_list()  # the oldest tick may have gone
+        await self.refresh(self._width)
 
-    def _describe(self, record: Record) -> str:
-        if record.problem:
-            return record.problem
-        training = self._trainer.find(record.name)
-        state = "training" if training is not None and training.running else "done" if record.finished else "stopped"
-        accuracy = record.last("accuracy")
-        quality = "" if accuracy is None else f", {accuracy:.1%}"
-        rounds = f"{len(record.metrics)} of {record.rounds_planned} rounds"
-        return f"{record.plan.get('policy', '')} · {rounds} · {state}{quality}"
+    def _tell_problem(self, problem: str) -> None:
+        self._problem.content = problem
+        self._problem.classes(add=None if problem else "hide", remove="hide" if problem else None)
 
-    def _show_training(self, records: list[Record]) -> None:
+    def _show_training(self, training: frozenset[str]) -> None:
+        """Tell how the training goes; `training` are the runs that were still on their way when they were read."""
+        self._title.content = f"Train the present design on {dataset(self._design())}"
         mine = self._mine
         if mine is None:
+            running = self._trainer.running()
+            if running:  # another visitor's, or one's own before a reload
+                self._mine = self._trainer.find(running[-1])
+                self._set_running(True)
             return
-        record = next((record for record in records if record.name == mine.name), None)
-        done, planned = (len(record.metrics), record.rounds_planned) if record else (0, 0)
-        name = f"<b>{html.escape(mine.name)}</b>"
-        if mine.running:
-            if record is not None:
-                self._progress.value = done / max(planned, 1)
-                self._said.content = f"Training {name}: {done} of {planned} rounds."
+        entry = next((entry for entry in self._entries if entry.name == mine.name), None)
+        done, planned = (entry.done, entry.planned) if entry else (0, 0)
+        if mine.name in training or mine.running:
+            if planned:
+                self._progress.value = done / planned
+                self._said.content = Markup("Training <b>{}</b>: {} of {} rounds.").format(mine.name, done, planned)
             return
         status, reason = mine.outcome
         rounds = f", {done} of {planned} rounds" if planned else ""
-        self._said.content = f"{status.capitalize()}: {name}{rounds}. {html.escape(reason)}"
+        self._said.content = Markup("{}: <b>{}</b>{}. {}").format(status.capitalize(), mine.name, rounds, reason)
         self._set_running(False)
         self._mine = None
 
-    def _show_details(self, records: list[Record], spending: Spending | None) -> None:
-        self._empty.classes(add="hide" if records else None, remove=None if records else "hide")
-        self._shown.classes(add=None if records else "hide", remove="hide" if records else None)
-        if not records:
+    def _show_details(self, details: Details | None) -> None:
+        self._empty.classes(add="hide" if details else None, remove=None if details else "hide")
+        self._shown.classes(add=None if details else "hide", remove="hide" if details else None)
+        if details is None:
             return
-        _, half = self._width
-        self._legend.content = draw.run_legend(records)
-        for chart, (key, label, planned) in zip(self._curves, _CHARTS, strict=True):
-            chart.content = draw.curves(records, half, key=key, label=label, planned=planned)
-        self._comparison.content = draw.comparison_table(records)
-        self._ledger_title.content = f"Ledger of {html.escape(records[0].name)}"
-        self._ledger.content = draw.ledger_table(spending) if spending is not None else ""
+        self._legend.content = details.legend
+        for chart, drawn in zip(self._curves, details.curves, strict=True):
+            chart.content = drawn
+        self._comparison.content = details.comparison
+        self._ledger_title.content = f"Ledger of {details.ledger_of}"
+        self._ledger.content = details.ledger

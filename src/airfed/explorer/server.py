@@ -1,12 +1,16 @@
-"""Serves the page: binds, prints the address, waits for Ctrl-C."""
+"""Serves the page: binds, prints the address, waits for a signal."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
+import signal
 import socket
 import threading
 import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -16,14 +20,13 @@ from nicegui import ui
 
 from airfed.explorer.design import Design
 from airfed.explorer.gate import Gate, is_loopback
-from airfed.explorer.page import Page
-from airfed.explorer.records import Library
+from airfed.explorer.page import House, Page
 from airfed.explorer.trainer import Trainer
-from airfed.explorer.view import look
+from airfed.explorer.workers import Workers
 
 
-def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool) -> None:
-    """Serve the page until Ctrl-C.
+def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool) -> int:
+    """Serve the page until a signal ends it (Ctrl-C, SIGTERM, SIGHUP), and return the exit code that this means.
 
     Args:
         start: what the page shows first.
@@ -34,41 +37,69 @@ def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool
 
     Raises:
         ValueError: the address cannot be listened on.
-        KeyboardInterrupt: Ctrl-C, after everything has been stopped.
     """
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
-    trainer = Trainer(runs)
-    with contextlib.closing(_listen(host, port)) as listener, contextlib.closing(trainer):
-        address = _address(host, listener.getsockname()[1], token)
-        print(f"airfed explore: {address}   (Ctrl-C stops)", flush=True)
+    with ExitStack() as ends:
+        listener = ends.enter_context(contextlib.closing(_listen(host, port)))
+        workers = ends.enter_context(contextlib.closing(Workers()))
+        trainer = ends.enter_context(contextlib.closing(Trainer(runs, start.own)))
+        house = House(start=start, runs=runs, workers=workers, trainer=trainer)
         config = uvicorn.Config(
-            Gate(build(start, Library(runs), trainer), token=token),
+            Gate(build(house), token=token),
             log_level="error",
-            timeout_graceful_shutdown=3,
+            server_header=False,
+            timeout_graceful_shutdown=2,
             ws_max_size=8_000_000,
         )
+        server = _Server(config)
+        ends.enter_context(server.heeding_signals())
+        address = _address(host, listener.getsockname()[1], token)
+        print(f"airfed explore: {address}   (Ctrl-C stops)", flush=True)
         if open_browser:
             threading.Timer(0.8, webbrowser.open, [address]).start()
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
+        workers.close()  # before the trainings, whose checkpoints may take a while
+    return 128 + server.caught[0] if server.caught else 0
 
 
-def build(start: Design, library: Library, trainer: Trainer) -> FastAPI:
+def build(house: House) -> FastAPI:
     """Return the application: one page, a fresh one for every visitor."""
-    _warm_up()
+    logging.getLogger("nicegui").setLevel(logging.ERROR)  # its warnings repeat addresses that anybody may ask for
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
-    @ui.page("/", response_timeout=30.0)
-    async def index(request: Request) -> None:
-        page = Page(start, dict(request.query_params), library, trainer)
-        await page.begin()
+    @ui.page("/")
+    def index(request: Request) -> None:
+        Page(house, dict(request.query_params))
 
     ui.run_with(app, title="airfed explore", dark=None, tailwind=False, show_welcome_message=False, favicon="📡")
     return app
 
 
-def _warm_up() -> None:
-    """Plan once, so that the first visitor does not wait for imports."""
-    look(Design().world())
+class _Server(uvicorn.Server):
+    """Ends in good order on a signal; a second one does not wait for visitors or checkpoints."""
+
+    caught: list[int]
+
+    @contextmanager
+    def heeding_signals(self) -> Iterator[None]:
+        self.caught = []
+        numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+        old = {number: signal.signal(number, self._heed) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # `heeding_signals` does, for longer than the server runs
+
+    def _heed(self, number: int, frame: object) -> None:
+        if self.caught:
+            raise KeyboardInterrupt
+        self.caught.append(number)
+        self.should_exit = True
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -49,13 +48,8 @@ class Front:
     power_index: int
 
 
-def front(world: Scenario, *, stop: Callable[[], bool] = lambda: False) -> Front | None:
-    """Return the best bound over a grid of ε and total power around the present budgets.
-
-    Args:
-        world: the present design.
-        stop: asked now and then; True gives the work up, and None is returned.
-    """
+def front(world: Scenario) -> Front:
+    """Return the best bound over a grid of ε and total power around the present budgets."""
     problem, rounds = world.problem(), world.policy.rounds
     points = _POINTS if problem.fleet.equal_peak_power and not matters(problem) else _FEWER_POINTS
     middle = points // 2
@@ -65,8 +59,6 @@ def front(world: Scenario, *, stop: Callable[[], bool] = lambda: False) -> Front
     bound = np.full((points, points), np.inf)
     binding = np.full((points, points), "", dtype="<U16")
     for row, watts in enumerate(power):
-        if stop():
-            return None
         for column, loss in enumerate(epsilon):
             try:
                 plan = planning.plan(

@@ -1,10 +1,10 @@
-"""Trainings in the background: each a process of its own, at most a few at once."""
+"""Trainings in the background: each a process of its own, at most a few at once, none that outlives the page."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
+import os
 import secrets
 import signal
 import subprocess
@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from airfed.explorer.design import Design
+from airfed import scenario
+from airfed.explorer.design import NOTHING_OWN, Design, Own, admit
+from airfed.explorer.records import Library
 from airfed.running.directory import RunError
-from airfed.scenario import Scenario
+from airfed.scenario import Scenario, ScenarioError
 
 DATASET: Final = "mnist-5k"
 MOST_AT_ONCE: Final = 2
@@ -28,12 +30,16 @@ _PATIENCE: Final = 20.0  # seconds that a stopped training has for its checkpoin
 
 @dataclass(kw_only=True, eq=False)
 class Training:
-    """A process, `airfed run`, that trains into `root/name`; `said` and `complaints` are its two outputs."""
+    """A process, `airfed run`, that trains into `root/name`; `said` and `complaints` are its two outputs.
+
+    It ends when `leash` is closed, be it by the kernel because this process is no more.
+    """
 
     name: str
     process: subprocess.Popen[bytes]
     said: IO[bytes]
     complaints: IO[bytes]
+    leash: IO[bytes]
 
     @property
     def running(self) -> bool:
@@ -66,32 +72,61 @@ class Trainer:
 
     Args:
         root: where run directories go.
+        own: what may be trained beyond what is built in.
         clock: names them.
     """
 
-    def __init__(self, root: Path, *, clock: Callable[[], time.struct_time] = time.localtime) -> None:
-        self._root, self._clock = root, clock
+    def __init__(
+        self, root: Path, own: Own = NOTHING_OWN, *, clock: Callable[[], time.struct_time] = time.localtime
+    ) -> None:
+        self._root, self._own, self._clock = root, own, clock
         self._trainings: dict[str, Training] = {}
         self._lock = threading.Lock()
 
     def start(self, design: Design) -> Training:
-        """Train a design on mnist-5k in the background.
+        """Train a design in the background, on mnist-5k or on data of the user's own.
 
         Raises:
             ScenarioError: the design is wrong.
             RunError: too many trainings are running, or torch is missing.
         """
         world = trained_world(design)
+        name = f"explore-{time.strftime('%Y%m%d-%H%M%S', self._clock())}-{secrets.token_hex(2)}"
+        return self._launch(name, Path("/dev/stdin"), world.to_toml())
+
+    def resume(self, name: str) -> Training:
+        """Go on with a run that was interrupted.
+
+        Raises:
+            RunError: there is no such run, it is being trained, or too many are.
+            ScenarioError: its scenario is damaged, or names code or files that the page was not started with.
+        """
+        folder = Library(self._root).path(name)
+        try:
+            admit(scenario.load(folder / "scenario.toml"), self._own)
+        except ScenarioError as error:
+            raise ScenarioError(f"{error} On the command line: airfed run ... --out {folder} --resume.") from None
+        return self._launch(name, folder / "scenario.toml", "", "--resume")
+
+    def _launch(self, name: str, file: Path, content: str, *options: str) -> Training:
         if importlib.util.find_spec("torch") is None:
             raise RunError('Training needs torch: pip install "airfed[sim]".')
         with self._lock:
-            if sum(training.running for training in self._trainings.values()) >= MOST_AT_ONCE:
+            running = self.running()
+            if name in running:
+                raise RunError(f"{name} is being trained already.")
+            if len(running) >= MOST_AT_ONCE:
                 raise RunError(f"{MOST_AT_ONCE} trainings are running already: stop one, or wait for it.")
-            name = f"explore-{time.strftime('%Y%m%d-%H%M%S', self._clock())}-{secrets.token_hex(2)}"
             self._root.mkdir(parents=True, exist_ok=True)
-            training = _launch(world, (self._root / name).absolute())
+            arguments = ("run", str(file), "--out", str((self._root / name).absolute()), "--json", *options)
+            training = _start(name, arguments, content)
+            self._trainings.pop(name, None)
             self._trainings[name] = training
             return training
+
+    def running(self) -> list[str]:
+        """Return the runs that are being trained, the newest last."""
+        return [name for name, training in list(self._trainings.items()) if training.running]
 
     def find(self, name: str) -> Training | None:
         """Return the training of a run that was started here."""
@@ -113,26 +148,39 @@ class Trainer:
 def trained_world(design: Design) -> Scenario:
     """Return the scenario that the button trains: the design on mnist-5k, with the machine's own [run] settings.
 
+    A design with a model or data set of the user's own keeps its data.
+
     Raises:
         ScenarioError: the design is wrong.
     """
-    return design.world().override({"learning.dataset": DATASET, "run": {}})
+    world = design.world()
+    return world.override({"learning.dataset": dataset(design), "run": {}})
 
 
-def _launch(world: Scenario, out: Path) -> Training:
+def dataset(design: Design) -> str:
+    """Return what the button trains a design on."""
+    model, data = design.get("learning.model"), design.get("learning.dataset")
+    own = model == design.own.model or data == design.own.dataset
+    return str(data) if own else DATASET
+
+
+def _start(name: str, arguments: tuple[str, ...], content: str) -> Training:
     said, complaints = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - they live with the training
-    process = subprocess.Popen(
-        [sys.executable, "-m", "airfed", "run", "/dev/stdin", "--out", str(out), "--json"],
-        stdin=subprocess.PIPE,
-        stdout=said,
-        stderr=complaints,
-        start_new_session=True,  # Ctrl-C reaches the server alone, which then stops its trainings in good order
-    )
-    assert process.stdin is not None
-    # It may have died at once; `outcome` then says why.
-    with contextlib.suppress(BrokenPipeError), process.stdin:
-        process.stdin.write(world.to_toml().encode())
-    return Training(name=out.name, process=process, said=said, complaints=complaints)
+    theirs, mine = os.pipe()
+    with tempfile.TemporaryFile() as scenario_file:  # a file, not a pipe: its size can be seen before it is read
+        scenario_file.write(content.encode())
+        scenario_file.flush()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "airfed.explorer.trainee", str(theirs), *arguments],
+            stdin=scenario_file,
+            stdout=said,
+            stderr=complaints,
+            pass_fds=[theirs],
+            start_new_session=True,  # Ctrl-C reaches the server alone, which then stops its trainings in good order
+        )
+    os.close(theirs)
+    leash = os.fdopen(mine, "wb", buffering=0)
+    return Training(name=name, process=process, said=said, complaints=complaints, leash=leash)
 
 
 def _content(file: IO[bytes]) -> str:
