@@ -42,7 +42,7 @@ FLAGS = [
     "--disable-sync",
 ]
 PATIENCE = 30_000  # milliseconds; a busy machine is slow, a broken page never answers
-HEAVY = (  # takes minutes
+HEAVY = (  # takes many seconds
     "fleet.num_devices=100000&peak_spread=20&learning.total_steps=20000&channel.estimation_error=0.02"
     "&budget.scope=total&link.noise_std=1.0&budget.epsilon=5.0&budget.total_power=300.0"
 )
