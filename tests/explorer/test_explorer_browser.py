@@ -41,13 +41,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-<<<<<<< HEAD
 PATIENCE = 120_000  # milliseconds; a busy machine is slow, a broken page never answers
-HEAVY = (  # takes minutes
-=======
-PATIENCE = 30_000  # milliseconds; a busy machine is slow, a broken page never answers
 HEAVY = (  # takes many seconds
->>>>>>> explorer
     "fleet.num_devices=100000&peak_spread=20&learning.total_steps=20000&channel.estimation_error=0.02"
     "&budget.scope=total&link.noise_std=1.0&budget.epsilon=5.0&budget.total_power=300.0"
 )
