@@ -1,5 +1,7 @@
 """What several test files share."""
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -73,3 +75,50 @@ def random_problem():
 def repository():
     """The source tree: the tests run on the built wheel, but examples and documents are not part of it."""
     return Path(__file__).parents[1]
+
+
+PATIENCE = 300.0  # s; only bounds a hang, on however busy a machine
+
+
+class Gate:
+    """Holds commands that train at a chosen round, so that a test can do something meanwhile.
+
+    `environment` is for the commands: in them, and in the processes that they start, a round begins only once the
+    gate is opened for it.
+    """
+
+    def __init__(self, folder, rounds):
+        self.file = folder / "gate"
+        self.open(rounds)
+        path = [str(Path(__file__).with_name("gate")), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.variables = {"PYTHONPATH": os.pathsep.join(path), "AIRFED_TEST_GATE": str(self.file)}
+        self.environment = {**os.environ, **self.variables}
+
+    def open(self, rounds=10**9):
+        """Let this many rounds begin: all, unless told."""
+        part = self.file.with_suffix(".part")
+        part.write_text(f"{rounds}")
+        part.replace(self.file)
+
+
+@pytest.fixture
+def gate(tmp_path_factory):
+    """Makes a gate that lets so many rounds pass."""
+    return lambda rounds: Gate(tmp_path_factory.mktemp("gate"), rounds)
+
+
+@pytest.fixture(scope="session")
+def wait_until():
+    """Waits for a condition; a process that ends before it is met will never meet it."""
+
+    def wait(condition, process=None):
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            ended = process is not None and process.poll() is not None
+            if ended and not condition():
+                errors = process.stderr.read() if process.stderr else ""
+                raise AssertionError(f"it ended with {process.returncode} before that: {errors}")
+            assert time.monotonic() < deadline, "nothing happened"
+            time.sleep(0.02)
+
+    return wait

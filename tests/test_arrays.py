@@ -116,6 +116,9 @@ def test_only_plain_numbers(descr):
         (crafted(version=3), "format 1.0 or 2.0, got 3.0"),
         (crafted(padding=" " * 20_000, version=2), "damaged"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(100), "damaged"),
+        (crafted(f"(0, {2**70})", data=b""), "does not fill"),
+        (crafted(f"(0, {2**62}, {2**62})", data=b""), "does not fill"),
+        (crafted(f"({'0,' * 70})", data=b""), "does not fill"),
         (crafted(order="0"), "damaged"),
         (crafted(order="None"), "damaged"),
         (crafted("(1,), 'shape': (1,)"), "damaged"),
@@ -172,6 +175,7 @@ def one(compression=zipfile.ZIP_STORED):
         (central(one(), 20, "<I", 2**31), "reach beyond"),
         (central(one(), 42, "<I", 2**31), "reach beyond"),
         (central(one(), 42, "<I", 40), "damaged"),
+        (central(npz(("a.npy", b"")), 42, "<I", 100), "damaged"),  # a header cut by the end of the file
         (central(one(zipfile.ZIP_DEFLATED), 24, "<I", 1000), "does not fill"),
         (npz(("a.npy", npy(np.arange(100.0))[:-8])), "does not fill"),
         (npz(("a.npy", npy(np.arange(100.0)) + b"x")), "does not fill"),

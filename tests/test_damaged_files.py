@@ -130,7 +130,7 @@ def test_many_damaged_files_are_read_or_refused(tmp_path, ending):
     assert outcomes(tmp_path, ending, times=5000, seed=2) > 2500
 
 
-# Files of a few kB or MB that claim, or unpack to, gigabytes: a process with 400 MB to spare refuses each of them.
+# Files of a few kB or MB that claim, or unpack to, gigabytes: a process with 400 MB to spare refuses each.
 BOMBS = r"""
 import io, os, resource, struct, sys, tarfile, zipfile, zlib
 from pathlib import Path

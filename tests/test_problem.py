@@ -84,7 +84,31 @@ def test_constants_that_contradict_each_other():
         Learning(**{**LEARNING, "strong_convexity": 11.0})
     assert Learning(**{**LEARNING, "strong_convexity": 10.0}).contraction == 0.0
     with pytest.raises(ValueError, match="clip_norm"):
-        Learning(**{**LEARNING, "clip_norm": 1e150, "strong_convexity": 1e-150})
+        Learning(**{**LEARNING, "clip_norm": 1e150})
+    with pytest.raises(ValueError, match="learning_rate=1e\\+31 between"):
+        Learning(**{**LEARNING, "learning_rate": 1e31})
+    with pytest.raises(ValueError, match="total_steps=1000001 <= 1000000"):
+        Learning(**{**LEARNING, "total_steps": 1_000_001})
+
+
+@pytest.mark.parametrize("value", [0.99e-100, 1.01e100, 5e-324, 1.7e308])
+def test_numbers_at_the_edge_of_float64_are_refused(value):
+    for name in ("clip_norm", "learning_rate", "smoothness", "initial_gap"):
+        with pytest.raises(ValueError, match=name):
+            Learning(**{**LEARNING, name: value})
+    for power in (value, [1.0, value]):
+        with pytest.raises(ValueError, match="peak_power"):
+            Fleet(gain=[1.0, 1.0], peak_power=power)
+    with pytest.raises(ValueError, match="gain"):
+        Fleet(gain=[1.0, value], peak_power=1.0)
+    with pytest.raises(ValueError, match="estimation_error"):
+        Link(noise_std=1.0, estimation_error=value)
+    for name in ("epsilon", "total_power"):
+        if value > 1:  # a budget may be as small as it likes: then no plan fits
+            with pytest.raises(ValueError, match=name):
+                Budget(**{**BUDGET, name: value})
+        else:
+            assert getattr(Budget(**{**BUDGET, name: value}), name) == value
 
 
 @pytest.mark.parametrize("name", ["epsilon", "total_power"])

@@ -123,8 +123,11 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise tomllib.TOMLDecodeError("brackets are nested too deeply") from None
-    except tomllib.TOMLDecodeError:
-        raise
+    except tomllib.TOMLDecodeError as error:
+        if "Invalid value" not in str(error):
+            raise
+        hint = "a text needs quotes, and a number a digit on both sides of its point"
+        raise tomllib.TOMLDecodeError(f"{error}: {hint}") from None
     except ValueError:
         raise tomllib.TOMLDecodeError("a number has too many digits") from None
 

@@ -67,6 +67,11 @@ def seed(**named: Any) -> None:
     _whole(0, LARGEST_SEED, "2**128 - 1", named)
 
 
+def whole(**named: Any) -> None:
+    """Raise unless every value is a whole number from 0 to 2⁵³."""
+    _whole(0, LARGEST_INTEGER, "2**53", named)
+
+
 def positive_integer(**named: Any) -> None:
     """Raise unless every value is a whole number from 1 to 2⁵³."""
     _whole(1, LARGEST_INTEGER, "2**53", named)

@@ -128,7 +128,7 @@ class Learning:
         dimension: d, the number of model parameters.
         total_steps: T, local steps per device over the whole training, at most a million.
         clip_norm: ϖ, the 2-norm to which every upload is clipped.
-        learning_rate: τ. The bounds are proved for τ = 1/ζ.
+        learning_rate: τ, between 1e-30 and 1e30 (training is in float32). The bounds are proved for τ = 1/ζ.
         smoothness: ζ.
         strong_convexity: ϱ, at most ζ.
         initial_gap: G = L(m⁰) − L(m*).
@@ -156,6 +156,8 @@ class Learning:
         )
         if self.strong_convexity > self.smoothness:
             raise ValueError(f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}.")
+        if not 1e-30 <= float(self.learning_rate) <= 1e30:
+            raise ValueError(f"Expected learning_rate={self.learning_rate!r} between 1e-30 and 1e+30.")
         if self.total_steps > MOST_STEPS:
             raise ValueError(
                 f"Expected total_steps={self.total_steps} <= {MOST_STEPS}: every number of rounds is weighed."

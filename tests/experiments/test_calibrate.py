@@ -93,6 +93,19 @@ def test_logistic_regression_has_its_known_constants(file):
     assert all(a.mean < b.mean for a, b in zip(found.norms, found.norms[1:], strict=False))
 
 
+def test_every_step_is_told_and_the_share_never_falls(file):
+    told = []
+    calibrate(scenario.load(file), lambda step, share: told.append((step, share)))
+    assert list(dict.fromkeys(step for step, _ in told)) == [
+        *("training without noise", "curvature", "loss and gradient", "norms")
+    ]
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert shares[0] == 0.0
+    assert shares[-1] == pytest.approx(1.0)
+    assert len(told) > 20  # never silent for long
+
+
 def test_the_quadratic_task_knows_itself(file):
     world = scenario.load(file).override({"learning.model": "quadratic", "run.engine": "auto"})
     found = calibrate(world)
@@ -103,7 +116,9 @@ def test_the_quadratic_task_knows_itself(file):
 def test_the_command_writes_a_scenario_that_says_how(file, tmp_path, capsys):
     out = tmp_path / "calibrated.toml"
     assert main(["calibrate", str(file), "--out", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    found = json.loads(shown.out)
     text = out.read_text()
     written = tomllib.loads(text)["learning"]
     assert written["smoothness"] == found["smoothness"]
@@ -115,7 +130,9 @@ def test_the_command_writes_a_scenario_that_says_how(file, tmp_path, capsys):
     assert "not to exist" in capsys.readouterr().err
     assert out.read_text() == text
     assert main(["calibrate", str(file)]) == 0
-    assert "ζ = " in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "ζ = " in shown.out
+    assert "calibrating" in shown.out
 
 
 def test_the_bounds_over_rounds_end_at_the_plans_own(file):
@@ -145,3 +162,13 @@ def test_what_is_measured_lies_below_the_bound(file, monkeypatch):
     assert all(share >= 0 for share in shares.values())
     assert sum(shares.values()) <= 1
     assert f"{max(shares.values()):.0%} is " in told[1]
+
+
+@pytest.mark.parametrize("rate", [1e10, 1e30])
+def test_a_training_that_diverges_is_one_sentence(file, rate, capsys):
+    file.write_text(file.read_text().replace("learning_rate = 0.1", f"learning_rate = {rate}"))
+    assert main(["calibrate", str(file), "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "small enough for a noise-free training" in err
+    assert err.count("\n") == 1

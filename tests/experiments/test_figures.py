@@ -1,6 +1,7 @@
 """Figures: every TOML of the paper expands, every drawing function draws, and a missing column is one sentence."""
 
 import csv
+import dataclasses
 import json
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 
 from airfed.cli import main
 from airfed.experiments import curves, figures, notes
+from airfed.experiments.records import Record
+from airfed.experiments.results import Results
 from airfed.running.directory import RunError
 
 
@@ -52,6 +55,30 @@ def test_figures_share_the_points_they_have_in_common(monkeypatch):
     assert len(set(keys)) < len(keys)
     fig4, fig5 = ({point.key for point in found[name].points} for name in ("fig4", "fig5"))
     assert fig4 <= fig5
+
+
+def test_a_point_that_diverged_at_once_leaves_out_its_seed_and_nothing_else(monkeypatch):
+    monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
+    found = figures.studies(["fig4", "fig6"], quick=True)
+    plan = {"num_devices": 100, "num_scheduled": 57, "rounds": 40, "binding": "privacy", "alignment": 0.6}
+    good = [{"round": 0, "steps": 5, "loss": 0.5, "accuracy": 0.9, "test_loss": 0.5}]
+    empty = [{"round": 0, "steps": 5, "loss": None, "accuracy": None, "test_loss": None}]
+
+    def ended(study, bad):
+        records = [
+            Record(point=point, status="diverged", message="Round 0.", plan=plan, rounds=empty if bad(point) else good)
+            for point in study.points
+        ]
+        return dataclasses.replace(study, records=records)
+
+    one = ended(found["fig4"], lambda point: point.values["seed"] == 0)
+    assert one.seeds == (1, 2, 3)
+    every = ended(found["fig6"], lambda point: True)
+    with pytest.raises(RunError, match="No seed of fig6 is complete: Round 0"):
+        _ = every.seeds
+    results = Results.of({"fig4": one, "fig6": every})
+    assert results.values("experiment") == ["fig4"]
+    assert results.values("seed") == [1, 2, 3]
 
 
 def test_an_unknown_figure_is_named():

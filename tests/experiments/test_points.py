@@ -1,5 +1,6 @@
 """Experiments: what a TOML expands to, and what a bad one says."""
 
+import numpy as np
 import pytest
 
 from airfed.experiments import points
@@ -120,6 +121,18 @@ def test_the_key_follows_the_file_of_gains(folder):
     )
     before = points.content_key(world)
     (folder / "gains.csv").write_text("gain\n1.0\n0.6\n")
+    assert points.content_key(world) != before
+
+
+def test_data_and_model_are_looked_for_beside_the_scenario(folder):
+    text = SCENARIO.replace('model = "quadratic"', 'model = "beside:make"\ndataset = "tiny.npz"')
+    (folder / "scenario.toml").write_text(text)
+    images, labels = np.zeros((8, 4, 4), np.float32), np.arange(8) % 4
+    np.savez(folder / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    (folder / "beside.py").write_text("def make(): ...\n")
+    world = load(folder, "").base
+    before = points.content_key(world)
+    (folder / "beside.py").write_text("def make(): return 1\n")
     assert points.content_key(world) != before
 
 

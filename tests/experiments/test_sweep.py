@@ -1,19 +1,20 @@
 """Sweeps: skip, resume, fail one by one, stop, and say what is wrong."""
 
+import contextlib
 import csv
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 
 from airfed.cli import main
-from airfed.experiments import points, records, sweep
-from airfed.running.directory import RunError
+from airfed.experiments import effort, points, records, sweep, watching
+from airfed.running.directory import RunDirectory, RunError
 
 SCENARIO = """
 seed = 0
@@ -124,7 +125,7 @@ def test_two_workers_find_what_one_finds(folder, expanded):
 def test_progress_ends_at_all_points(folder, expanded):
     seen = []
     sweep.run(expanded, folder / "out", on_progress=seen.append)
-    assert (seen[-1].ended, seen[-1].work, seen[-1].points) == (2, 2.0, 2)
+    assert (seen[-1].ended, seen[-1].share, seen[-1].points) == (2, 1.0, 2)
 
 
 def test_a_half_written_run_is_taken_up(folder, expanded):
@@ -171,9 +172,35 @@ def drop_plan(out, point):
     (records.run_path(out, point.key) / "plan.json").write_text("[")
 
 
+def odd_line(out, point):
+    with (records.run_path(out, point.key) / "metrics.jsonl").open("a") as stream:
+        stream.write("5\n")
+
+
+def text_for_a_number(out, point):
+    file = records.run_path(out, point.key) / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[-1]["loss"] = "<b>0</b>"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def odd_bound(out, point):
+    file = records.run_path(out, point.key) / "plan.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "bound": 5}))
+
+
+def endless(out, point):
+    file = records.record_path(out, point.key)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "seconds": float("inf")}))
+
+
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
+        (odd_line, "Expected columns in line 5 of"),
+        (text_for_a_number, "Expected a number for 'loss' in line 4 of"),
+        (odd_bound, "it is damaged"),
+        (endless, "it is damaged; remove it"),
         (damage_record, "it is damaged; remove it"),
         (age_record, "of another version"),
         (drop_column, "Expected column 'loss' in line 2 of"),
@@ -191,6 +218,7 @@ def test_a_bad_record_is_one_sentence_and_costs_one_point(folder, expanded, harm
     again = sweep.run(expanded, out)
     assert [record.status for record in again] == ["failed", "finished"]
     assert "\n" not in again[0].message
+    assert "remove it" in again[0].message or "away to have the point run afresh" in again[0].message
     assert all(file.read_bytes() == content for file, content in before.items())
 
 
@@ -215,32 +243,65 @@ def test_the_command_says_what_is_wrong(folder, capsys):
     assert main(["sweep", str(folder / "experiment.toml"), "--out", str(folder / "out"), "--jobs", "0"]) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("everybody", [True, False])
-def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(folder, everybody):
-    text = SCENARIO.replace("total_steps = 12", "total_steps = 4000").replace("rounds = 4", "rounds = 4000")
-    (folder / "scenario.toml").write_text(text.replace("dimension = 20", "dimension = 20000"))
-    command = [sys.executable, "-m", "airfed", "sweep", "experiment.toml", "--out", "out", "--jobs", "2"]
-    process = subprocess.Popen(
-        command, cwd=folder, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+def start(folder, gate, *extra, **options):
+    """The command, two points at a time, held at the gate."""
+    command = [sys.executable, "-m", "airfed", "sweep", "experiment.toml", "--out", "out", "--jobs", "2", *extra]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=None if gate is None else gate.environment,
+        **options,
     )
-    deadline = time.monotonic() + 120
-    while not any(file.stat().st_size for file in (folder / "out").glob("runs/*/metrics.jsonl")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.2)
-    (os.killpg if everybody else os.kill)(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
+
+
+def rounds(folder):
+    """How many rounds each run has on the disk."""
+    return sorted(file.read_bytes().count(b"\n") for file in (folder / "out").glob("runs/*/metrics.jsonl"))
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=600)
     assert "Traceback" not in errors
+    return process.returncode, output, errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("everybody", [True, False])
+def test_a_signal_ends_with_its_code_and_the_same_command_goes_on(folder, kind, everybody, gate, wait_until):
+    held = gate(2)
+    process = start(folder, held, start_new_session=True)
+    wait_until(lambda: rounds(folder) == [2, 2], process)
+    (os.killpg if everybody else os.kill)(process.pid, kind)
+    wait_until(lambda: list((folder / "out").glob(".stop-*")) or process.poll() is not None)
+    held.open()
+    code, output, errors = finish(process)
+    assert code == 128 + kind, errors
     assert "the same command goes on" in output
-    begun = {file: file.read_bytes().count(b"\n") for file in (folder / "out").glob("runs/*/metrics.jsonl")}
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not any(file.read_bytes().count(b"\n") > count for file, count in begun.items()):
-        assert time.monotonic() < deadline + 120
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) == 130
+    assert max(rounds(folder)) < 4
+    code, output, errors = finish(start(folder, None, "--json"))
+    assert code == 0, errors
+    assert json.loads(output)["counts"] == {"finished": 2}
+    assert not list((folder / "out").glob(".stop-*"))
+
+
+@pytest.mark.slow
+def test_after_the_death_of_a_sweep_its_workers_stop_and_the_same_command_goes_on(folder, gate, wait_until):
+    held = gate(2)
+    process = start(folder, held)
+    wait_until(lambda: rounds(folder) == [2, 2], process)
+    process.kill()
+    process.wait()
+    again = start(folder, None, "--json")  # the workers that are left still hold their runs
+    held.open()
+    code, output, errors = finish(again)
+    assert code == 0, errors
+    assert json.loads(output)["counts"] == {"finished": 2}
+    process.stdout.close()
+    process.stderr.close()
 
 
 @pytest.mark.slow
@@ -260,31 +321,86 @@ def test_a_cluster_finds_what_one_process_finds(folder, expanded, backend):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_costs_no_finished_point(folder):
-    long = SCENARIO.replace("total_steps = 12", "total_steps = 2000").replace("dimension = 20", "dimension = 2000")
-    (folder / "scenario.toml").write_text(long)
-    (folder / "experiment.toml").write_text(
-        'base = "scenario.toml"\n[axes]\n"policy.rounds" = [2, 3, 4, 5, 600, 601]\n'
-    )
-    command = [sys.executable, "-m", "airfed", "sweep", "experiment.toml", "--out", "out", "--jobs", "2"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 180
-    while not list((folder / "out").glob("records/*.json")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    os.kill(_worker(process.pid), signal.SIGKILL)
-    _, errors = process.communicate(timeout=180)
-    assert process.returncode == 2
-    assert "A worker process died" in errors
-    assert "Traceback" not in errors
+def test_a_worker_that_is_killed_costs_nothing(folder, gate, wait_until):
+    (folder / "experiment.toml").write_text('base = "scenario.toml"\n[axes]\n"policy.rounds" = [2, 3, 4, 11, 12, 1]\n')
+    held = gate(5)
+    process = start(folder, held, "--json")
+    wait_until(lambda: rounds(folder) == [2, 3, 4, 5, 5], process)
     finished = {file: file.read_bytes() for file in (folder / "out").glob("records/*.json")}
-    assert finished
-
-    again = subprocess.run([*command, "--json"], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["counts"] == {"finished": 6}
+    assert len(finished) == 3
+    os.kill(_worker(process.pid), signal.SIGKILL)
+    held.open()
+    code, output, errors = finish(process)
+    assert code == 0, errors
+    assert json.loads(output)["counts"] == {"finished": 6}
     assert all(file.read_bytes() == content for file, content in finished.items())
+    assert not list((folder / "out").glob("records/*.begun"))
+
+
+OWN_MODEL = """
+import os, sys, torch
+def make():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 4))
+def deadly():
+    os.kill(os.getpid(), 9)
+def leaving():
+    sys.exit("enough")
+def wrong():
+    return {}["no such key"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [("deadly", "died twice"), ("leaving", "SystemExit: enough"), ("wrong", "no such key")],
+)
+def test_a_model_that_misbehaves_costs_its_own_points_only(folder, model, sentence, monkeypatch):
+    images, labels = np.zeros((16, 4, 4), np.float32), np.arange(16) % 4
+    np.savez(folder / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    (folder / "own.py").write_text(OWN_MODEL)
+    change = f'dataset = "{folder / "tiny.npz"}"\nmodel = "own:make"\ndimension = 68'
+    (folder / "scenario.toml").write_text(SCENARIO.replace('model = "quadratic"\ndimension = 20', change))
+    axis = f'"learning.model" = ["own:{model}", "own:make"]\nseed = [0, 1]\n'
+    (folder / "experiment.toml").write_text('base = "scenario.toml"\n[axes]\n' + axis)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+    code, output, _ = finish(start(folder, None, "--json"))
+    assert code == 2
+    rows = json.loads(output)["points"]
+    assert [row["status"] for row in rows] == ["failed", "failed", "finished", "finished"]
+    assert all(sentence in row["message"] for row in rows[:2]), rows
+
+
+def test_a_worker_whose_sweep_is_dead_begins_nothing(folder, expanded):
+    point, out = expanded[0], folder / "out"
+    assert sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getpid()) == ""
+    assert not out.exists()
+    assert sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getppid()) == ""
+    assert records.read(out, point).status == "finished"
+
+
+def test_a_run_that_a_dead_sweep_s_worker_still_holds_is_waited_for(folder, expanded, monkeypatch):
+    point, out = expanded[0], folder / "out"
+    path = records.run_path(out, point.key)
+    held = contextlib.ExitStack()
+    held.enter_context(RunDirectory(path).locked())
+    waits = []
+    monkeypatch.setattr(sweep.time, "sleep", lambda seconds: waits.append(seconds) or held.close())
+    sweep.run_point(point.scenario, out, point.key, folder / "stop")
+    assert len(waits) == 1
+    assert records.read(out, point).status == "finished"
+
+
+def test_who_was_under_way_at_a_crash_comes_last(folder, expanded, monkeypatch):
+    order = []
+    real = sweep.run_point
+    monkeypatch.setattr(sweep, "run_point", lambda *task: order.append(task[2]) or real(*task))
+    mark = records.mark_path((folder / "out").resolve(), expanded[0].key)
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    sweep.run(expanded, folder / "out")
+    assert order == [expanded[1].key, expanded[0].key]
+    assert not mark.exists()
 
 
 def _worker(parent):
@@ -300,3 +416,123 @@ def _worker(parent):
         if ours and b"LokyProcess" in words:
             return int(process)
     raise AssertionError("no worker")
+
+
+HIDDEN = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hide())
+from airfed.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without(folder, hidden, *arguments):
+    """The command where some packages are not installed."""
+    command = [sys.executable, "-c", HIDDEN.format(hidden=hidden), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_without_pyarrow_the_tables_are_csv_and_one_line_says_so(folder):
+    done = without(folder, ("pyarrow",), "sweep", "experiment.toml", "--out", "out", "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Tables: CSV only; Parquet needs pyarrow")
+    assert {file.name for file in (folder / "out").glob("*.*") if file.is_file()} == {
+        "points.csv",
+        "rounds.csv",
+        ".lock",
+    }
+    done = without(folder, ("pyarrow",), "sweep", "experiment.toml", "--out", "out", "--jobs", "1", "--json")
+    assert json.loads(done.stdout)["tables"] == ["out/points.csv", "out/rounds.csv"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", [("sweep", "experiment.toml"), ("figures", "fig4", "--quick")])
+def test_without_joblib_nothing_starts(folder, command):
+    done = without(folder, ("joblib",), *command, "--out", "out")
+    assert done.returncode == 2
+    assert done.stderr == 'airfed: Sweeps need joblib: pip install "airfed[sweep]".\n'
+    assert done.stdout == ""
+    assert not (folder / "out").exists()
+
+
+def test_without_a_cluster_nothing_starts(folder):
+    done = without(folder, ("ray",), "sweep", "experiment.toml", "--out", "out", "--backend", "ray")
+    assert (done.returncode, done.stderr) == (2, 'airfed: Backend ray needs Ray: pip install "ray".\n')
+    assert not (folder / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(folder, capsys):
+    (folder / "out").write_text("a file")
+    assert main(["sweep", str(folder / "experiment.toml"), "--out", str(folder / "out"), "--json"]) == 2
+    assert "Cannot write to" in capsys.readouterr().err
+
+
+def test_a_symbolic_link_in_the_lock_s_place_is_not_followed(folder, expanded):
+    (folder / "precious").write_text("precious")
+    (folder / "out").mkdir()
+    (folder / "out" / ".lock").symlink_to(folder / "precious")
+    with pytest.raises(RunError, match="Cannot write to"):
+        sweep.run(expanded, folder / "out")
+    assert (folder / "precious").read_text() == "precious"
+
+
+def test_a_disk_that_is_full_costs_no_point_and_is_told(folder, expanded, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "write", full)
+        done = sweep.run(expanded, folder / "out")
+    assert [record.status for record in done] == ["failed", "failed"]
+    assert all("No space left on device" in record.message for record in done)
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "write_whole", full)
+        with pytest.raises(RunError, match=r"Cannot write the tables .*No space left"):
+            records.write_tables(folder / "out", done)
+    assert [record.status for record in sweep.run(expanded, folder / "out")] == ["finished", "finished"]
+
+
+def test_the_effort_is_told_before_and_what_is_done_is_not_counted(folder, expanded, capsys):
+    first = effort.expect(expanded, folder / "out", jobs=2)
+    assert (first.runs, first.done, set(first.costs)) == (2, 0, {point.key for point in expanded})
+    assert first.seconds is not None
+    assert first.seconds > 0
+    sweep.run(expanded[:1], folder / "out")
+    assert (
+        effort.expect(expanded, folder / "out", jobs=2).sentence().startswith("2 runs: 1 done already, 1 to do, about ")
+    )
+    arguments = ["sweep", str(folder / "experiment.toml"), "--out", str(folder / "out"), "--jobs", "1"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("2 runs: 1 done already, 1 to do")
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("2 runs, all done already.")
+    assert main([*arguments, "--json"]) == 0
+    shown = capsys.readouterr()
+    json.loads(shown.out)
+    assert shown.err == ""
+
+
+def test_more_work_is_expected_to_take_longer(folder):
+    (folder / "experiment.toml").write_text('base = "scenario.toml"\n[axes]\n"learning.total_steps" = [12, 1200000]\n')
+    short, long = points.expand(points.load(folder / "experiment.toml"))
+    costs = effort.expect([short, long], folder / "out", jobs=1).costs
+    assert costs[long.key] > costs[short.key]
+
+
+def test_the_time_left_follows_what_is_seen(folder, expanded, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+    costs = {point.key: 100.0 for point in expanded}
+    options = {"jobs": 2, "on_progress": lambda state: None, "stop": lambda: False}
+    watch = watching.Watch(folder, expanded, costs=costs, **options)
+    assert watch._left(0.0, 200.0) == pytest.approx(100.0)  # two at a time, as estimated
+    clock[0] = 60.0
+    assert watch._left(30.0, 200.0) > 150.0  # much slower than that
+    blind = watching.Watch(folder, expanded, costs={}, **options)
+    assert blind._left(0.0, 2.0) is None
+    clock[0] = 70.0
+    assert blind._left(1.0, 2.0) == pytest.approx(10.0)

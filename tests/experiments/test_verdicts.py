@@ -76,6 +76,20 @@ def test_true_claims_pass():
     assert "full, no weak device" not in "".join(verdict.comparison for verdict in tested)
 
 
+def test_what_two_figures_tell_of_the_same_runs_is_counted_once():
+    tested = verdicts.check(made_up())
+    repeated = [verdict for verdict in tested if verdict.repeats]
+    assert {(verdict.figure, verdict.repeats, verdict.unit) for verdict in repeated} == {("fig5", "fig4", "points")}
+    assert len(repeated) == 2
+    assert all("not counted again" in verdict.notes for verdict in repeated)
+    found = verdicts.count(tested)
+    assert (found.passed, found.distinct, found.repeated) == (len(tested) - 2, len(tested) - 2, 2)
+    other = verdicts.check(changed(made_up(), "fig5", "I = 200", [0.71, 0.72, 0.7]))
+    assert sum(bool(verdict.repeats) for verdict in other) == 1  # these are no longer the same runs
+    page = reproduction.markdown(made_up(), figures=FIGURES, quick=True)
+    assert f"**{found.distinct} of {found.distinct} comparisons pass (2 more repeat" in page
+
+
 def changed(results, experiment, label, accuracy):
     rows = [
         {**r, "accuracy": accuracy[r["seed"]]} if (r["experiment"], r["label"]) == (experiment, label) else r

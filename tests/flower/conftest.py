@@ -19,7 +19,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from airfed import scenario as scenarios
 from airfed.flower import OverTheAirFedAvg, messages, over_the_air_mod
-from airfed.running.loop import federated_averaging
+from airfed.running.loop import NoBooks, federated_averaging
+from airfed.running.run import Run
 from airfed.running.setup import prepare
 
 _COUNTER = count()
@@ -193,12 +194,57 @@ def clock():
     return FakeClock()
 
 
+class SameNoise:
+    """The noise of a round whatever sets its transmission apart, so that trainings can be compared."""
+
+    def __init__(self, source):
+        self.source, self.privacy, self.repeatable = source, source.privacy, source.repeatable
+
+    def draw(self, round_index, dimension, noise_std, *, transmission=""):
+        return self.source.draw(round_index, dimension, noise_std)
+
+
+@pytest.fixture
+def same_noise(setup):
+    return SameNoise(setup.noise)
+
+
+class Recorded(NoBooks):
+    """Says of each round what the books of a run have said of its last attempt."""
+
+    def __init__(self, ledger):
+        self.ledger = ledger
+
+    def charge(self, index):
+        return f"{self.ledger.header['nonce']}/{self.ledger.find(index).attempt}"
+
+
+@pytest.fixture
+def replay():
+    """Trains again, without Flower but with its noise, what a run has recorded; returns the named tensors."""
+
+    def replay(run, missing=()):
+        recorded = Run.open(run).checked()
+        again = prepare(recorded.scenario)
+        engine, initial, books = Without(again.task.engine, missing), again.task.initial_parameters, recorded.ledger
+        *_, last = federated_averaging(again.plan, again.air, engine, again.noise, Recorded(books), parameters=initial)
+        return again.task.named_tensors(last.parameters)
+
+    return replay
+
+
 @pytest.fixture
 def start(setup, initial_arrays, clock):
     """Trains the devices of a grid, and returns the model as one vector."""
 
     def start(grid, books, **options):
-        options = {"air": setup.air, "noise": setup.noise, "wait_for_devices": 0.0, "clock": clock, **options}
+        options = {
+            "air": setup.air,
+            "noise": SameNoise(setup.noise),
+            "wait_for_devices": 0.0,
+            "clock": clock,
+            **options,
+        }
         strategy = OverTheAirFedAvg(setup.plan, books, **options)
         return messages.flatten(strategy.start(grid, initial_arrays, timeout=5.0).arrays)
 

@@ -12,11 +12,13 @@ from flwr.serverapp import ServerApp
 from safetensors.numpy import load_file
 
 from airfed import flower
+from airfed.air import Superposition
 from airfed.flower import NobodyThere, OverTheAirFedAvg, messages
 from airfed.privacy.ledger import BudgetExhausted, Ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
 from airfed.running.loop import Diverged
+from airfed.running.run import Run
 
 NODE = 100  # of device 0; the grid's node ids are not the devices' indices
 
@@ -65,7 +67,7 @@ def test_a_device_that_is_absent_throughout_is_charged_and_counts_as_zero(
 def test_a_round_for_which_nobody_is_there_is_neither_charged_nor_sent(start, own_app, make_grid, tmp_path):
     for devices in ([], [1]):  # device 1 is not scheduled
         grid = make_grid(own_app, devices)
-        with pytest.raises(NobodyThere, match="none of the 4 scheduled devices is there, and nothing was charged"):
+        with pytest.raises(NobodyThere, match="none of the 4 scheduled devices is there; nothing was charged"):
             start(grid, tmp_path / "ledger.jsonl")
         assert Ledger.load(tmp_path / "ledger.jsonl").charges == []
         assert not any("round-index" in message.content["over-the-air"] for batch in grid.sent for message in batch)
@@ -73,7 +75,7 @@ def test_a_round_for_which_nobody_is_there_is_neither_charged_nor_sent(start, ow
 
 def test_a_round_in_which_nobody_answers_ends_the_training(start, own_app, make_grid, tmp_path):
     faults = {(NODE + k, 1): lambda message, reply: None for k in range(5)}
-    with pytest.raises(Diverged, match="no device sent a usable update"):
+    with pytest.raises(Diverged, match="no device sent anything that can be used"):
         start(make_grid(own_app, range(5), faults=faults), tmp_path / "ledger.jsonl")
 
 
@@ -127,12 +129,26 @@ def test_a_ledger_that_goes_on_knows_what_was_spent(start, own_app, make_grid, t
     path = tmp_path / "ledger.jsonl"
     start(make_grid(own_app, range(5)), path)
     start(make_grid(own_app, range(5)), path)
-    assert [(c.round_index, c.attempt) for c in Ledger.load(path).charges] == [
-        *((i, 0) for i in range(3)),
-        *((i, 1) for i in range(3)),
-    ]
+    charges = Ledger.load(path).charges
+    assert [c.round_index for c in charges] == [0, 1, 2] * 2
+    assert len({c.run for c in charges}) == 2  # each training is charged, and draws noise, under a name of its own
     with pytest.raises(ValueError, match="not that of this run"):
         start(make_grid(own_app, range(5)), path, noise=None)  # another source of noise
+
+
+def test_two_strategies_on_one_ledger_share_one_budget(setup, own_app, make_grid, initial_arrays, clock, tmp_path):
+    path, options = tmp_path / "ledger.jsonl", {"wait_for_devices": 0.0, "clock": clock}
+    plan = replace(setup.plan, problem=replace(setup.plan.problem, budget=total_of(setup.plan)))
+    one, two = (OverTheAirFedAvg(plan, path, air=setup.air, **options) for _ in range(2))
+    one.start(make_grid(own_app, range(5)), initial_arrays, timeout=5.0)
+    with pytest.raises(BudgetExhausted):
+        two.start(make_grid(own_app, range(5)), initial_arrays, timeout=5.0)
+    assert Ledger.load(path).rounds == plan.rounds
+
+
+def total_of(plan):
+    """A budget that the plan's rounds spend to the last bit."""
+    return replace(plan.problem.budget, scope="total", formula="exact", epsilon=plan.epsilon_total * (1 + 1e-9))
 
 
 def test_noise_is_drawn_once_a_round_at_the_server(setup, start, own_app, make_grid, tmp_path):
@@ -191,25 +207,49 @@ class TestReadyApp:
         self.run(scenario_file, make_grid(client, range(5)), out, resume=True)
         assert [charge.attempt for charge in Ledger.load(out / "ledger.jsonl").charges] == [0, 0, 0]
 
-    def test_it_keeps_the_run_directory_of_airfed_run(self, scenario, scenario_file, make_grid, tmp_path):
+    def test_it_keeps_the_run_directory_of_airfed_run(self, scenario, scenario_file, make_grid, tmp_path, replay):
         out, own = tmp_path / "flower", tmp_path / "own"
         self.run(scenario_file, make_grid(flower.client_app(scenario_file), range(5)), out)
         execute(scenario, own)
         assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in own.iterdir())
-        for name, tensor in load_file(own / "model.safetensors").items():
+        for name, tensor in replay(out).items():
             np.testing.assert_allclose(load_file(out / "model.safetensors")[name], tensor, rtol=1e-5, atol=1e-6)
         theirs, ours = (RunDirectory(folder).read_metrics() for folder in (out, own))
         for record, expected in zip(theirs, ours, strict=True):
-            norms = {"update_norm_mean", "update_norm_max"}  # before clipping: devices do not tell
-            assert record["clipped_share"] == expected["clipped_share"]
-            for key in expected.keys() - norms:
-                assert record[key] == (expected[key] and pytest.approx(expected[key], rel=1e-4)), key
-        ledgers = [Ledger.load(d / "ledger.jsonl") for d in (out, own)]
+            assert record.keys() == expected.keys()
+            for key in ("steps", "power_planned_total", "epsilon_round", "epsilon_total", "refused", "missing"):
+                assert record[key] == expected[key], key
+        ledgers = [Run.open(folder).checked().ledger for folder in (out, own)]
         assert ledgers[0].mu_total == ledgers[1].mu_total
-        assert ledgers[0].header == ledgers[1].header
+        assert ledgers[0].header.keys() - ledgers[1].header.keys() == {"nonce"}
+
+    def test_no_two_runs_and_no_two_attempts_share_their_noise(self, scenario_file, make_grid, tmp_path):
+        client, noises = flower.client_app(scenario_file), []
+        for name in ("one", "two"):
+            self.run(scenario_file, make_grid(client, range(5)), tmp_path / name)
+            noises.append(Run.open(tmp_path / name).rounds["noise_error"])
+        assert not np.any(noises[0] == noises[1])
+
+        received = []
+        real = Superposition.receive
+
+        def receive(self, noise):
+            received.append(noise)
+            if len(received) == 2:
+                raise KeyboardInterrupt  # between reception and settling
+            return real(self, noise)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Superposition, "receive", receive)
+            with pytest.raises(KeyboardInterrupt):
+                self.run(scenario_file, make_grid(client, range(5)), tmp_path / "three")
+            self.run(scenario_file, make_grid(client, range(4)), tmp_path / "three", resume=True)  # one is absent now
+        assert not np.any(received[1] == received[2])
+        charges = Run.open(tmp_path / "three").checked().ledger.charges
+        assert [(c.round_index, c.attempt) for c in charges] == [(0, 0), (1, 0), (1, 1), (2, 0)]
 
     def test_an_interrupted_run_goes_on_and_charges_the_repeated_round_again(
-        self, scenario, scenario_file, make_grid, tmp_path
+        self, scenario_file, make_grid, tmp_path, replay
     ):
         out, client = tmp_path / "run", flower.client_app(scenario_file)
 
@@ -221,8 +261,7 @@ class TestReadyApp:
         with pytest.raises(RunError, match="Expected no run"):
             self.run(scenario_file, make_grid(client, range(5)), out)
         self.run(scenario_file, make_grid(client, range(5)), out, resume=True)
-        execute(scenario, tmp_path / "own")
-        for name, tensor in load_file(tmp_path / "own" / "model.safetensors").items():
+        for name, tensor in replay(out).items():
             np.testing.assert_allclose(load_file(out / "model.safetensors")[name], tensor, rtol=1e-5, atol=1e-6)
         charges = Ledger.load(out / "ledger.jsonl").charges
         assert [(c.round_index, c.attempt) for c in charges] == [(0, 0), (1, 0), (1, 1), (2, 0)]

@@ -138,6 +138,7 @@ def test_npz_images_of_every_layout(tmp_path, shape, expected):
         (b"\0\0\x08\xff" + b"\xff" * 40, "1 to 4 IDX dimensions, got 255"),
         (b"\0\0\x08\x00", "1 to 4 IDX dimensions, got 0"),
         (b"\0\0\x08\x03\0\0", "header of 16 bytes"),
+        (b"\0\0\x08\x03" + bytes(4) + b"\xff" * 8, "at least one entry, its header says 0×4294967295×4294967295"),
         (b"\0\0\x08\x03" + b"\xff" * 12, "bytes are more than it has|it claims 792281624"),
     ],
 )

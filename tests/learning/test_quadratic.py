@@ -1,6 +1,5 @@
 import itertools
 import math
-import time
 import tracemalloc
 from dataclasses import replace
 
@@ -135,7 +134,6 @@ def test_a_million_devices_need_no_memory():
     t = task(num_devices=1_000_000, dimension=10)
     engine = QuadraticEngine(t, learning_rate=0.1)
     tracemalloc.start()
-    started = time.perf_counter()
     devices = np.arange(0, 1_000_000)
     count = sum(len(u) for _, u in engine.updates(t.initial_parameters, devices, steps=4, round_index=0))
     gap = t.initial_gap
@@ -144,7 +142,6 @@ def test_a_million_devices_need_no_memory():
     assert count == 1_000_000
     assert gap > 0
     assert peak < 20_000_000  # of which 8 MB are the list of devices
-    assert time.perf_counter() - started < 20
 
 
 def test_divergence_gives_infinities_and_no_warning():

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from airfed import scenario
-from airfed.learning import models
+from airfed.learning import models, usercode
 from airfed.learning.task import build_task
 from airfed.scenario import template
 
@@ -23,6 +23,7 @@ def folder(tmp_path, monkeypatch):
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(usercode, "_IMPORTED", set())
     before, path = set(sys.modules), list(sys.path)
     yield place
     assert sys.path == path
@@ -215,6 +216,25 @@ def test_modules_imported_by_others_count_as_well(chain, monkeypatch):
     before = models.source_digest("net:make", chain)
     (chain / "by_function.py").write_text((chain / "by_function.py").read_text() + "# more\n")
     assert models.source_digest("net:make", chain) != before
+
+
+def test_modules_of_a_library_outside_count_as_far_as_globals_lead_to_them(folder, tmp_path, monkeypatch):
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "near_lib.py").write_text("import far_lib\n")
+    (library / "far_lib.py").write_text("WIDTH = 10\n")
+    (folder / "net.py").write_text(
+        "from torch import nn\nimport near_lib\ndef make():\n    return nn.Linear(784, near_lib.far_lib.WIDTH)\n"
+    )
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(library))
+        first = models.source_digest("net:make", folder)
+        for file in library.glob("*.py"):
+            kept = file.read_text()
+            file.write_text(kept + "# more\n")
+            assert models.source_digest("net:make", folder) != first, file.name
+            file.write_text(kept)
+        assert models.source_digest("net:make", folder) == first
 
 
 def test_the_task_knows_the_digest(folder):

@@ -54,7 +54,7 @@ def problems(draw, most_devices=7, most_steps=8):
             dimension=draw(st.sampled_from([1, 21840, 2**53])),
             total_steps=draw(st.one_of(st.integers(1, most_steps), st.sampled_from([1, 200, 3000]))),
             clip_norm=some(),
-            learning_rate=some(),
+            learning_rate=some(decades(-30, 30)),
             smoothness=smoothness,
             strong_convexity=min(max(smoothness * convexity, 1e-100), smoothness),
             initial_gap=some(),

@@ -88,7 +88,7 @@ def hostile(run):
     manifest = {**run.manifest, "engine": evil, "airfed": evil, "versions": {evil: evil}, "plan_sha256": evil}
     ledger = copy(run.ledger)
     ledger.header = {**run.ledger.header, "privacy": evil}
-    return replace(run, plan=plan, scenario=world, manifest=manifest, ledger=ledger)
+    return replace(run, _plan=plan, _scenario=world, _manifest=manifest, _ledger=ledger)
 
 
 def test_nothing_from_a_record_becomes_markup(run_directories):
@@ -164,13 +164,13 @@ def test_charts_follow_the_record(run_directories):
 @pytest.mark.parametrize(
     ("file", "damage", "sentence"),
     [
-        ("run.json", b"{}", "another version"),
+        ("run.json", b"{}", "not the file that the ledger has seen"),
         ("run.json", None, "there is none"),
         ("plan.json", b"{", "not a complete run"),
-        ("plan.json", b"{}", "plan.json has no 'dimension'"),
+        ("plan.json", b"{}", "not the file that the ledger has seen"),
         ("scenario.toml", b"name = 1", "not a complete run"),
         ("metrics.jsonl", b"", "no round has been recorded"),
-        ("metrics.jsonl", b'{"round": 0}\n', "no 'steps'"),
+        ("metrics.jsonl", b'{"round": 0}\n', "steps: field required"),
         ("metrics.jsonl", b"garbage\n", "line 1 is damaged"),
         ("ledger.jsonl", b"{}\n", "ledger"),
     ],

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,44 +12,13 @@ import pytest
 
 from airfed.air import Air
 from airfed.privacy.ledger import Ledger
-from airfed.running.cluster import Solo
+from airfed.running import exchange
+from airfed.running.cluster import LostProcess, Solo, join
+from airfed.running.heartbeat import Peer
 from airfed.running.noise import SeededNoise
 from airfed.running.shared import SharedNoise
 
-SCENARIO = """
-name = "cluster"
-[fleet]
-num_devices = 23
-peak_power = 1.0
-[channel]
-model = "rayleigh"
-minimum = 0.1
-estimation_error = 0.01
-[link]
-noise_std = 1.0
-[budget]
-epsilon = 5.0
-delta = 1e-3
-total_power = 1000.0
-[learning]
-model = "quadratic"
-dimension = 30
-total_steps = {steps}
-learning_rate = 0.5
-clip_norm = 4.0
-smoothness = 2.0
-strong_convexity = 0.5
-initial_gap = 10.0
-[policy]
-name = "full"
-rounds = {rounds}
-"""
 FILES = ("model.safetensors", "metrics.jsonl", "metrics.csv", "ledger.jsonl")
-
-
-def write(path, *, rounds, steps):
-    path.write_text(SCENARIO.format(rounds=rounds, steps=steps))
-    return path
 
 
 def command(processes, scenario, out, *extra):
@@ -59,7 +29,7 @@ def command(processes, scenario, out, *extra):
 
 
 def run(processes, scenario, out, *extra):
-    return subprocess.run(command(processes, scenario, out, *extra), capture_output=True, text=True, timeout=240)
+    return subprocess.run(command(processes, scenario, out, *extra), capture_output=True, text=True, timeout=600)
 
 
 def content(out):
@@ -71,6 +41,7 @@ def test_alone_nothing_is_exchanged():
     devices = np.arange(5)
     assert group.share(devices) is devices
     assert not group.any(False)
+    group.check()
     noise = SharedNoise(SeededNoise(b"key"), group)
     assert np.array_equal(noise.draw(3, 10, 1.0), SeededNoise(b"key").draw(3, 10, 1.0))
     assert noise.privacy == "simulated"
@@ -126,70 +97,145 @@ def test_what_is_exchanged_does_not_grow_with_the_devices():
     assert sizes == {15}
 
 
+@pytest.fixture
+def environment(monkeypatch):
+    """Set torchrun's variables for one process of two."""
+
+    def describe(rank, port):
+        words = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in words.items():
+            monkeypatch.setenv(name, str(value))
+        for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"):
+            monkeypatch.delenv(name, raising=False)
+
+    return describe
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("rank", "sentence"), [(0, "Rank 1 of 2 has not come within 0.5 s"), (1, "Nobody has answered at 127.0.0.1:")]
+)
+def test_who_never_comes_is_named(environment, monkeypatch, rank, sentence):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(exchange, "_GATHERING", 0.5)
+    environment(rank, free_port())
+    with pytest.raises(LostProcess, match=sentence), join(0.5):
+        raise AssertionError("nobody else is there")
+
+
+def test_an_environment_that_makes_no_sense_is_one_sentence(environment, monkeypatch):
+    pytest.importorskip("torch")
+    environment("first", 1)
+    with pytest.raises(ValueError, match="Expected RANK to be a number, as torchrun sets it; it is 'first'"), join():
+        pass
+    environment(0, 1)
+    monkeypatch.setenv("MASTER_ADDR", "nobody.invalid")
+    with pytest.raises(ValueError, match="Expected MASTER_ADDR to be a host"), join():
+        pass
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        environment(0, taken.getsockname()[1])
+        with pytest.raises(ValueError, match="Expected to meet the other processes at "), join():
+            pass
+
+
+def test_an_address_that_only_its_own_host_reaches_is_refused():
+    peers = [
+        Peer(rank=rank, host=f"host{rank}", address=address, port=1, word=b"")
+        for rank, address in enumerate(("127.0.1.1", "10.0.0.2"))
+    ]
+    with pytest.raises(ValueError, match=r"rank 0 on host0 \(127.0.1.1\) is known by its own name"):
+        exchange._check_reachable(peers)
+    exchange._check_reachable(peers[:1])
+    exchange._check_reachable(peers[1:])
+
+
 @pytest.mark.slow
-def test_one_two_and_four_processes_give_the_same_bits(tmp_path):
-    scenario = write(tmp_path / "scenario.toml", rounds=6, steps=12)
+def test_one_two_and_four_processes_give_the_same_bits(gated, tmp_path):
+    gated.prepare(patience=60.0)
     for processes in (1, 2, 4):
-        result = run(processes, scenario, tmp_path / f"p{processes}")
+        result = run(processes, gated.scenario, tmp_path / f"p{processes}")
         assert result.returncode == 0, result.stderr
     alone = content(tmp_path / "p1")
     assert content(tmp_path / "p2") == alone
     assert content(tmp_path / "p4") == alone
 
 
-@pytest.mark.slow
-def test_a_lost_process_ends_the_run_and_another_number_of_processes_goes_on(tmp_path):
-    scenario = write(tmp_path / "scenario.toml", rounds=600, steps=600)
-    out = tmp_path / "run"
-    started = subprocess.Popen(
-        command(2, scenario, out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        metrics = out / "metrics.jsonl"
-        deadline = time.monotonic() + 120
-        while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 5):
-            assert time.monotonic() < deadline
-            assert started.poll() is None, started.stdout.read()
-            time.sleep(0.02)
-        os.kill(_pid_of_rank(started.pid, 1), signal.SIGKILL)
-        text, _ = started.communicate(timeout=120)
-    finally:
-        if started.poll() is None:
-            os.killpg(started.pid, signal.SIGKILL)
-            started.wait()
-    assert started.returncode != 0
-    assert "Another process of this run has ended" in " ".join(text.split())
-    assert any((out / "checkpoints").iterdir())
-    assert 5 <= Ledger.load(out / "ledger.jsonl", repair=True).rounds < 600
+def start(gated, *ranks):
+    """Start these processes of two without torchrun, and wait until they are held in a round."""
+    port = str(free_port())
+    started = []
+    for rank in ranks:
+        variables = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        process = gated.processes.start(sys.executable, *gated.script, log=f"{rank}.log", environment=variables)
+        started.append(process)
+    gated.held(*ranks)
+    return started
 
-    resumed = run(3, scenario, out, "--resume")
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_process_ends_the_run_and_one_process_goes_on(gated, victim, kind):
+    gated.prepare(patience=5.0)
+    started = start(gated, 0, 1)
+    other = 1 - victim
+    started[victim].send_signal(kind)
+    gated.go()
+    assert started[other].wait(300) == 5
+    text = gated.processes.text(f"{other}.log")
+    named = f"Rank {victim} on {socket.gethostname()} (127.0.0.1)"
+    assert f"{named} has ended, or cannot be reached." in text or f"{named} has not been heard for 5 s." in text
+    assert kind == signal.SIGKILL or "has not been heard" in text
+    assert victim == 0 or "Stopped before round 2; --resume goes on from there." in text
+    assert gated.rounds == 2
+    started[victim].send_signal(signal.SIGCONT)  # who comes back too late ends as well
+    assert started[victim].wait(300) == (-signal.SIGKILL if kind == signal.SIGKILL else 5)
+    assert gated.alone(gated.out, "--resume") == gated.alone(gated.folder / "alone")
+
+
+@pytest.mark.slow
+def test_computing_or_sleeping_for_longer_than_the_patience_is_no_loss(gated):
+    patience = 5.0
+    gated.prepare(patience=patience)
+    started = start(gated, 0, 1)
+    gated.go(0)
+    time.sleep(1.5 * patience)  # one computes, and the other waits for it
+    for process in started:
+        process.send_signal(signal.SIGSTOP)  # as a computer does that is put to sleep
+    time.sleep(1.5 * patience)
+    for process in started:
+        process.send_signal(signal.SIGCONT)
+    gated.go()
+    assert [process.wait(300) for process in started] == [0, 0], gated.processes.text("0.log")
+    assert gated.record() == gated.alone(gated.folder / "alone")
+
+
+@pytest.mark.slow
+def test_under_torchrun_a_lost_process_ends_the_run_and_another_number_goes_on(gated, tmp_path):
+    gated.prepare(patience=60.0)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    started = gated.processes.start(sys.executable, *launcher, *gated.script, log="torchrun.log")
+    gated.held(0, 1)
+    (victim,) = gated.processes.alive("RANK=1", "LOCAL_RANK=1")
+    os.kill(victim, signal.SIGKILL)
+    gated.go()
+    assert started.wait(300) != 0
+    assert Ledger.load(gated.out / "ledger.jsonl", repair=True).rounds == 3
+
+    resumed = run(3, gated.scenario, gated.out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    alone = run(1, scenario, tmp_path / "alone")
-    assert alone.returncode == 0, alone.stderr
-    assert content(out) == content(tmp_path / "alone")
+    assert gated.record() == gated.alone(tmp_path / "alone")
 
 
 @pytest.mark.slow
-def test_a_run_that_cannot_begin_ends_in_every_process(tmp_path):
-    scenario = write(tmp_path / "scenario.toml", rounds=2, steps=4)
+def test_a_run_that_cannot_begin_ends_in_every_process(gated, tmp_path):
+    gated.prepare(patience=60.0)
     out = tmp_path / "run"
-    assert run(1, scenario, out).returncode == 0
-    again = run(2, scenario, out)
+    assert run(1, gated.scenario, out).returncode == 0
+    again = run(2, gated.scenario, out)
     assert again.returncode != 0
     assert "Expected no run in" in again.stderr
-
-
-def _pid_of_rank(launcher, rank):
-    for process in os.listdir("/proc"):
-        if not process.isdigit():
-            continue
-        try:
-            with open(f"/proc/{process}/environ", "rb") as stream:
-                variables = stream.read().split(b"\0")
-            with open(f"/proc/{process}/stat") as stream:
-                parent = int(stream.read().rsplit(")", 1)[1].split()[1])
-        except (OSError, ProcessLookupError):
-            continue
-        if parent == launcher and f"RANK={rank}".encode() in variables:
-            return int(process)
-    raise AssertionError("no such process")

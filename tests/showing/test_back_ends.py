@@ -17,7 +17,7 @@ from airfed.showing.roc import roc_figure
 from airfed.showing.training import training_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
-HOSTILE = '<script>alert(1)</script> & "$\\frac{" _'
+HOSTILE = '<script>alert(1)</script> & "$\\frac{$" _'
 SIZES = ((326.0, 280.0), (520.0, 280.0), (840.0, 196.0))
 
 

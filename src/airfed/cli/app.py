@@ -1,6 +1,7 @@
 """The commands, and what becomes of their errors.
 
-Exit codes: 0 done, 2 the user's mistake, 3 no feasible plan, 4 the audit failed, 130/143 stopped by a signal.
+Exit codes: 0 done, 2 the user's mistake, 3 no feasible plan, 4 the audit failed, 5 another process of the run or its
+host was lost, 130/143 stopped by a signal.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from airfed import __version__
 from airfed.cli import account as account_commands
@@ -26,7 +27,7 @@ from airfed.problem import InfeasibleError
 
 EXTRAS: Final = {
     "sim": ("torch", "numba", "llvmlite", "safetensors", "mlxtend"),
-    "report": ("matplotlib", "plotly", "jinja2"),
+    "report": ("matplotlib", "jinja2"),
     "sweep": ("joblib", "pyarrow"),
     "web": ("nicegui", "starlette", "fastapi", "uvicorn"),
     "flower": ("flwr",),
@@ -63,7 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        return _fail(2, f"{' '.join(str(error).split())} (airfed --help lists the commands)")
+        text = " ".join(str(error).split())
+        if isinstance(error, UnusedCliTokensError):
+            text = f"Expected no more arguments, got {' '.join(error.unused_tokens or ())}."
+        return _fail(2, f"{text} (airfed --help lists the commands)")
     except InfeasibleError as error:
         return _fail(3, str(error))
     except ModuleNotFoundError as error:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json as json_format
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from airfed.cli.plan import Json, ScenarioFile, Seed, read
 from airfed.scenario.errors import ScenarioError
@@ -29,7 +33,9 @@ def calibrate(
         raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
     from airfed.experiments.calibrate import calibrate as estimate
 
-    found = estimate(world)
+    console = Console(highlight=False, quiet=json)
+    with _progress(console) as tell:
+        found = estimate(world, tell)
     text = found.to_toml(world)
     if out is not None:
         try:
@@ -40,7 +46,6 @@ def calibrate(
     if json:
         print(json_format.dumps({"scenario": world.name, **found.to_dict(), "out": None if out is None else str(out)}))
         return 0
-    console = Console(highlight=False)
     for symbol, name in (("ζ", "smoothness"), ("ϱ", "strong_convexity"), ("G", "initial_gap")):
         console.print(f"{symbol} = {getattr(found, name):.5g}  {name}")
         console.print(f"[dim]  {found.how[name].removeprefix(symbol + ': ')}[/dim]", soft_wrap=True)
@@ -55,3 +60,29 @@ def calibrate(
     if out is not None:
         console.print(f"written: {out}")
     return 0
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str, float], None]]:
+    """Yield the function that shows what is being measured, and about how long it still takes."""
+    from airfed.experiments.effort import duration
+
+    bar = Progress(
+        TextColumn("calibrating"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        console=console,
+        disable=console.quiet,
+    )
+    started = time.monotonic()
+    with bar:
+        task = bar.add_task("data", total=1.0, left="")
+
+        def tell(step: str, share: float) -> None:
+            left = duration((time.monotonic() - started) * (1 - share) / share) if share > 0 else ""
+            bar.update(task, completed=share, description=step, left=f"about {left} left" if left else "")
+
+        yield tell
+        bar.update(task, completed=1.0, description="done", left="")

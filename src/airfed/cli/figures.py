@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as json_format
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,7 @@ from rich.table import Table
 
 from airfed.cli.plan import Json
 from airfed.cli.run import _signals as signals
-from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, progress_display
+from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_effort, print_outcome, progress_display
 
 if TYPE_CHECKING:
     from airfed.experiments.results import Results
@@ -33,21 +35,29 @@ def figures(
 ) -> int:
     """Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it."""
     from airfed.experiments import figures as catalogue
-    from airfed.experiments import reproduction, sweep, verdicts
+    from airfed.experiments import reproduction, sweep, verdicts, workers
     from airfed.experiments.results import Results
+    from airfed.running.directory import RunError
 
-    console = Console(highlight=False, stderr=json)
+    console = Console(highlight=False, stderr=json, quiet=json)
+    at_a_time = job_count(jobs)
     chosen = list(dict.fromkeys(names)) or list(catalogue.PAPER)
     found = catalogue.studies(chosen, quick=quick)
     started = time.monotonic()
     trained = {title: study for title, study in found.items() if catalogue.trains(title)}
+    expanded = [point for study in trained.values() for point in study.points]
+    costs: Mapping[str, float] = {}
+    if expanded:
+        workers.check(backend, address)
+        costs = print_effort(console, expanded, out, at_a_time)
     with signals() as caught, progress_display(console, "figures") as show:
         records = sweep.run(
-            [point for study in trained.values() for point in study.points],
+            expanded,
             out,
-            jobs=job_count(jobs),
+            jobs=at_a_time,
             backend=backend,
             address=address,
+            costs=costs,
             on_progress=show,
             stop=lambda: bool(caught),
         )
@@ -57,17 +67,25 @@ def figures(
     found |= catalogue.with_records(trained, records)
     summary: dict[str, Any] = {"out": str(out), "quick": quick, "figures": {}, "problems": []}
     for name in chosen:
+        definition = catalogue.FIGURES[name]
+        if definition.takes:
+            console.print(f"{name}: {definition.takes}")
         try:
-            rows, figure = catalogue.FIGURES[name].build(found)
+            with console.status(f"drawing {name}"):
+                rows, figure = definition.build(found)
         except ValueError as error:  # one figure's records must not keep the others from being drawn
             summary["problems"].append(f"{name}: {error}")
             continue
-        summary["figures"][name] = [str(file) for file in catalogue.save(name, rows, figure, out)]
+        try:
+            summary["figures"][name] = [str(file) for file in catalogue.save(name, rows, figure, out)]
+        except OSError as error:
+            raise RunError(f"Cannot write {name} to {out}: {error.strerror or error}. The runs are kept.") from None
     results = Results.of(found)
     summary["seconds"] = round(time.monotonic() - started, 1)
     if check:
         tested = verdicts.check(results)
         summary["verdicts"] = [verdict.to_dict() for verdict in tested]
+        summary["comparisons"] = asdict(verdicts.count(tested))
         if docs is not None:
             written = reproduction.write(docs, results, figures=list(summary["figures"]), quick=quick, pictures=out)
             summary["docs"] = [str(file) for file in written]
@@ -113,6 +131,8 @@ def _width(cells: list[list[str]]) -> int:
 
 def print_verdicts(console: Console, tested: list[Verdict]) -> None:
     """Print each claim with its comparisons: effect, interval, pass or fail, and why."""
+    from airfed.experiments.verdicts import count
+
     claim = ""
     for verdict in tested:
         if verdict.claim != claim:
@@ -121,7 +141,6 @@ def print_verdicts(console: Console, tested: list[Verdict]) -> None:
         mark = "[green]pass[/green]" if verdict.passed else "[bold red]FAIL[/bold red]"
         effect = verdict.effect
         interval = f"{effect.mean:+.2f} [{effect.low:+.2f}, {effect.high:+.2f}] {verdict.unit}"
-        tail = "; ".join(part for part in (verdict.reason, verdict.remark) if part)
-        console.print(f"  {mark}  {verdict.comparison}: {interval}" + (f" ({tail})" if tail else ""), soft_wrap=True)
-    passed = sum(verdict.passed for verdict in tested)
-    console.print(f"\n{passed} of {len(tested)} comparisons pass; 95% intervals, Student t, paired by seed")
+        tail = f" ({verdict.notes})" if verdict.notes else ""
+        console.print(f"  {mark}  {verdict.comparison}: {interval}{tail}", soft_wrap=True)
+    console.print(f"\n{count(tested).sentence()}; 95% intervals, Student t, paired by seed", soft_wrap=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from airfed import planning, scenario
 from airfed.cli import output, tables
@@ -21,9 +24,25 @@ from airfed.scenario.errors import ScenarioError
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 Json = Annotated[bool, Parameter(help="Print one JSON object instead of text.", negative="")]
-Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.")]
+
+
+def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
+    """Return an argument as a whole number: no "3.5", which is no number of rounds, and nothing endless.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    text = tokens[0].value
+    if re.fullmatch(r"[-+]?[0-9]+", text) is None or len(text) > _MOST_DIGITS:
+        shown = repr(text) if len(text) <= _MOST_DIGITS else f"{len(text)} characters"
+        raise ValueError(f"expected a whole number, got {shown}.")
+    return int(text)
+
+
+_MOST_DIGITS: Final = 1000
+Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.", converter=whole_number)]
 _MOST_PRICED: Final = 1000  # devices of different limits: their plans take longer to find
-Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.")]
+Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.", converter=whole_number)]
 
 
 def read(file: Path, **changes: Any) -> Scenario:
@@ -75,25 +94,56 @@ def compare(
     seed: Seed = None,
     json: Json = False,
     plot: Annotated[Path | None, Parameter(help="Draw the policies' bounds (png, pdf, svg).")] = None,
+    total: Annotated[
+        float | None, Parameter(help="ε in total of the second table (default: what full participation spends).")
+    ] = None,
 ) -> int:
-    """Show the policies side by side on one channel draw, with the distance of each to the optimum."""
+    """Show the policies side by side on one channel draw, with the distance of each to the optimum.
+
+    Where the budget is per round, policies with more rounds spend more in total: a second table then gives all of them
+    the same ε in total. Unless told, that is what full participation spends, the design that makes no choice.
+    """
     world = read(file, policy__rounds=rounds, seed=seed)
     plans, failures = planning.compare(problem_of(world), world.policy, seed=world.seed)
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
+    equal = _equal_total(world, plans, total)
     if plot is not None:
         from airfed.showing import figure, files
 
         figure.save(files.comparison_figure(plans), plot)
     if json:
-        best = plans["optimal"].bound.total
-        rows = {
-            name: {**decision.to_dict(), "excess": decision.bound.total / best - 1} for name, decision in plans.items()
-        }
-        output.print_json({"scenario": world.name, "policies": rows, "infeasible": failures})
+        found = {"scenario": world.name, "policies": _rows(plans), "infeasible": failures, "equal_total": None}
+        if equal is not None:
+            epsilon, plans, failures = equal
+            found["equal_total"] = {"epsilon": epsilon, "policies": _rows(plans), "infeasible": failures}
+        output.print_json(found)
         return 0
-    tables.print_comparison(output.make_console(), world.name, plans, failures)
+    console = output.make_console()
+    tables.print_comparison(console, world.name, plans, failures)
+    if equal is not None:
+        tables.print_equal_total(console, *equal)
     return 0
+
+
+def _rows(plans: Mapping[str, Plan]) -> dict[str, Any]:
+    best = plans["optimal"].bound.total
+    return {name: {**decision.to_dict(), "excess": decision.bound.total / best - 1} for name, decision in plans.items()}
+
+
+def _equal_total(
+    world: Scenario, plans: Mapping[str, Plan], epsilon: float | None
+) -> tuple[float, dict[str, Plan], dict[str, str]] | None:
+    """The policies planned for one ε in total; None where the budget is a total already."""
+    if epsilon is None:
+        epsilon = plans.get("full", plans["optimal"]).epsilon_total * (1 + 1e-9)  # so that this very plan still fits
+        if world.budget.scope == "total" or not 0 < epsilon < math.inf:  # no budget could say so
+            return None
+    budget = {"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": epsilon}
+    found, failures = planning.compare(problem_of(world.override(budget)), world.policy, seed=world.seed)
+    if "optimal" not in found:
+        raise InfeasibleError(failures["optimal"])
+    return epsilon, found, failures
 
 
 def new(

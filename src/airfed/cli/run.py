@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from rich.progress import (
 
 from airfed.cli import output, tables
 from airfed.cli.plan import Json, Rounds, ScenarioFile, Seed, read, with_policy
+
+LOST = 5  # the exit code where another process of the run, or its host, was lost
 
 data = App(name="data", help="Get and verify data sets.")
 
@@ -55,16 +58,20 @@ def run(
     )
     display = _Display(console, world.name)
     started = time.monotonic()
-    with _signals() as caught, cluster.join() as group, display:
-        outcome = execute(
-            world,
-            out,
-            resume=resume,
-            on_start=display.start,
-            on_round=display.update,
-            stop=lambda: bool(caught),
-            group=group,
-        )
+    try:
+        with cluster.join(world.run.patience) as group, _signals() as caught, display:
+            outcome = execute(
+                world,
+                out,
+                resume=resume,
+                on_start=display.start,
+                on_round=display.update,
+                stop=lambda: bool(caught),
+                group=group,
+            )
+    except cluster.LostProcess as error:
+        print(f"airfed: {error}", file=sys.stderr)
+        return LOST
     if not leads:
         return 0
     seconds = time.monotonic() - started
@@ -75,6 +82,8 @@ def run(
         _print_summary(console, summary, seconds)
     if outcome.status == "stopped" and caught:
         return 128 + caught[0]
+    if outcome.status == "lost":
+        return LOST
     return 0 if outcome.status in ("finished", "exhausted") else 2
 
 
@@ -90,17 +99,22 @@ def fetch(
     """Get a data set, verify its checksums and keep it."""
     from airfed.learning.fetch import fetch as get
 
-    console = output.make_console(stderr=json)
+    console = output.make_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bars: dict[str, Any] = {}
+    progress = Progress(*columns, console=console, transient=True)
+    bars: dict[str, Any] = {}
 
-        def report(what: str, done: int, total: int | None) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what, total=total)
-            progress.update(bars[what], completed=done, total=total)
+    def report(what: str, done: int, total: int | None) -> None:
+        progress.start()  # not before: a mistake is one sentence and no empty bar
+        if what not in bars:
+            bars[what] = progress.add_task(what, total=total)
+        progress.update(bars[what], completed=done, total=total)
 
+    try:
         folder = get(name, source=source, data_dir=data_dir, progress=report)
+    finally:
+        if bars:
+            progress.stop()
     if json:
         output.print_json({"name": name, "folder": str(folder)})
     else:

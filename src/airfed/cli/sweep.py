@@ -5,22 +5,24 @@ from __future__ import annotations
 import json as json_format
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from airfed.cli.plan import Json
 from airfed.cli.run import _signals as signals
 
 if TYPE_CHECKING:
-    from airfed.experiments import sweep as runner
+    from airfed.experiments.points import Point
     from airfed.experiments.records import Record
+    from airfed.experiments.watching import Progress
 
 _MOST_ROWS = 20
 
@@ -44,19 +46,25 @@ def sweep(
     json: Json = False,
 ) -> int:
     """Run every point of an experiment, in parallel; skip what is done, go on with what was interrupted."""
-    from airfed.experiments import points, records
+    from airfed.experiments import points, records, workers
     from airfed.experiments import sweep as runner
 
-    console = Console(highlight=False, stderr=json)
+    console = Console(highlight=False, stderr=json, quiet=json)
+    at_a_time = job_count(jobs)
+    workers.check(backend, address)
+    if not records.has_parquet():
+        console.print('Tables: CSV only; Parquet needs pyarrow: pip install "airfed[sweep]".', markup=False)
     loaded = points.load(experiment, quick=quick)
     expanded = points.expand(loaded)
+    costs = print_effort(console, expanded, out, at_a_time)
     with signals() as caught, progress_display(console, loaded.name) as show:
         results = runner.run(
             expanded,
             out,
-            jobs=job_count(jobs),
+            jobs=at_a_time,
             backend=backend,
             address=address,
+            costs=costs,
             on_progress=show,
             stop=lambda: bool(caught),
         )
@@ -64,7 +72,9 @@ def sweep(
     counts = Counter(record.status for record in results)
     if json:
         rows = [record.row() for record in results]
-        print(json_format.dumps({"experiment": loaded.name, "out": str(out), "counts": counts, "points": rows}))
+        tables = [str(file) for file in written]
+        found = {"experiment": loaded.name, "out": str(out), "counts": counts, "points": rows, "tables": tables}
+        print(json_format.dumps(found))
     else:
         print_outcome(console, results)
         print_points(console, results)
@@ -93,27 +103,44 @@ def job_count(jobs: int | None) -> int:
     return jobs
 
 
+def print_effort(console: Console, expanded: Sequence[Point], out: Path, jobs: int) -> Mapping[str, float]:
+    """Print how many runs there are, how many are done and how long the others take; return what each takes."""
+    if console.quiet:
+        return {}
+    from airfed.experiments import effort
+
+    with console.status("measuring the speed of this machine"):
+        expected = effort.expect(expanded, out, jobs=jobs)
+    console.print(expected.sentence(), soft_wrap=True)
+    return expected.costs
+
+
 @contextmanager
-def progress_display(console: Console, name: str) -> Iterator[Callable[[runner.Progress], None]]:
+def progress_display(console: Console, name: str) -> Iterator[Callable[[Progress], None]]:
     """Yield the function that shows a sweep's state: one line for all points."""
-    display = Progress(
-        TextColumn("{task.fields[name]}"),
+    from airfed.experiments.effort import duration
+
+    display = Bar(
+        TextColumn("{task.fields[name]}", markup=False),
         BarColumn(bar_width=20),
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[left]}"),
         console=console,
+        disable=console.quiet,
     )
     with display:
-        task = display.add_task("", name=name, total=None)
+        task = display.add_task("", name=name, total=None, left="")
 
-        def show(state: runner.Progress) -> None:
+        def show(state: Progress) -> None:
             text = f"{state.ended} of {state.points} points"
             if state.running:
                 text += f", {state.running} under way"
             if state.failed:
                 text += f", [red]{state.failed} failed[/red]"
-            display.update(task, total=state.points, completed=state.work, description=text)
+            going = state.seconds_left is not None and state.ended + state.failed < state.points
+            left = f"about {duration(state.seconds_left)} left" if going and state.seconds_left is not None else ""
+            display.update(task, total=1.0, completed=state.share, description=text, left=left)
 
         yield show
 
@@ -146,7 +173,8 @@ def print_points(console: Console, results: list[Record]) -> None:
 
 def print_outcome(console: Console, results: list[Record]) -> None:
     """Print how many points ended in which way, and why the failed ones failed."""
-    counts = Counter(record.status for record in results)
+    once = {record.point.key or index: record for index, record in enumerate(results)}  # figures share points
+    counts = Counter(record.status for record in once.values())
     console.print(", ".join(f"{number} {status}" for status, number in counts.items()))
     told: set[str] = set()
     for record in results:

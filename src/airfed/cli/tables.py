@@ -103,8 +103,21 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
 
 def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     """Print the policies side by side, the optimum first."""
-    best = plans["optimal"].bound.total
     console.print(f"[bold]{escape(name)}[/bold] · {decision_sentence(plans['optimal'])}\n")
+    _print_policies(console, plans, failures)
+    console.print(f"[dim]{bound_basis(plans['optimal'])}[/dim]")
+    console.print("[dim]above: how far the bound is above the optimum's; W: worst case, all devices and rounds;[/dim]")
+    console.print(f"[dim]ε: exact, of each round and of all, {privacy_basis(plans['optimal'])}[/dim]")
+
+
+def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
+    """Print the policies once more, each planned for the same ε in total."""
+    console.print(f"\n[bold]At most ε = {_short(epsilon, 3)} in total for each of them[/bold]\n")
+    _print_policies(console, plans, failures)
+
+
+def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
+    best = plans["optimal"].bound.total
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("policy", no_wrap=True)
     for column in ("devices", "rounds", "θ", "bound", "above", "W", "ε each", "ε all"):
@@ -133,9 +146,6 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     for policy, plan in plans.items():
         if plan.violations:
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
-    console.print(f"[dim]{bound_basis(plans['optimal'])}[/dim]")
-    console.print("[dim]above: how far the bound is above the optimum's; W: worst case, all devices and rounds;[/dim]")
-    console.print(f"[dim]ε: exact, of each round and of all, {privacy_basis(plans['optimal'])}[/dim]")
 
 
 def _channel_basis(plan: Plan) -> str:

@@ -15,15 +15,20 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from airfed import seeds
+from airfed.experiments.steps import Steps, Tell, counted
 from airfed.learning import curvature
 from airfed.learning.task import ImageTask, QuadraticLearning, build_task
 from airfed.network import Network
 from airfed.scenario import Scenario
+from airfed.scenario.errors import ScenarioError
 
 _PLACES: Final = 3  # rounds of the noise-free training
 _LOCAL_STEPS: Final = (1, 2, 5, 10, 20)
 _MOST_DEVICES: Final = 50  # whose norms are measured
+_PRODUCTS: Final = 15  # Hessian-vector products that a place takes, usually
 _MOST_IMAGES: Final = 500  # that the Hessian is taken over
+# The time that each step takes of the whole, with a CNN.
+_SHARES: Final = {"training without noise": 0.4, "curvature": 0.42, "loss and gradient": 0.03, "norms": 0.15}
 Parameters = NDArray[np.float32]
 
 
@@ -97,7 +102,7 @@ class Calibration:
 _CONSTANTS: Final = ("smoothness", "strong_convexity", "initial_gap")
 
 
-def calibrate(world: Scenario) -> Calibration:
+def calibrate(world: Scenario, on_step: Tell = lambda step, share: None) -> Calibration:
     """Return ζ, ϱ, G and the norms of updates over E for a scenario's model on its data.
 
     - ζ: the largest ‖∇²L‖₂ met on the path, by power iteration on Hessian-vector products.
@@ -105,6 +110,10 @@ def calibrate(world: Scenario) -> Calibration:
       everywhere). For any other model there is no such constant; what the proof of Theorem 1 uses of it is
       ‖∇L‖² ≥ 2ϱ(L − L*), and ϱ is the largest for which that held on the path.
     - G = L(m⁰) − L*. For a linear model L* is found by L-BFGS; otherwise 0, which no cross-entropy is below.
+
+    Args:
+        world: the scenario.
+        on_step: told what is being done, and which share of the whole is done (by the time it took elsewhere).
 
     Raises:
         ScenarioError, DataError: the scenario or its data is wrong.
@@ -114,7 +123,7 @@ def calibrate(world: Scenario) -> Calibration:
         if isinstance(task, QuadraticLearning):
             return _quadratic(world, task)
         assert isinstance(task, ImageTask)
-        return _images(world, task)
+        return _images(world, task, Steps(_SHARES, on_step))
     finally:
         task.engine.close()
 
@@ -146,7 +155,7 @@ def linear_optimum(task: ImageTask, loss: curvature.Loss) -> float:
     return float(found.fun)
 
 
-def _images(world: Scenario, task: ImageTask) -> Calibration:
+def _images(world: Scenario, task: ImageTask, steps: Steps) -> Calibration:
     held = np.sort(task.shards, axis=None)
     images, labels = task.dataset.train_images[held], task.dataset.train_labels[held]
     model = task.model
@@ -154,9 +163,17 @@ def _images(world: Scenario, task: ImageTask) -> Calibration:
     rng = seeds.stream(world.seed, "init", 1)
     some = rng.permutation(len(labels))[:_MOST_IMAGES]  # at random: a user's file may be sorted by class
     sample = curvature.Loss(model, images[some], labels[some], seed=world.seed, dtype=curvature.SINGLE)
-    path = _noise_free_path(world, task)
-    smoothness, products = _smoothness(sample, path, rng)
+    steps.begin("training without noise")
+    path = _noise_free_path(world, task, steps)
+    steps.begin("loss and gradient")
     losses = [training_loss(task, parameters) for parameters in path]
+    if not np.all(np.isfinite(losses)):
+        raise ScenarioError(
+            f"Expected learning.learning_rate={world.learning.learning_rate:g} to be small enough for a noise-free "
+            "training: its loss is no longer a finite number."
+        )
+    steps.begin("curvature")
+    smoothness, products = _smoothness(sample, path, rng, steps)
     if linear:
         assert isinstance(model, Network)
         optimum = linear_optimum(task, curvature.Loss(model, images, labels))
@@ -166,12 +183,14 @@ def _images(world: Scenario, task: ImageTask) -> Calibration:
     else:
         optimum = 0.0
         squares = [float(np.sum(np.square(mean_gradient(task, parameters)))) for parameters in path]
-        convexity = min(square / (2 * (loss - optimum)) for square, loss in zip(squares, losses, strict=True))
-        convexity = min(convexity, smoothness)
+        ratios = [square / (2 * loss) for square, loss in zip(squares, losses, strict=True) if loss > 0]
+        convexity = min([smoothness, *ratios])
         how_convexity = (
             "ϱ: not strongly convex; the smallest ‖∇L‖²/(2L) along a noise-free training, which is what the proof uses"
         )
         how_gap = f"G: loss {losses[0]:.4f} at the start; no cross-entropy is below 0"
+    steps.begin("norms")
+    norms = _norms(task, (path[0], path[len(path) // 2]), steps)
     return Calibration(
         smoothness=smoothness,
         strong_convexity=convexity,
@@ -185,23 +204,30 @@ def _images(world: Scenario, task: ImageTask) -> Calibration:
             "strong_convexity": how_convexity,
             "initial_gap": how_gap,
         },
-        norms=_norms(task, (path[0], path[len(path) // 2])),
+        norms=norms,
     )
 
 
-def _smoothness(loss: curvature.Loss, path: list[Parameters], rng: np.random.Generator) -> tuple[float, int]:
+def _smoothness(
+    loss: curvature.Loss, path: list[Parameters], rng: np.random.Generator, steps: Steps
+) -> tuple[float, int]:
     """The largest Hessian norm on a path and the number of Hessian-vector products that it took."""
     largest, products = 0.0, 0
     direction: NDArray[np.float64] | None = None
-    for parameters in path:
+    for place, parameters in enumerate(path):
         point = parameters.astype(np.float64)
-        product = functools.partial(loss.hessian_product, point)
+        tell = functools.partial(_tell_product, steps, place, len(path))
+        product = counted(functools.partial(loss.hessian_product, point), tell)
         value, direction, count = curvature.spectral_norm(product, point.size, rng, start=direction)
         largest, products = max(largest, value), products + count
     return largest, products
 
 
-def _noise_free_path(world: Scenario, task: ImageTask) -> list[Parameters]:
+def _tell_product(steps: Steps, place: int, places: int, number: int) -> None:
+    steps.part((place + min(number / _PRODUCTS, 1.0)) / places)
+
+
+def _noise_free_path(world: Scenario, task: ImageTask, told: Steps) -> list[Parameters]:
     """The models at the start and after each of a few rounds of plain federated averaging over all devices."""
     path = [task.initial_parameters]
     everybody = np.arange(len(task.shards))
@@ -209,14 +235,18 @@ def _noise_free_path(world: Scenario, task: ImageTask) -> list[Parameters]:
     for index in range(rounds):
         total = np.zeros(task.dimension)
         steps = max(1, world.learning.total_steps // rounds)
-        for _, updates in task.engine.updates(path[-1], everybody, steps=steps, round_index=index):
+        seen = 0
+        for devices, updates in task.engine.updates(path[-1], everybody, steps=steps, round_index=index):
             total += updates.sum(axis=0, dtype=np.float64)
+            seen += devices.size
+            told.part((index + seen / everybody.size) / rounds)
         moved = path[-1] - world.learning.learning_rate * total / everybody.size
-        path.append(moved.astype(np.float32))
+        with np.errstate(over="ignore"):  # a training that diverges shows in its loss
+            path.append(moved.astype(np.float32))
     return path
 
 
-def _norms(task: ImageTask, models: tuple[Parameters, ...]) -> tuple[Norms, ...]:
+def _norms(task: ImageTask, models: tuple[Parameters, ...], told: Steps) -> tuple[Norms, ...]:
     devices = np.arange(min(len(task.shards), _MOST_DEVICES))
     found = []
     for steps in _LOCAL_STEPS:
@@ -231,6 +261,7 @@ def _norms(task: ImageTask, models: tuple[Parameters, ...]) -> tuple[Norms, ...]
         ]
         largest = max(samples, key=lambda sample: float(sample.mean()))
         upper = float(np.quantile(largest, 0.95))
+        told.part(sum(done for done in _LOCAL_STEPS if done <= steps) / sum(_LOCAL_STEPS))
         found.append(Norms(steps=steps, mean=float(largest.mean()), upper=upper, largest=float(largest.max())))
     return tuple(found)
 

@@ -38,7 +38,7 @@ class Study:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds at which every point ended: only those are compared.
+        """The seeds at which every point ended with figures to show: only those are compared.
 
         Raises:
             RunError: there is none; the sentence is that of a point that failed.
@@ -46,12 +46,17 @@ class Study:
         ended: dict[int, bool] = {}
         for record in self.records:
             seed = int(record.point.values.get("seed", self.experiment.base.seed))
-            ended[seed] = ended.get(seed, True) and record.ended
+            ended[seed] = ended.get(seed, True) and _measured(record)
         whole = tuple(sorted(seed for seed, good in ended.items() if good))
         if not whole:
-            bad = next(record for record in self.records if not record.ended)
-            raise RunError(f"No seed of {self.experiment.name} is complete: {bad.message}")
+            bad = next(record for record in self.records if not _measured(record))
+            raise RunError(f"No seed of {self.experiment.name} is complete: {bad.message or bad.status}")
         return whole
+
+
+def _measured(record: Record) -> bool:
+    """Whether a point ended, and not before anything could be measured (as one that diverges at once does)."""
+    return record.ended and any(record.final.get(name) is not None for name in ("accuracy", "loss"))
 
 
 Studies = Mapping[str, Study]
@@ -59,12 +64,13 @@ Studies = Mapping[str, Study]
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A figure: the experiments it needs, whether they are trained, and how it is made from them."""
+    """A figure: the experiments it needs, whether they are trained, how it is made from them, and what that takes."""
 
     name: str
     experiments: tuple[str, ...]
     build: Callable[[Studies], tuple[Rows, Figure]]
     trains: bool = True
+    takes: str = ""
 
 
 def definition_file(experiment: str) -> Path:
@@ -317,7 +323,13 @@ _ALL: Final = (
     Definition(name="limits", experiments=("limits",), build=_limits, trains=False),
     Definition(name="thousand", experiments=("thousand",), build=_thousand),
     Definition(name="range", experiments=("range",), build=_range),
-    Definition(name="bounds", experiments=("bounds",), build=_bounds, trains=False),
+    Definition(
+        name="bounds",
+        experiments=("bounds",),
+        build=_bounds,
+        trains=False,
+        takes="two calibrations and the trainings of both models, one after another: several minutes",
+    ),
 )
 FIGURES: Final = {definition.name: definition for definition in _ALL}
 PAPER: Final = ("fig2", "fig3", "fig4", "fig5", "fig6")

@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +104,11 @@ def record_path(out: Path, key: str) -> Path:
     return out / "records" / f"{key}.json"
 
 
+def mark_path(out: Path, key: str) -> Path:
+    """Return the file that is there while a point is under way; one that is left tells who was at it at a crash."""
+    return out / "records" / f"{key}.begun"
+
+
 def write(out: Path, key: str, *, status: str, message: str, seconds: float) -> None:
     """Write how a point ended, whole or not at all."""
     file = record_path(out, key)
@@ -132,6 +139,8 @@ def read(out: Path, point: Point) -> Record | None:
         content = json.loads(file.read_bytes())
         if content["format"] != RECORD_FORMAT:
             raise RunError(f"Expected a record of format {RECORD_FORMAT} in {file}; this one is of another version.")
+        if not 0 <= float(content["seconds"]) < math.inf:
+            raise ValueError("no duration")
         status, message, seconds = str(content["status"]), str(content["message"]), float(content["seconds"])
     except FileNotFoundError:
         return None
@@ -149,9 +158,12 @@ def read_run(path: Path) -> tuple[PlanFigures, Rounds]:
     """Return the plan and the rounds of a run directory.
 
     Raises:
-        RunError, LedgerError: it is missing, damaged, of another version, or was changed.
+        RunError: it is missing, damaged, of another version, or was changed.
     """
-    run = Run.open(path).checked()
+    try:
+        run = Run.open(path).checked()
+    except ValueError as error:  # of the ledger, the scenario or the run
+        raise RunError(str(error)) from None
     return run.figures, run.rounds
 
 
@@ -159,24 +171,43 @@ def require(rows: Iterable[Mapping[str, Any]], columns: Iterable[str], source: P
     """Raise RunError where a row lacks a column; the sentence names both."""
     wanted = tuple(columns)
     for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise RunError(f"Expected columns in line {number} of {source}; got {row!r}.")
         missing = [name for name in wanted if name not in row]
         if missing:
             raise RunError(f"Expected column {missing[0]!r} in line {number} of {source}; it has {', '.join(row)}.")
 
 
 def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
-    """Write the tidy tables as CSV and Parquet and return the files."""
+    """Write the tidy tables as CSV and, where pyarrow is installed, as Parquet, and return the files.
+
+    Raises:
+        RunError: they cannot be written.
+    """
     tables = {
         "points": [record.row() for record in records],
         "rounds": [row for record in records for row in record.round_rows()],
     }
-    written = []
-    for name, rows in tables.items():
-        for ending, content in (("csv", csv_text(rows).encode()), ("parquet", parquet(rows))):
-            file = out / f"{name}.{ending}"
-            write_whole(file, content)
-            written.append(file)
-    return written
+    content = {out / f"{name}.csv": csv_text(rows).encode() for name, rows in tables.items()}
+    if has_parquet():
+        content |= {out / f"{name}.parquet": parquet(rows) for name, rows in tables.items()}
+    try:
+        for file, whole in content.items():
+            write_whole(file, whole)
+    except OSError as error:
+        raise RunError(
+            f"Cannot write the tables to {out}: {error.strerror or error}. The runs are kept; the same command writes "
+            "the tables once there is room."
+        ) from None
+    return list(content)
+
+
+def has_parquet() -> bool:
+    """Return whether tables can be written as Parquet, too."""
+    try:
+        return importlib.util.find_spec("pyarrow") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -189,16 +220,10 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return rows as a Parquet file; a column of mixed kinds is kept as text.
+    """Return rows as a Parquet file; a column of mixed kinds is kept as text."""
+    import pyarrow
+    import pyarrow.parquet
 
-    Raises:
-        ValueError: pyarrow is not installed.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise ValueError('Parquet tables need pyarrow: pip install "airfed[sweep]".') from None
     columns: dict[str, Any] = {}
     for name in _columns(rows):
         values = [row.get(name) for row in rows]

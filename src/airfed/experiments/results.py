@@ -32,9 +32,13 @@ class Results:
         for name, study in found.items():
             if not study.records:
                 continue
+            try:
+                seeds = study.seeds
+            except RunError:  # its figure says why; the others' results stand
+                continue
             for record in study.records:
                 world = record.point.scenario
-                if world is None or not record.ended or world.seed not in study.seeds:
+                if world is None or not record.ended or world.seed not in seeds:
                     continue
                 rows.append(
                     {

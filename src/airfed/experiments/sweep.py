@@ -9,40 +9,26 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final
 
-from airfed._disk import locked
-from airfed.experiments import records
+from airfed._disk import is_locked, locked
+from airfed.experiments import records, workers
 from airfed.experiments.points import Point
 from airfed.experiments.records import Record
+from airfed.experiments.watching import Progress, Watch
+from airfed.experiments.workers import Backend, WorkerDied
 from airfed.running.directory import RunDirectory, RunError
-from airfed.running.run import progress
 from airfed.scenario import Scenario
 
-Backend = Literal["loky", "ray", "dask"]
-_POLL_SECONDS: Final = 0.5
+_PATIENCE: Final = 60.0  # [s] for a worker of an earlier sweep, which was killed, to leave its run
+Task = tuple[Scenario, Path, str, Path, int]
 
 # Remarks about a round (a refused update, say) are in its record; several runs at once must not print over each other.
 logging.getLogger("airfed").addHandler(logging.NullHandler())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a sweep is: points in all, ended, failed, under way, and the work done, in points and parts of them."""
-
-    points: int
-    ended: int
-    failed: int
-    running: int
-    work: float
 
 
 def run(
@@ -52,13 +38,15 @@ def run(
     jobs: int = 1,
     backend: Backend = "loky",
     address: str | None = None,
+    costs: Mapping[str, float] | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Record]:
     """Run the points that have no record yet and return the records of all, in the order of `points`.
 
     A point that ended before is not run again, an interrupted one goes on from its checkpoint. One that fails is
-    recorded with the sentence that says why, and tried again next time.
+    recorded with the sentence that says why, and tried again next time. One that brings its process down is tried once
+    more by itself when the others are done; if that one dies as well, the point has failed.
 
     Args:
         points: what to run; two with one key are run once.
@@ -66,192 +54,148 @@ def run(
         jobs: points at a time; with more than one, each has one thread.
         backend: "loky" (processes of this machine), "ray" or "dask" (joblib's own backends to a cluster).
         address: of the Ray or Dask cluster; without it one is started on this machine.
+        costs: the seconds that each point is expected to take, by key, for the progress (see `effort`).
         on_progress: told about the state about twice a second.
         stop: asked as often; True stops every point at its next chance, with a checkpoint.
 
     Raises:
-        RunError: another sweep is running in `out`, or a worker process died.
+        RunError: another sweep is running in `out`, it cannot be written, or workers die before they begin.
         ValueError: the backend is not installed.
     """
+    if points:
+        workers.check(backend, address)
     out = out.resolve()
-    todo = {point.key: point.scenario for point in points if point.scenario is not None and _open(out, point)}
-    with _locked(out), _Watch(out, points, on_progress, stop) as watch:
-        if todo:
-            threads = 1 if jobs > 1 else None
-            tasks = [(_prepared(world, threads), out, key, watch.stop_file) for key, world in todo.items()]
-            _hand_out(tasks, jobs=jobs, backend=backend, address=address, stop=stop)
-    return [_result(out, point) for point in points]
+    with _locked(out):
+        todo = {point.key: point.scenario for point in points if point.scenario is not None and is_open(out, point)}
+        try:
+            _forget_failures(out, todo)
+        except OSError as error:
+            raise RunError(f"Cannot write to {out}: {error.strerror}. What was saved is intact.") from None
+        troubles: dict[str, str] = {}
+        with Watch(out, points, jobs=jobs, costs=costs or {}, on_progress=on_progress, stop=stop) as watch:
+            parent = os.getpid() if backend == "loky" and jobs > 1 else 0
+            tasks = [
+                (_prepared(world, 1 if jobs > 1 else None), out, key, watch.stop_file, parent)
+                for key, world in sorted(todo.items(), key=lambda item: records.mark_path(out, item[0]).exists())
+            ]  # those that were under way at a crash come last: they may have been its reason
+
+            def hand_out(some: Sequence[Task], **alone: bool) -> None:
+                found = workers.hand_out(run_point, some, jobs=jobs, backend=backend, address=address, **alone)
+                troubles.update({task[2]: trouble for task, trouble in zip(some, found, strict=True) if trouble})
+
+            if tasks:
+                _run_all(tasks, hand_out, stop)
+        return [_result(out, point, troubles) for point in points]
 
 
-def run_point(world: Scenario, out: Path, key: str, stop_file: Path) -> None:
+def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int = 0) -> str:
     """Run or resume one point and write its record; called in a worker.
 
     Args:
         world: the scenario.
         out, key: where the run and its record go.
         stop_file: appears when everybody is to stop.
+        parent: process that must be alive, and this one's parent; 0 for none.
+
+    Returns:
+        Why there is no record; empty where there is one.
     """
     from airfed.running.execution import execute  # here: a parent that only reads records needs no engine
 
-    if stop_file.exists():
-        return
-    path = records.run_path(out, key)
-    directory = RunDirectory(path)
+    def stop() -> bool:
+        return stop_file.exists() or (parent > 0 and os.getppid() != parent)
+
+    path, mark = records.run_path(out, key), records.mark_path(out, key)
     before = float(records.peek(out, key).get("seconds", 0.0))  # earlier sittings of an interrupted point
     started = time.monotonic()
+    began: list[int] = []
     try:
-        outcome = execute(world, path, resume=directory.exists, stop=stop_file.exists)
-        status, message = outcome.status, outcome.message
-    except (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError) as error:
-        # Anything that one scenario can do wrong must not take the other points with it.
-        status, message = "failed", f"{error}" or type(error).__name__
-    seconds = before + time.monotonic() - started
-    records.write(out, key, status=status, message=message, seconds=seconds)
-
-
-def _hand_out(
-    tasks: Sequence[tuple[Scenario, Path, str, Path]],
-    *,
-    jobs: int,
-    backend: Backend,
-    address: str | None,
-    stop: Callable[[], bool],
-) -> None:
-    try:
-        import joblib
-    except ModuleNotFoundError:
-        raise ValueError('Sweeps need joblib: pip install "airfed[sweep]".') from None
-    with _interrupts_kept_from_workers(), _cluster(backend, address, jobs) as name:
+        if stop() or not _free(path, stop):
+            return ""
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        resume = RunDirectory(path).exists
         try:
-            with joblib.parallel_config(backend=name, n_jobs=jobs):
-                joblib.Parallel(batch_size=1, pre_dispatch="all")(joblib.delayed(run_point)(*task) for task in tasks)
-        except (RuntimeError, BrokenPipeError, EOFError) as error:  # joblib's TerminatedWorkerError is one of them
-            if stop():
-                return  # the same Ctrl-C reached the workers
-            raise RunError(
-                f"A worker process died ({type(error).__name__}: out of memory?); what ended is kept, and the same "
-                "command goes on."
-            ) from None
-
-
-@contextmanager
-def _interrupts_kept_from_workers() -> Iterator[None]:
-    """Start processes so that Ctrl-C, which a terminal sends to all of them, does not kill them in mid-sentence.
-
-    A child inherits the signal mask of the thread that starts it. This process still gets the signal, through the
-    thread that watches; who asked is told through `stop`, the workers through the stop file.
-    """
-    resource_tracker.ensure_running()  # now, because its start (Python 3.11) unblocks the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _cluster(backend: Backend, address: str | None, jobs: int) -> Iterator[str]:
-    """Yield the name under which joblib reaches the backend."""
-    local: dict[str, Any]
-    if backend == "loky":
-        if address is not None:
-            raise ValueError("Expected an address only with backend ray or dask.")
-        yield "loky" if jobs > 1 else "sequential"
-    elif backend == "ray":
-        try:
-            import ray
-            from ray.util.joblib import register_ray
-        except ModuleNotFoundError:
-            raise ValueError('Backend ray needs Ray: pip install "ray".') from None
-        mine = not ray.is_initialized()
-        if mine:
-            local = {} if address else {"num_cpus": jobs, "include_dashboard": False}
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
-        register_ray()  # type: ignore[no-untyped-call]
-        try:
-            yield "ray"
-        finally:
-            if mine:
-                ray.shutdown()
-    else:
-        try:
-            from distributed import Client
-        except ModuleNotFoundError:
-            raise ValueError('Backend dask needs Dask: pip install "dask[distributed]".') from None
-        local = {} if address else {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-        with Client(address, **local):
-            yield "dask"
-
-
-class _Watch:
-    """Counts what is on disk, tells `on_progress`, and passes a stop on to the workers as a file."""
-
-    def __init__(
-        self,
-        out: Path,
-        points: Sequence[Point],
-        on_progress: Callable[[Progress], None],
-        stop: Callable[[], bool],
-    ) -> None:
-        self.out, self.on_progress, self.stop = out, on_progress, stop
-        self.keys = list(dict.fromkeys(point.key for point in points if point.key))
-        self.impossible = sum(1 for point in points if point.problem)
-        self.stop_file = out / f".stop-{os.getpid()}"
-        self.begun = time.time()
-        self.done = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> _Watch:
-        self.stop_file.unlink(missing_ok=True)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if exception[0] is not None:
-            self.stop_file.touch()
-        self.done.set()
-        self.thread.join()
-        if exception[0] is None:  # a worker that outlives a crash must still find it
-            self.stop_file.unlink(missing_ok=True)
-
-    def _watch(self) -> None:
-        while not self.done.wait(_POLL_SECONDS):
-            self._look()
-        self._look()
-
-    def _look(self) -> None:
-        if self.stop() and not self.stop_file.exists():
-            self.stop_file.touch()
-        ended = failed = running = 0
-        work = 0.0
-        for key in self.keys:
-            status = self._status(key)
-            share = 0.0
-            if status in records.ENDED:
-                ended += 1
-                share = 1.0
-            elif status == "failed":
-                failed += 1
-                share = 1.0
-            elif records.run_path(self.out, key).is_dir():
-                share = progress(records.run_path(self.out, key))
-                running += share > 0
-            work += share
-        self.on_progress(
-            Progress(
-                points=len(self.keys) + self.impossible,
-                ended=ended,
-                failed=failed + self.impossible,
-                running=running,
-                work=work + self.impossible,
+            outcome = execute(
+                world, path, resume=resume, stop=stop, on_start=lambda setup, first_round: began.append(first_round)
             )
-        )
+            status, message = outcome.status, outcome.message
+        except (Exception, SystemExit) as error:
+            # Whatever one scenario does wrong, a user's own model included, must not take the other points with it.
+            status, message = "failed", _reason(error)
+            if resume and not began:
+                message += f" Move {path} away to have the point run afresh."
+        records.write(out, key, status=status, message=message, seconds=before + time.monotonic() - started)
+        mark.unlink(missing_ok=True)
+    except OSError as error:
+        return f"Cannot write to {out}: {error.strerror or error}. What was saved is intact; the same command goes on."
+    return ""
 
-    def _status(self, key: str) -> str:
-        """How the point ended; "" where it did not, or where it failed in an earlier sweep and is tried again."""
-        content = records.peek(self.out, key)
-        again = content.get("status") == "failed" and content["written"] < self.begun
-        return "" if again else str(content.get("status", ""))
+
+def is_open(out: Path, point: Point) -> bool:
+    """Return whether the point is still to be run. A record that cannot be read is left as it is, and so is its run."""
+    try:
+        record = records.read(out, point)
+    except RunError:
+        return False
+    return record is None or not record.ended
+
+
+def _run_all(tasks: Sequence[Task], hand_out: Callable[..., None], stop: Callable[[], bool]) -> None:
+    """Hand out all tasks; where a worker dies, the others first, and then each that was under way by itself."""
+    try:
+        hand_out(tasks)
+        return
+    except WorkerDied as died:
+        reason = str(died)
+    if stop():
+        return  # the same signal reached the workers
+    lost = [task for task in tasks if records.mark_path(task[1], task[2]).exists()]
+    if not lost:
+        raise RunError(f"A worker process died ({reason}) before it began; what ended is kept.")
+    keys = {task[2] for task in lost}
+    rest = [task for task in tasks if task[2] not in keys and not _settled(task)]
+    if rest:
+        _run_all(rest, hand_out, stop)
+    for task in lost:
+        if stop():
+            return
+        try:
+            hand_out([task], apart=True)
+        except WorkerDied:
+            if not stop():
+                _, out, key, *_ = task
+                message = "The process that ran it died twice (out of memory?); fewer --jobs leave more for each."
+                records.write(out, key, status="failed", message=message, seconds=0.0)
+                records.mark_path(out, key).unlink(missing_ok=True)
+
+
+def _settled(task: Task) -> bool:
+    return records.peek(task[1], task[2]).get("status") in (*records.ENDED, "failed")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, (ValueError, OSError, MemoryError)) and str(error):
+        return str(error)  # a sentence of ours, or of the system
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+
+
+def _free(path: Path, stop: Callable[[], bool]) -> bool:
+    """Wait until no worker of an earlier sweep, which was killed, is at the run; False where we are to stop."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline and is_locked(path / ".lock"):
+        if stop():
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _forget_failures(out: Path, keys: Iterable[str]) -> None:
+    """Points that failed are tried again: until then they have not."""
+    for key in keys:
+        content = records.peek(out, key)
+        if content.get("status") == "failed":
+            records.write(out, key, status="stopped", message="Not begun again yet.", seconds=content["seconds"])
 
 
 def _prepared(world: Scenario, threads: int | None) -> Scenario:
@@ -261,28 +205,28 @@ def _prepared(world: Scenario, threads: int | None) -> Scenario:
     return world.model_copy(update={"folder": world.folder.resolve()})
 
 
-def _open(out: Path, point: Point) -> bool:
-    """Whether the point is still to be run. A record that cannot be read is left as it is, and so is its run."""
-    try:
-        record = records.read(out, point)
-    except RunError:
-        return False
-    return record is None or not record.ended
-
-
-def _result(out: Path, point: Point) -> Record:
+def _result(out: Path, point: Point, troubles: Mapping[str, str]) -> Record:
+    if trouble := troubles.get(point.key):
+        return Record(point=point, status="failed", message=trouble, plan={}, rounds=())
     try:
         record = records.read(out, point)
     except RunError as error:
-        return Record(point=point, status="failed", message=str(error), plan={}, rounds=())
+        message = str(error)
+        if "remove it" not in message:
+            kept = f"{records.record_path(out, point.key)} and {records.run_path(out, point.key)}"
+            message += f" Move {kept} away to have the point run afresh, or give another --out."
+        return Record(point=point, status="failed", message=message, plan={}, rounds=())
     return record or Record(point=point, status="stopped", message="Not begun yet.", plan={}, rounds=())
 
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(out / ".lock"):
-            yield
-    except BlockingIOError:
-        raise RunError(f"Another sweep is running in {out}.") from None
+    with ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(out / ".lock"))
+        except BlockingIOError:
+            raise RunError(f"Another sweep is running in {out}.") from None
+        except OSError as error:
+            raise RunError(f"Cannot write to {out}: {error.strerror}. Give another --out.") from None
+        yield

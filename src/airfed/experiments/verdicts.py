@@ -3,13 +3,16 @@
 A claim is a difference that should be positive. It passes where the 95% interval of that difference, paired by seed
 (Student's t over the seeds' differences), lies above zero; otherwise it has failed, and says whether the opposite
 was found or the seeds do not tell.
+
+Fig. 4 and Fig. 5 show the same runs, once over I and once over E = T/I. A comparison of the same values is told under
+both, and counted once (`count`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +32,8 @@ class Verdict:
         effect: the difference, positive where the claim is right.
         unit: of the effect.
         remark: what a reader must know; the reason of a failure where it is known.
+        evidence: the values that were compared, where another figure may have compared them, too.
+        repeats: the figure that has this very comparison already; empty where it is new.
     """
 
     claim: str
@@ -37,6 +42,8 @@ class Verdict:
     effect: Estimate
     unit: str
     remark: str = ""
+    evidence: tuple[float, ...] = ()
+    repeats: str = ""
 
     @property
     def passed(self) -> bool:
@@ -51,6 +58,12 @@ class Verdict:
         if self.effect.high < 0:
             return "the opposite was found"
         return f"{self.effect.count} seeds do not separate it from zero"
+
+    @property
+    def notes(self) -> str:
+        """The reason of a failure, the remark, and whether it is counted, for the reader."""
+        counted = f"the same runs as in {self.repeats}: not counted again" if self.repeats else ""
+        return "; ".join(part for part in (self.reason, self.remark, counted) if part)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as plain values."""
@@ -67,18 +80,47 @@ class Verdict:
             "passed": self.passed,
             "reason": self.reason,
             "remark": self.remark,
+            "repeats": self.repeats or None,
         }
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many different comparisons there are, and how many of them pass."""
+
+    passed: int
+    distinct: int
+    repeated: int
+
+    def sentence(self) -> str:
+        """Return the count in words."""
+        text = f"{self.passed} of {self.distinct} comparisons pass"
+        if self.repeated:
+            text += f" ({self.repeated} more repeat one of them on the same runs and are not counted)"
+        return text
+
+
+def count(tested: Sequence[Verdict]) -> Count:
+    """Return how many different comparisons there are; one that two figures tell is one."""
+    distinct = [verdict for verdict in tested if not verdict.repeats]
+    return Count(sum(verdict.passed for verdict in distinct), len(distinct), len(tested) - len(distinct))
 
 
 def check(results: Results) -> list[Verdict]:
     """Return the verdicts on every claim whose experiments are among the results."""
     present = set(results.values("experiment"))
-    return [
-        verdict
-        for experiment, test in _TESTS.items()
-        if experiment in present
-        for verdict in test(results.of_experiment(experiment))
-    ]
+    found: list[Verdict] = []
+    for experiment, test in _TESTS.items():
+        if experiment not in present:
+            continue
+        for verdict in test(results.of_experiment(experiment)):
+            same = (old.figure for old in found if verdict.evidence and _compared(old) == _compared(verdict))
+            found.append(replace(verdict, repeats=next(same, "")))
+    return found
+
+
+def _compared(verdict: Verdict) -> tuple[Any, ...]:
+    return verdict.unit, verdict.evidence
 
 
 def _scheduling(results: Results) -> list[Verdict]:
@@ -178,6 +220,7 @@ def _interior(
             effect=estimate([curves[best[seed]][seed] - curves[end][seed] for seed in seeds]),
             unit=unit,
             remark=remark,
+            evidence=tuple(value for seed in seeds for value in (curves[best[seed]][seed], curves[end][seed])),
         )
         for end in (places[0], places[-1])
     ]

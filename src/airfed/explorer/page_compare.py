@@ -7,11 +7,11 @@ from nicegui import ui
 
 from airfed.explorer import pictures
 from airfed.explorer import pictures_compare as draw
-from airfed.explorer.drawings import drawing
 from airfed.explorer.safe import Text
 from airfed.explorer.shown import Compared
 from airfed.explorer.tradeoffs import Front
 from airfed.showing import svg
+from airfed.showing.drawings import drawing
 from airfed.showing.words import LIMITS
 
 

@@ -6,9 +6,9 @@ from markupsafe import Markup
 from nicegui import ui
 
 from airfed.explorer import pictures
-from airfed.explorer.drawings import drawing
 from airfed.explorer.safe import Text
 from airfed.explorer.shown import Refusal, Shown
+from airfed.showing.drawings import drawing
 
 _FACTS = 6
 

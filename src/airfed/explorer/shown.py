@@ -17,12 +17,12 @@ from airfed.explorer import design as designs
 from airfed.explorer import pictures, tradeoffs
 from airfed.explorer import pictures_compare as draw
 from airfed.explorer.design import Design, Own
-from airfed.explorer.drawings import drawing
 from airfed.explorer.tradeoffs import Front
 from airfed.explorer.view import View, decision, look, waiting
 from airfed.planning import Plan
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
+from airfed.showing.drawings import drawing
 from airfed.showing.words import LIMITS, number
 
 _FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: of \d+(?! steps?\b))?")

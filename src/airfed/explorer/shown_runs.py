@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from airfed._disk import is_locked
 from airfed.explorer import pictures_runs as draw
-from airfed.explorer.drawings import drawing
 from airfed.explorer.records import Library, Record, Spending
+from airfed.showing.drawings import drawing
 
 State = Literal["training", "done", "stopped", "bad"]
 Stamp = tuple[tuple[str, int, int], ...]

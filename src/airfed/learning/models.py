@@ -99,6 +99,10 @@ def check_module(module: nn.Module, *, name: str) -> None:
     trainable = parameters_of(module)
     if not trainable:
         raise ValueError(f"Expected model {name!r} to have trainable parameters; it has none.")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in trainable):
+        raise ValueError(
+            f"Expected model {name!r} to have layers of known sizes, got a lazy one: write its inputs down."
+        )
     if odd := {str(p.dtype) for p in trainable if p.dtype != torch.float32}:
         raise ValueError(f"Expected model {name!r} to have float32 parameters, got {', '.join(sorted(odd))}.")
     if buffers := [key for key, _ in module.named_buffers()]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from airfed import _validate
+from airfed import _files, _validate
 
 SCHEMES = ("iid", "dirichlet", "shards")
 """The ways to deal."""
@@ -81,6 +81,7 @@ def _dirichlet(
 ) -> NDArray[np.intp]:
     """Return (N, D) by the construction in `partition`; O(n · classes)."""
     supply = np.bincount(labels)
+    _files.check_memory(3 * 8 * num_devices * len(supply), f"a table of {num_devices} devices × {len(supply)} classes")
     wishes = _proportions(num_devices, len(supply), alpha, rng)
     counts = rng.multinomial(size, wishes)
     open_classes = np.ones(len(supply), bool)

@@ -241,12 +241,12 @@ def data_source(scenario: Scenario) -> str | Path:
     if name in data.NAMES:
         return name
     path = scenario.folder / name
-    if not path.exists():
-        close = difflib.get_close_matches(name, data.NAMES, n=1)
+    if not name or not path.exists():
+        close = difflib.get_close_matches(name.lower(), data.NAMES, n=1)
+        where = "" if Path(name).is_absolute() else f" in {scenario.folder.resolve()}"
         raise ScenarioError(
             f"Expected learning.dataset to be one of {', '.join(data.NAMES)}, a folder with IDX files or an .npz file; "
-            f"got {name!r}, and there is no such file in {scenario.folder.resolve()}"
-            + (f" (did you mean {close[0]!r}?)." if close else ".")
+            f"got {name!r}, and there is no such file{where}" + (f" (did you mean {close[0]!r}?)." if close else ".")
         )
     return path
 

@@ -81,6 +81,7 @@ def opened(code: UserCode, folder: Path) -> Iterator[Opened]:
     place = code.place(folder)
     with _LOCK, _importable(place):
         _forget(_IMPORTED)
+        _IMPORTED.clear()
         if place is None:
             _check_installed(code, folder)
         else:

@@ -23,7 +23,7 @@ import numpy as np
 from airfed.planning._equal import Floats, Integers, Rounds
 
 _EASY = 8  # candidates that are solved before more than one point of each Ψ_b is asked for
-_MOST = 300  # candidates that are solved before the search is called off; the hardest known take about fifty
+_MOST = 150  # candidates that are solved before the search is called off; the hardest known take about twenty
 _HUGE = 1e300  # in place of an infinite Ψ, of which a share is less
 
 Solution = TypeVar("Solution")
@@ -89,7 +89,7 @@ def _bound(rounds: Rounds, index: int, others: Integers, points: dict[float, flo
 
 def _chords(rounds: Rounds, index: int, solved: list[int]) -> list[tuple[int, float]]:
     """The points (b, x) that shorten the chords around `index`: of it, and of the next harder candidate."""
-    others = np.array(solved)
+    others = np.array(solved, dtype=np.intp)
     here = _shares(rounds, index, others)  # below 1: easier candidates
     there = np.array([float(_shares(rounds, other, index)) for other in solved])  # below 1: harder ones
     found = []

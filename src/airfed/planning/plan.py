@@ -43,7 +43,8 @@ class Plan:
 
     Raises:
         ValueError: the devices are not ascending indices into the fleet, θ is not positive, or I is not in 1..T.
-        InfeasibleError: the bound, a power, θ or μ is below 1e-150 or above 1e150.
+        InfeasibleError: the bound, θ, μ or the total power is below 1e-150 or above 1e150, or a device's power is below
+            1e-300 W.
     """
 
     problem: Problem
@@ -72,8 +73,6 @@ class Plan:
         """Raise unless every figure is one: a plan must not print zeros, infinities or the edge of float64 as facts."""
         figures = {
             "alignment": self.alignment,
-            "the largest power": float(self.power.max()),
-            "the smallest power": float(self.power.min()),
             "power_total": self.power_total,
             "mu_round": self.mu_round,
             "the bound": self.bound.total,
@@ -84,6 +83,11 @@ class Plan:
                     f"No plan fits: {name} would be {value:.3g}, and figures below {SMALLEST_FIGURE:g} or above "
                     f"{LARGEST_FIGURE:g} are not accounted for."
                 )
+        weakest = int(np.argmin(self.power))
+        if self.power[weakest] < SMALLEST_FIGURE**2:
+            raise InfeasibleError(
+                f"No plan fits: device {self.scheduled[weakest]} would transmit less than {SMALLEST_FIGURE**2:g} W."
+            )
 
     @property
     def num_scheduled(self) -> int:

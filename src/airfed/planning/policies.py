@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -76,10 +75,7 @@ def plan(
         decision = Plan(
             problem=problem, policy=policy, scheduled=scheduled, alignment=alignment, rounds=chosen, notes=notes
         )
-        decision = uncertain.backed_off(decision)
-        if not math.isfinite(decision.bound.total):
-            raise InfeasibleError("No plan fits: the limits leave so little signal that the bound is not finite.")
-        return decision
+        return uncertain.backed_off(decision)
     devices = _RULES[policy](problem, size, threshold, seed)
     return _best_for_devices(problem, policy, devices, candidates)
 

@@ -167,7 +167,8 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest ε for which μ-Gaussian-DP is (ε, δ)-DP, rounded up: never below the truth.
 
-    ε = min {ε ≥ 0 : Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) ≤ δ}; zero where δ(0) ≤ δ.
+    ε = min {ε ≥ 0 : Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) ≤ δ}; zero where δ(0) ≤ δ, and infinity where ε is beyond
+    float64 (μ above 1.8e154; no plan goes there).
 
     Args:
         mu: μ ≥ 0; μ = 0 gives ε = 0.

@@ -10,6 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+from jinja2 import Environment, StrictUndefined
+
 from airfed import planning
 from airfed._disk import write_whole
 from airfed.problem import InfeasibleError
@@ -18,13 +20,8 @@ from airfed.report.records import ReportError
 from airfed.running.run import Run
 from airfed.showing import colours, plans, svg
 from airfed.showing.chart import Chart
+from airfed.showing.drawings import drawing
 from airfed.showing.words import LIMITS, METRICS, SCOPES, TERMS, VALIDITY, decision_sentence, number, privacy_basis
-
-try:
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-except ModuleNotFoundError:
-    raise ValueError('Reports need jinja2: pip install "airfed[report]".') from None
 
 # A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
 _WIDTHS: Final = {"narrow": 326.0, "wide": 520.0}
@@ -62,19 +59,19 @@ def render(runs: Sequence[Run]) -> str:
     longest = max(run.plan.bound.total for run in runs)
     return template.render(
         title=runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs",
-        script=Markup(script),
+        script=drawing(script),
         script_hash=f"sha256-{digest}",  # a browser runs this script and no other
-        style=Markup(colours.stylesheet(_DARK)),
+        style=drawing(colours.stylesheet(_DARK)),
         runs=[_facts(run, drawn=run in first) for run in runs],
         bounds=[
             {
                 "label": label,
                 "total": members[0].plan.bound.total,
-                "bar": Markup(svg.stack(members[0].plan.bound.terms, longest)),
+                "bar": drawing(svg.stack(members[0].plan.bound.terms, longest)),
             }
             for label, members in charts.groups(runs).items()
         ],
-        term_keys=Markup(svg.keyed(*(svg.box_key(label, f"term-{name}") for name, label in TERMS.items()))),
+        term_keys=drawing(svg.keyed(*(svg.box_key(label, f"term-{name}") for name, label in TERMS.items()))),
         learning=_drawn({METRICS[metric]: charts.learning(runs, metric) for metric in ("accuracy", "loss")}),
         budgets=_drawn({METRICS["epsilon_total"]: charts.privacy(runs), charts.POWER: charts.power(runs)}),
     )
@@ -85,9 +82,9 @@ def _drawn(found: dict[str, Chart | None]) -> list[dict[str, str]]:
     return [
         {
             "title": title,
-            "legend": Markup(svg.legend(chart)),
+            "legend": drawing(svg.legend(chart)),
             **{
-                name: Markup(svg.render(chart, width, _HEIGHT, y_label=title != chart.y.label))
+                name: drawing(svg.render(chart, width, _HEIGHT, y_label=title != chart.y.label))
                 for name, width in _WIDTHS.items()
             },
         }

@@ -365,8 +365,7 @@ def _check_same(directory: RunDirectory, setup: Setup, remote: str) -> None:
 
 def _changed_keys(old: Scenario, new: Scenario) -> list[str]:
     """The dotted keys in which two scenarios differ, less the name and how to compute."""
-    tables = [scenario.model_dump(mode="json", exclude={"name", "run"}) for scenario in (old, new)]
-    flat = [dict(_flattened(table)) for table in tables]
+    flat = [dict(_flattened(scenario.content())) for scenario in (old, new)]
     return [key for key in dict.fromkeys((*flat[0], *flat[1])) if flat[0].get(key) != flat[1].get(key)]
 
 

@@ -1,31 +1,26 @@
 """Several processes that train one run together: each holds a share of the devices.
 
 The all-reduce is the superposition. `Solo` is the ordinary case of one process; `Cluster` joins the processes that
-torchrun has started, with torch.distributed. What they exchange per round is one vector of d + 5 integers (2d + 5 where
+torchrun has started. What they exchange per round is one vector of d + 5 integers (2d + 5 where
 devices are misaligned), the noise, one number and a few flags, whatever the number of devices. The sums are integers,
 so their result has the same bits for every number of processes. Rank 0 alone draws the noise, keeps the ledger and
-writes to the disk.
+writes to the disk. Another process is waited for as long as it is heard, however long it computes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed.air import Superposition
+from airfed.running.exchange import Exchange, LostProcess, number_in
 
-# A process that is silent for longer counts as lost; a round of the slowest device must fit into it.
-_PATIENCE: Final = timedelta(minutes=30)
-
-
-class LostProcess(Exception):
-    """Another process of the run has ended or does not answer."""
+__all__ = ["Cluster", "Group", "LostProcess", "Solo", "join", "threads_per_process"]
 
 
 class Group(Protocol):
@@ -33,6 +28,10 @@ class Group(Protocol):
 
     rank: int
     size: int
+
+    def check(self) -> None:
+        """Raise `LostProcess` where another process is no longer heard; any process may call it at any time."""
+        ...
 
     def share(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the devices that this process trains."""
@@ -57,6 +56,9 @@ class Solo:
     rank = 0
     size = 1
 
+    def check(self) -> None:
+        """There is nobody else."""
+
     def share(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return all devices."""
         return devices
@@ -76,22 +78,27 @@ class Solo:
 class Cluster:
     """The processes that torchrun has started; use it in a `with` statement.
 
+    Args:
+        patience: seconds after which a process that is not heard is lost.
+
     Raises:
-        LostProcess: from any call, where another process has gone.
+        LostProcess: from any call, where another process has not come or has gone.
+        ValueError: the environment does not describe a group of processes.
     """
 
-    def __init__(self) -> None:
-        import torch.distributed as dist
-
-        self._dist = dist
-        dist.init_process_group("gloo", timeout=_PATIENCE)
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+    def __init__(self, patience: float = 60.0) -> None:
+        self._exchange = Exchange(patience)
+        self.rank, self.size = self._exchange.rank, self._exchange.size
 
     def __enter__(self) -> Cluster:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._dist.destroy_process_group()
+        self._exchange.close()
+
+    def check(self) -> None:
+        """Raise where another process has not been heard for the patience."""
+        self._exchange.check()
 
     def share(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return every size-th device, beginning with the rank-th."""
@@ -99,38 +106,23 @@ class Cluster:
 
     def merge(self, superposition: Superposition) -> None:
         """Add the integers of all processes and take the largest norm."""
-        superposition.integers = self._reduce(superposition.integers, self._dist.ReduceOp.SUM)
-        largest = self._reduce(np.array([superposition.norm_max]), self._dist.ReduceOp.MAX)
-        superposition.norm_max = float(largest[0])
+        superposition.integers = self._exchange.reduce(superposition.integers, "SUM")
+        superposition.norm_max = float(self._exchange.reduce(np.array([superposition.norm_max]), "MAX")[0])
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is raised in any process."""
-        return bool(self._reduce(np.array([int(flag)]), self._dist.ReduceOp.MAX)[0])
+        return bool(self._exchange.reduce(np.array([int(flag)]), "MAX")[0])
 
     def broadcast(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return rank 0's values."""
-        return self._exchange(values, lambda tensor: self._dist.broadcast(tensor, 0))
-
-    def _reduce(self, values: NDArray[Any], operation: Any) -> NDArray[Any]:
-        return self._exchange(values, lambda tensor: self._dist.all_reduce(tensor, op=operation))
-
-    def _exchange(self, values: NDArray[Any], collective: Callable[[Any], object]) -> NDArray[Any]:
-        import torch
-
-        tensor = torch.tensor(values)  # a copy: the caller's array stays as it is
-        try:
-            collective(tensor)
-        except RuntimeError as error:
-            raise LostProcess("Another process of this run has ended or does not answer.") from error
-        result: NDArray[Any] = tensor.numpy()
-        return result
+        return self._exchange.broadcast(values)
 
 
 @contextmanager
-def join() -> Iterator[Group]:
-    """Yield the processes that torchrun has started together with this one, or `Solo`."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ:
-        with Cluster() as cluster:
+def join(patience: float = 60.0) -> Iterator[Group]:
+    """Yield the processes that torchrun has started together with this one, or `Solo`; `patience` as in `Cluster`."""
+    if "MASTER_ADDR" in os.environ and number_in("WORLD_SIZE", "1") > 1:
+        with Cluster(patience) as cluster:
             yield cluster
     else:
         yield Solo()

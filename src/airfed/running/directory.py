@@ -14,7 +14,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -213,20 +213,17 @@ class RunDirectory:
         Raises:
             RunError: another process is at it, or the folder cannot be written.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = locked(self.file(".lock"))
-            lock.__enter__()
-        except BlockingIOError:
-            raise RunError(f"Another process is running in {self.path}.") from None
-        except OSError as error:
-            raise RunError(f"Cannot write to {self.path}: {error.strerror}. Give another --out.") from None
-        try:
+        with ExitStack() as stack:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(self.file(".lock")))
+            except BlockingIOError:
+                raise RunError(f"Another process is running in {self.path}.") from None
+            except OSError as error:
+                raise RunError(f"Cannot write to {self.path}: {error.strerror}. Give another --out.") from None
             for left in (*self.path.glob(".*.part"), *self.path.glob("checkpoints/.*.part")):  # by a kill in mid-write
                 left.unlink(missing_ok=True)
             yield
-        finally:
-            lock.__exit__(None, None, None)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint whole, then forget all but the last few.

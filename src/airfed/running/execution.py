@@ -66,6 +66,7 @@ def execute(
 
     Raises:
         RunError: the directory is in the way, is busy, or belongs to another scenario or other data.
+        LostProcess: before the first round, or where this is not rank 0.
         ScenarioError, DataError, InfeasibleError: as in `prepare`.
     """
     group = Solo() if group is None else group
@@ -172,15 +173,13 @@ def _lead(books: RunBooks, group: Group, stop: Callable[[], bool]) -> Outcome:
 
 def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:
     """Train this process's share of the devices; rank 0 decides, draws the noise and keeps the books."""
-    status, message = "finished", ""
+    status = "finished"
     try:
         for _ in _rounds(setup, group, stop):
             pass
     except (Stopped, Diverged):
         status = "stopped"
-    except LostProcess as reason:
-        status, message = "lost", str(reason)
-    return Outcome(status=status, message=message, setup=setup, records=[])
+    return Outcome(status=status, message="", setup=setup, records=[])
 
 
 def _rounds(setup: Setup, group: Group, stop: Callable[[], bool], books: RunBooks | None = None) -> Iterator[Round]:

@@ -79,6 +79,8 @@ def _explain(item: ErrorDetails, root: type[BaseModel]) -> str:
         text = str(context["error"])
         return text if text.startswith("Expected") else f"Bad {key}={shown}: {text}."
     expected = _TYPES.get(kind)
+    if kind == "float_type" and isinstance(value, int) and not isinstance(value, bool):
+        expected, ranges = "a number that float64 can hold", ""
     if expected is not None:
         return f"Expected {key} to be {' '.join([expected, ranges]).strip()}, got {shown}."
     return f"Bad {key}={shown}: {item['msg']}."

@@ -249,6 +249,7 @@ class RunSection(Section):
     evaluate_every: Count = 1
     checkpoint_every: Count = 1
     record: Literal["full", "private"] = "full"
+    patience: Positive = 60.0
 
     @model_validator(mode="after")
     def _check_device(self) -> Self:

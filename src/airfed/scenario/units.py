@@ -24,10 +24,10 @@ _QUANTITY = re.compile(r"\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*")
 def amplitude(value: Any) -> Any:
     """Return a number as it is; a text is refused, and where it is a power the amplitude that goes with it is told.
 
-    >>> amplitude("-90 dBm")
+    >>> amplitude("-90 dBm")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: expected a bare number, an amplitude in √W per real dimension; complex noise of that power has 7.071e-07
+    ValueError: expected a bare number, an amplitude in √W per real dimension; ... √(P/2) = 7.071e-07
     """
     if not isinstance(value, str):
         return value
@@ -37,7 +37,9 @@ def amplitude(value: Any) -> Any:
     except ValueError:
         raise ValueError(text) from None
     # CN(0, s²) has s² W in all, and half of it in each of its two real dimensions
-    raise ValueError(f"{text}; complex noise of that power has {math.sqrt(power / 2):.4g}" if power > 0 else text)
+    if 0 < power < math.inf:
+        text += f"; complex noise of that power P has √(P/2) = {math.sqrt(power / 2):.4g}"
+    raise ValueError(text)
 
 
 def in_si(units: dict[str, _Converter]) -> Callable[[Any], Any]:

@@ -87,7 +87,7 @@ def user_code(model: str) -> UserCode | None:
     try:
         return UserCode.parse(model)
     except ValueError as error:
-        close = difflib.get_close_matches(model, MODELS, n=1)
+        close = difflib.get_close_matches(model.lower(), MODELS, n=1)
         hint = f" (did you mean {close[0]!r}?)." if close else ""
         text = str(error).removeprefix("Expected ")
         raise ValueError(

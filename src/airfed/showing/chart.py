@@ -174,7 +174,7 @@ class Chart:
             return []
         places = np.unique(np.concatenate([np.asarray(part.x, dtype=np.float64) for part in series]))
         places = places[(places >= self.x.low) & (places <= self.x.high)]
-        places = places[thin(places.size, most=_MOST_TOLD)] if places.size else places
+        places = places[thin(places.size, most=_MOST_TOLD)]
         values = [_values_at(places, part) for part in series]
         found = []
         for index, x in enumerate(places.tolist()):

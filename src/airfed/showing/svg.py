@@ -159,10 +159,10 @@ def text(x: float, y: float, content: str, css: str = "label", *, anchor: str = 
     return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(content)}</text>'
 
 
-def star(x: float, y: float, *, title: str = "") -> str:
+def star(x: float, y: float, *, title: str) -> str:
     """Return the mark of the chosen point."""
-    inner = f"<title>{html.escape(title)}</title>" if title else ""
-    return f'<path class="star" transform="translate({x:.1f} {y:.1f})" d="{STAR}">{inner}</path>'
+    place = f'transform="translate({x:.1f} {y:.1f})"'
+    return f'<path class="star" {place} d="{STAR}"><title>{html.escape(title)}</title></path>'
 
 
 def polyline(xs: ArrayLike, ys: ArrayLike, colour: str, dash: str = "solid", weight: float = 1.0) -> str:
@@ -182,19 +182,16 @@ def path(xs: ArrayLike, ys: ArrayLike) -> str:
     return "".join(parts)
 
 
-def rectangle(x: float, y: float, width: float, height: float, css: str, *, title: str = "") -> str:
+def rectangle(x: float, y: float, width: float, height: float, css: str, *, title: str) -> str:
     """Return a rectangle; `title` appears when the pointer rests on it."""
-    inner = f"<title>{html.escape(title)}</title>" if title else ""
     size = f'width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
-    return f'<rect class="{css}" x="{x:.1f}" y="{y:.1f}" {size}>{inner}</rect>'
+    return f'<rect class="{css}" x="{x:.1f}" y="{y:.1f}" {size}><title>{html.escape(title)}</title></rect>'
 
 
 def hover(xs: Sequence[float], area: Area, titles: Sequence[str]) -> str:
     """Return invisible columns, one around each x, that tell their title when the pointer rests on them."""
-    if not xs:
-        return ""
     edges = [area.left, *((a + b) / 2 for a, b in pairwise(xs)), area.right]
-    pairs = zip(pairwise(edges), titles, strict=True)
+    pairs = zip(pairwise(edges if xs else ()), titles, strict=True)
     return "".join(rectangle(a, area.top, b - a, area.height, "hover", title=title) for (a, b), title in pairs)
 
 
@@ -244,9 +241,9 @@ def _part(part: Part, xs: Scale, ys: Scale, area: Area) -> str:
         step = abs(xs.at(float(part.x[0]) + 1) - xs.at(float(part.x[0])))
         return columns(xs(part.x), ys(part.y), area.bottom, f"line {_known(part.colour)}", max(0.72 * step, 0.8))
     if isinstance(part, Level):
-        way = f"M{xs.at(part.at):.1f} {area.top}V{area.bottom}" if part.upright else ""
-        way = way or f"M{area.left:.1f} {ys.at(part.at):.1f}H{area.right:.1f}"
-        return f'<path {_stroke(part.colour, "dot" if part.upright else "dash", 0.8)} d="{way}"/>'
+        if part.upright:
+            return polyline([xs.at(part.at)] * 2, [area.top, area.bottom], part.colour, "dot", 0.8)
+        return polyline([area.left, area.right], [ys.at(part.at)] * 2, part.colour, "dash", 0.8)
     return ""
 
 
@@ -262,7 +259,7 @@ def _above(part: Part, xs: Scale, ys: Scale, area: Area) -> str:
 
 
 def _line(part: Line, xs: Scale, ys: Scale) -> str:
-    index = thin(part.x.size, most=_MOST_POINTS) if part.x.size else np.zeros(0, dtype=np.intp)
+    index = thin(part.x.size, most=_MOST_POINTS)
     x, y = np.asarray(part.x)[index], np.asarray(part.y)[index]
     css = _known(part.colour)
     around, single = "", np.isfinite(y).sum() == 1  # a lone value would be a line without length
@@ -285,10 +282,9 @@ def _line(part: Line, xs: Scale, ys: Scale) -> str:
 
 def _band(x: Floats, low: Floats, high: Floats, colour: str, opacity: float, xs: Scale, ys: Scale) -> str:
     index = np.flatnonzero(np.isfinite(x) & np.isfinite(low) & np.isfinite(high))
-    index = index[thin(index.size, most=_MOST_POINTS)] if index.size else index
-    across = np.concatenate([x[index], x[index][::-1]])
-    around = np.concatenate([high[index], low[index][::-1]])
-    shape = path(xs(across), ys(around))
+    there = index[thin(index.size, most=_MOST_POINTS)]
+    back = there[::-1]
+    shape = path(xs(np.concatenate([x[there], x[back]])), ys(np.concatenate([high[there], low[back]])))
     return f'<path class="band {_known(colour)}" fill-opacity="{opacity:g}" d="{shape}Z"/>' if shape else ""
 
 

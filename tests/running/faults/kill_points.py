@@ -95,6 +95,8 @@ def life(world, out, aired, countdown=None, delay=None):
             countdown.install()
         try:
             outcome = execute(world, out, resume=out.is_dir())
+            if delay is not None:
+                signal.pause()  # however fast it was, it is the kill that ends it
             os._exit(0 if outcome.status == "finished" else 3)
         except BaseException as error:  # the parent must hear of it, and pytest through the parent
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,137 @@
+"""How far a sweep is, told from what is on the disk, and how long it still takes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from airfed.experiments import records
+from airfed.experiments.points import Point
+from airfed.running.run import progress
+
+_POLL_SECONDS: Final = 0.5
+_TRUST: Final = 20.0  # [s] of computing that the first estimate counts for against what is then seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a sweep is.
+
+    Args:
+        points: in all.
+        ended, failed, running: of them.
+        share: of the work that is done.
+        seconds_left: estimated; None where nothing is known yet.
+    """
+
+    points: int
+    ended: int
+    failed: int
+    running: int
+    share: float
+    seconds_left: float | None
+
+
+class Watch:
+    """Counts what is on disk, tells `on_progress`, and passes a stop on to the workers as a file.
+
+    Args:
+        out: the folder of the sweep.
+        points: of the sweep.
+        jobs: points at a time.
+        costs: estimated seconds of each point by key; none where nothing was estimated.
+        on_progress, stop: see `airfed.experiments.sweep.run`.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        points: Sequence[Point],
+        *,
+        jobs: int,
+        costs: Mapping[str, float],
+        on_progress: Callable[[Progress], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self.out, self.jobs, self.on_progress, self.stop = out, jobs, on_progress, stop
+        self.keys = list(dict.fromkeys(point.key for point in points if point.key))
+        self.estimated = bool(costs)
+        self.costs = {key: costs.get(key, 1.0) for key in self.keys}
+        self.impossible = sum(1 for point in points if point.problem)
+        self.stop_file = out / f".stop-{os.getpid()}"
+        self.begun = time.monotonic()
+        self.work_before: float | None = None
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watch:
+        for left in self.out.glob(".stop-*"):  # of a sweep that crashed; its workers have gone with it
+            left.unlink(missing_ok=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if exception[0] is not None:
+            self._pass_on()
+        self.done.set()
+        self.thread.join()
+        if exception[0] is None:  # a worker that outlives a crash must still find it
+            self.stop_file.unlink(missing_ok=True)
+
+    def _watch(self) -> None:
+        while not self.done.wait(_POLL_SECONDS):
+            self._look()
+        self._look()
+
+    def _pass_on(self) -> None:
+        with contextlib.suppress(OSError):  # on a full disk the workers stop by themselves
+            self.stop_file.touch()
+
+    def _look(self) -> None:
+        if self.stop() and not self.stop_file.exists():
+            self._pass_on()
+        ended = failed = running = 0
+        work = 0.0
+        for key in self.keys:
+            status = str(records.peek(self.out, key).get("status", ""))
+            share = 0.0
+            if status in records.ENDED:
+                ended += 1
+                share = 1.0
+            elif status == "failed":
+                failed += 1
+                share = 1.0
+            elif records.run_path(self.out, key).is_dir():
+                share = progress(records.run_path(self.out, key))
+                running += share > 0
+            work += share * self.costs[key]
+        total = sum(self.costs.values())
+        self.on_progress(
+            Progress(
+                points=len(self.keys) + self.impossible,
+                ended=ended,
+                failed=failed + self.impossible,
+                running=running,
+                share=work / total if total else 1.0,
+                seconds_left=self._left(work, total),
+            )
+        )
+
+    def _left(self, work: float, total: float) -> float | None:
+        """The seconds left: what was estimated, corrected by what was seen since."""
+        if self.work_before is None:
+            self.work_before = work
+        seen, elapsed = work - self.work_before, time.monotonic() - self.begun
+        if self.estimated:
+            speed = (seen + self.jobs * _TRUST) / (elapsed + _TRUST)
+        elif seen > 0:
+            speed = seen / elapsed
+        else:
+            return None
+        return (total - work) / speed

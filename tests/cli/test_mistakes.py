@@ -1,0 +1,158 @@
+"""What a beginner types: every mistake is one sentence that names what was wrong, and exit code 2."""
+
+import pytest
+
+from airfed.cli import main
+from airfed.scenario import template
+
+SMALL = (
+    template.SCENARIO.replace("num_devices = 100", "num_devices = 5")
+    .replace("total_steps = 200", "total_steps = 8")
+    .replace('model = "cnn"', 'model = "logistic"')
+)
+NET = """
+from torch import nn
+
+class Wide(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+def lazy():
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
+
+def odd():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(784, 10)
+
+        def forward(self, images):
+            return self.nothing(images)
+
+    return Odd()
+
+ready = nn.Linear(784, 10)
+"""
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch, capsys):
+    """Type a command line into a folder with a small scenario; what is said must be one sentence."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(SMALL)
+    (tmp_path / "beginners_net.py").write_text(NET)
+
+    def command(*arguments):
+        code = main(list(arguments))
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, ""), err
+        assert err.startswith("airfed: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+        assert len(err) < 700
+        return err
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("paln s.toml", 'Did you mean "plan"?'),
+        ("s.toml", "Unknown command"),
+        ("help", "airfed --help lists the commands"),
+        ("-x", "Unknown command"),
+        ("plan", "FILE"),
+        ("plan s.tml", "there is no such file (airfed new s.tml writes one)"),
+        ("plan s.toml s.toml", "Expected no more arguments, got s.toml."),
+        ("plan s.toml --json yes", "Expected no more arguments, got yes."),
+        ("plan s.toml --round 3", "Did you mean --rounds?"),
+        ("plan s.toml --rounds 3.5", "expected a whole number, got '3.5'"),
+        ("plan s.toml --rounds 0x3", "expected a whole number, got '0x3'"),
+        ("plan s.toml --rounds -2", "policy.rounds=-2 >= 1"),
+        ("plan s.toml --seed 1e3", "expected a whole number, got '1e3'"),
+        ("plan s.toml --seed 1.0", "expected a whole number, got '1.0'"),
+        (f"plan s.toml --seed {'9' * 400}", "Expected seed <= 2**128 - 1, got a number of about 400 digits."),
+        (f"plan s.toml --seed {'9' * 5000}", "expected a whole number, got 5000 characters"),
+        (f"audit s.toml --seed {'9' * 400}", "Expected seed <= 2**128 - 1"),
+        ("plan s.toml --policy Optimal", "policy.name to be one of"),
+        ("plan /dev/zero", "at most 64 MB at /dev/zero; it is longer"),
+        ("plan /dev/null", "Missing key fleet"),
+        ("plan beginners_net.py", "not valid TOML"),
+        ("plan s.toml/x", "Cannot read s.toml/x"),
+        ("run s.toml out", "--out"),
+        ("run s.toml --out o --device cuda", "Unknown option: --device"),
+        ("new s.toml", "it is left as it is"),
+        ("data fetch cifar10", 'Choose from: "mnist", "fashion-mnist"'),
+        ("data fetch mnist --source /nowhere", "four IDX files"),
+        ("data get mnist", "Unknown command"),
+        ("ledger nothing", "there is none"),
+        ("calibrate nothing.toml", "no such file"),
+    ],
+)
+def test_command_lines(said, line, words):
+    assert words in said(*line.split(" "))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"logistic"', '"resnet18"', "'module:callable', got 'resnet18'"),
+        ('"logistic"', '"nets.resnet18"', "did you mean 'nets:resnet18'?"),
+        ('"logistic"', '"LOGISTIC"', "did you mean 'logistic'?"),
+        ('"logistic"', '"nobodys_net:Net"', "there is no module 'nobodys_net' in"),
+        ('"logistic"', '"beginners_net:Net"', "it has Wide, lazy, odd"),
+        ('"logistic"', '"beginners_net:Wide"', "made without arguments; TypeError"),
+        ('"logistic"', '"beginners_net:ready"', "made without arguments; TypeError"),
+        ('"logistic"', '"beginners_net:lazy"', "got a lazy one"),
+        ('"logistic"', '"quadratic"', "Missing key learning.dimension"),
+        ('"logistic"', '["cnn"]', "learning.model to be a text in quotes"),
+        ('"mnist-5k"', '"MNIST"', "did you mean 'mnist'?"),
+        ('"mnist-5k"', '"cifar10"', "one of mnist-5k, mnist, fashion-mnist, a folder with IDX files or an .npz file"),
+        ('"mnist-5k"', '""', "learning.dataset to be one of"),
+        ('"mnist-5k"', '"/nowhere/data.npz"', "there is no such file."),
+        ('"mnist-5k"', '"."', "train-images-idx3-ubyte"),
+        ('"mnist-5k"', '"s.toml"', "NPZ"),
+        ("noise_std = 1.0", 'noise_std = "-90 dBm"', "√(P/2) = 7.071e-07"),
+        ("noise_std = 1.0", 'noise_std = "1e400 W"', "an amplitude in √W per real dimension."),
+        ("noise_std = 1.0", 'noise_std = "much"', "expected a bare number"),
+        ("epsilon = 5.0", f"epsilon = {'10' * 200}", "float64 can hold, got a number of about 399 digits"),
+        ("epsilon = 5.0", 'epsilon = "5"', "a number > 0, got '5'"),
+        ("delta = 1e-3", "delta = 1", "> 0 and < 1"),
+        ("total_power = 1000.0", 'total_power = "1 kW"', "unknown unit 'kW'"),
+        ("total_power = 1000.0", 'total_power = "1000"', "missing unit"),
+        ("num_devices = 5", "num_devices = 5.0", "a whole number >= 1, got 5.0"),
+        ("num_devices = 5", f"num_devices = 0x{'f' * 9000}", "<= 2**53, got a number of about 10837 digits"),
+        ("peak_power = 1.0", f"peak_power = [0x{'f' * 9000}]", "float64 can hold, got a number of about 10837 digits"),
+        ("total_steps = 8", f"total_steps = {'10' * 200}", "<= 2**53, got a number of about 399 digits"),
+        ("seed = 0", f"seed = {'9' * 5000}", "a number in it has thousands of digits"),
+        ("seed = 0", "seed = .5", "a digit on both sides"),
+        ('name = "my-scenario"', "name = my-scenario", "a text needs quotes"),
+        ('name = "my-scenario"', r'name = "x\u001b]0;y\u0007"', "without control characters"),
+        ("[budget]", "[Budget]", "did you mean 'budget'?"),
+        ("[fleet]", "[[fleet]]", "fleet to be a table"),
+        ("clip_norm = 5.0", "clip = 5.0", "did you mean 'clip_norm'?"),
+        ("strong_convexity = 0.1", "strong_convexity = 100", "<= smoothness=10.0"),
+        ('name = "optimal"', 'name = "optimal"\nround = 4', "did you mean 'rounds'?"),
+        ("# [run]\n", '[run]\ndevice = "GPU 0"\n', "run.device to be auto, cpu, cuda, cuda:1, mps"),
+    ],
+)
+def test_scenarios(said, tmp_path, old, new, words):
+    assert SMALL.count(old) == 1
+    (tmp_path / "s.toml").write_text(SMALL.replace(old, new))
+    assert words in said("plan", "s.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"logistic"', '"beginners_net:odd"', "AttributeError: 'Odd' object has no attribute 'nothing'"),
+        ("# [run]\n", '[run]\ndevice = "cuda:9"\nengine = "torch"\n', "device='cuda:9' to be one that is here"),
+        ("num_devices = 5", "num_devices = 5000", "every device needs one"),
+        ("total_steps = 8", "total_steps = 8\ndimension = 5", "learning.dimension=7850"),
+    ],
+)
+def test_trainings(said, tmp_path, old, new, words):
+    (tmp_path / "s.toml").write_text(SMALL.replace(old, new))
+    assert words in said("run", "s.toml", "--out", "o")
+    assert not (tmp_path / "o").exists()

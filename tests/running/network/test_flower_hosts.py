@@ -1,0 +1,107 @@
+"""Flower on two hosts: a link that is cut costs the devices behind it some rounds, and the training goes on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("torch")
+
+from airfed.privacy.ledger import Ledger
+from airfed.running.directory import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "flower_app"
+PORT = 9092  # in a namespace nobody else has it
+ROUND_TIMEOUT = 45.0  # s, for devices on a busy machine
+NEAR, FAR = (0, 2), (3, 4)  # the devices on the SuperLink's host, and on the other one
+
+SCENARIO = """
+name = "hosts"
+seed = 3
+[fleet]
+peak_power = 1.0
+[channel]
+model = "fixed"
+gains = [0.5, 0.1, 0.9, 0.7, 0.6]
+[link]
+noise_std = 0.1
+[budget]
+epsilon = 20.0
+delta = 1e-3
+total_power = 50.0
+[learning]
+model = "quadratic"
+dimension = 12
+total_steps = 1000
+learning_rate = 0.1
+clip_norm = 2.0
+smoothness = 10.0
+strong_convexity = 1.0
+initial_gap = 2.3
+[policy]
+name = "top_k"
+size = 4
+rounds = 1000
+"""
+
+
+def test_devices_behind_a_cut_link_count_as_zero_and_come_back(hosts, processes, wait_for):
+    folder = processes.folder / "flower_app"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(".flwr", "certificates", "run*", "__pycache__"))
+    (folder / "flower_app" / "scenario.toml").write_text(SCENARIO)
+    processes.folder = folder
+    processes.environment |= {
+        "FLWR_HOME": str(folder / ".flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+    }
+    address, run = hosts.addresses[0], RunDirectory(folder / "run")
+    (folder / ".flwr").mkdir()
+    (folder / ".flwr" / "config.toml").write_text(
+        f'[superlink.here]\naddress = "{address}:{PORT}"\ninsecure = true\n', encoding="utf-8"
+    )
+    link = ("flower-superlink", "--insecure", "--host", address, "--port", str(PORT))
+    processes.start(*hosts.on(0, *link), log="superlink.log")
+    for host, devices in enumerate((NEAR, FAR)):
+        for device in devices:
+            node = ("flower-supernode", "--insecure", "--superlink", f"{address}:{PORT}", "--host", "127.0.0.1")
+            which = ("--port", str(PORT + 1 + device), "--node-config", f"partition-id={device}")
+            processes.start(*hosts.on(host, *node, *which), log=f"node-{device}.log")
+    assert wait_for(lambda: listens(hosts, address)), processes.text("superlink.log")
+    asking = ("flwr", "run", ".", "here", "--stream", "--run-config", f"round-timeout={ROUND_TIMEOUT}")
+    training = processes.start(*hosts.on(0, *asking), log="output.log")
+
+    def missing() -> list[int]:
+        return [record["missing"] for record in run.read_metrics()]
+
+    def becomes(condition) -> bool:
+        wait_for(lambda: condition(missing()) or training.poll() is not None)
+        return condition(missing())
+
+    assert becomes(lambda rounds: 0 in rounds), processes.text("output.log")[-5000:]
+    hosts.cut()
+    assert becomes(lambda rounds: rounds[-1:] == [len(FAR)]), processes.text("output.log")[-5000:]
+    hosts.restore()
+    cut = len(missing())
+    assert becomes(lambda rounds: 0 in rounds[cut:]), processes.text("output.log")[-5000:]
+    assert training.poll() is None
+
+    processes.end()
+    ledger = Ledger.load(run.file("ledger.jsonl"), repair=True)
+    assert [charge.devices for charge in ledger.charges] == [len(NEAR + FAR)] * len(ledger.charges)
+    assert len(ledger.charges) >= len(missing())
+
+
+def listens(hosts, address: str) -> bool:
+    """Whether the SuperLink is there."""
+    attempt = f"import socket; socket.create_connection(({address!r}, {PORT}), timeout=5)"
+    return subprocess.run(hosts.on(0, sys.executable, "-c", attempt), capture_output=True, check=False).returncode == 0
