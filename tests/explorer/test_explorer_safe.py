@@ -16,7 +16,7 @@ from airfed.explorer import safe, shown
 from airfed.explorer.design import Design
 
 EVIL = "<img src=x onerror=alert(1)>"
-SOURCES = sorted(Path(explorer.__file__).parent.glob("*.py"))  # a drawing enters through airfed.showing.drawings
+SOURCES = sorted(Path(explorer.__file__).parent.glob("*.py"))
 
 
 def test_text_is_escaped_and_markup_is_not() -> None:
@@ -28,7 +28,7 @@ def test_there_is_no_other_way() -> None:
     """The linter refuses `Markup` around anything but a literal; here is what else could carry markup."""
     other = re.compile(r"ui\.html|ui\.markdown|sanitize=|add_body_html|innerHTML|noqa: S704")
     found = {(path.name, match.group()) for path in SOURCES for match in other.finditer(path.read_text())}
-    assert found == {("safe.py", "ui.html"), ("safe.py", "sanitize=")}
+    assert found == {("safe.py", "ui.html"), ("safe.py", "sanitize=")}  # drawings enter by airfed.showing.drawings
 
 
 @pytest.mark.parametrize("key", ["name", "budget.epsilon", "channel.model", "policy.name", "learning.dataset", EVIL])

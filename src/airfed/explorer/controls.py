@@ -11,7 +11,8 @@ from nicegui.element import Element
 from nicegui.elements.mixins.value_element import ValueElement
 
 from airfed.explorer import knobs
-from airfed.explorer.design import Design, Own
+from airfed.explorer.admission import Own
+from airfed.explorer.design import Design
 from airfed.explorer.knobs import Choice, Knob
 from airfed.explorer.safe import Text
 

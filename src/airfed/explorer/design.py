@@ -1,8 +1,6 @@
 """What the page edits: a scenario's tables as they stand, right or wrong, and how they travel by URL, file and shell.
 
-The tables are checked by `airfed.scenario`, the very code that reads files. On top of that the page admits only what
-can be shown to a stranger's link: built-in models and data sets (and those of the scenario that the page was started
-with), no file of gains, and a size that can be drawn.
+The tables are checked by `airfed.scenario`, the very code that reads files, and by `airfed.explorer.admission`.
 """
 
 from __future__ import annotations
@@ -20,15 +18,11 @@ from urllib.parse import urlencode
 import numpy as np
 
 from airfed import scenario
-from airfed.learning.task import dimension_of
-from airfed.scenario import DATASET_SHAPES, FileChannel, FixedChannel, Scenario, ScenarioError, template
-from airfed.scenario.usercode import MODELS
+from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
+from airfed.scenario import FileChannel, Scenario, ScenarioError, template
 
 Tables = dict[str, Any]
 
-DATASETS: Final = tuple(DATASET_SHAPES)
-MOST_DEVICES: Final = 100_000
-MOST_STEPS: Final = 20_000
 MOST_URL: Final = 6000  # characters; browsers and proxies cut longer ones
 MOST_TEXT: Final = 4_000_000  # characters of a scenario that is pasted or uploaded
 
@@ -61,24 +55,6 @@ def _start() -> Tables:
 def _resolved(world: Scenario) -> Tables:
     """The tables with defaults written out, so that every knob has something to show."""
     return world.model_dump(mode="json", exclude_none=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Own:
-    """What the user's own command line may name and a link may not bring in: code to import, files to read.
-
-    Args:
-        model, dataset, account: of the scenario that the page was started with, None where they are built in.
-        dimension: d of that model on that data set.
-    """
-
-    model: str | None = None
-    dataset: str | None = None
-    account: str | None = None
-    dimension: int | None = None
-
-
-NOTHING_OWN: Final = Own()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +192,7 @@ def from_scenario(world: Scenario) -> Design:
         ScenarioError: the explorer does not admit it, or its file of gains, model or data is bad.
     """
     world = world.anchored()
-    own = _own(world)
+    own = find_own(world)
     tables = world.model_dump(mode="json", exclude_unset=True)
     if own.dimension is not None:
         tables["learning"]["dimension"] = own.dimension
@@ -228,46 +204,6 @@ def from_scenario(world: Scenario) -> Design:
         shared = {key: value for key, value in tables["channel"].items() if key in _SHARED_CHANNEL}
         tables["channel"] = {"model": "fixed", "gains": gains.tolist(), **shared}
     return Design(tables=_resolved(admit(scenario.parse(tables), own)), own=own)
-
-
-def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
-    """Return the scenario if the explorer may compute it for anyone who opens a link to it.
-
-    Raises:
-        ScenarioError: it would import code, read a file, or is too large to draw.
-    """
-    learning = world.learning
-    for key, value, known, mine in (
-        ("learning.model", learning.model, MODELS, own.model),
-        ("learning.dataset", learning.dataset, DATASETS, own.dataset),
-        ("budget.account", world.budget.account, (), own.account),
-    ):
-        if value is not None and value not in known and value != mine:
-            expected = f"Expected {key} to be one of {', '.join(known)}" if known else f"Expected no {key}"
-            raise ScenarioError(
-                f"{expected} in the explorer; got {value!r} (for one of your own start it with that scenario: "
-                "airfed explore SCENARIO.toml)."
-            )
-    if isinstance(world.channel, FileChannel):
-        raise ScenarioError('Expected no channel.model="file" here: the explorer reads no files on request.')
-    if world.num_devices > MOST_DEVICES:
-        raise ScenarioError(f"Expected fleet.num_devices={world.num_devices} <= {MOST_DEVICES} in the explorer.")
-    if learning.total_steps > MOST_STEPS:
-        raise ScenarioError(f"Expected learning.total_steps={learning.total_steps} <= {MOST_STEPS} in the explorer.")
-    if isinstance(world.channel, FixedChannel) and world.num_devices != len(world.channel.gains):
-        raise ScenarioError(
-            f"Expected {world.num_devices} channel.gains (fleet.num_devices), got {len(world.channel.gains)}."
-        )
-    return world
-
-
-def _own(world: Scenario) -> Own:
-    """What of the user's own scenario is not built in; its size is found once."""
-    learning = world.learning
-    model = None if learning.model in MODELS else learning.model
-    dataset = None if learning.dataset in DATASETS else learning.dataset
-    dimension = None if model is None and dataset is None else dimension_of(world)
-    return Own(model=model, dataset=dataset, account=world.budget.account, dimension=dimension)
 
 
 def _number(value: Any) -> float:

@@ -7,23 +7,22 @@ is being computed is given up when the visitor leaves or asks for something else
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from markupsafe import Markup
-from nicegui import background_tasks, events, ui
+from nicegui import events, ui
 
 from airfed.explorer import design as designs
 from airfed.explorer import shown
 from airfed.explorer.controls import Controls
 from airfed.explorer.design import Design
 from airfed.explorer.dialogs import command_dialog, load_dialog
+from airfed.explorer.latest import Latest
 from airfed.explorer.page_compare import CompareSection
 from airfed.explorer.page_design import DesignSection, Hero
 from airfed.explorer.page_runs import RunsSection
@@ -38,7 +37,6 @@ from airfed.showing import colours
 _TABS: Final = ("design", "compare", "runs")
 _CARD: Final = 38.0  # padding and border of a card, left and right [px]
 _GAP: Final = 18.0
-_GRACE: Final = 0.3  # seconds after which a computation that nobody waits for any more is given up
 _BRAND: Final = Markup(
     '<svg width="20" height="20" viewBox="0 0 20 20" aria-hidden="true"><g fill="none" stroke="var(--lit)" '
     'stroke-width="2" stroke-linecap="round"><path d="M3 17V12M8 17V8M13 17V10"/>'
@@ -73,8 +71,7 @@ class Page:
         self._shown: Shown | Refusal | None = None
         self._front: Front | None = None
         self._compared: Design | None = None
-        self._asked = asyncio.Event()  # something is to be computed
-        self._work: asyncio.Task[None] | None = None
+        self._plan = Latest(self._compute)
         self._reading = False
         self._client = ui.context.client
         _style()
@@ -92,23 +89,21 @@ class Page:
         self._drawer_button()
         self._controls.show(self.design)
         self._show_tab()
+        self._ticking = ui.timer(1.0, self._tick, active=False)
         self._client.on_connect(self._enter)
         self._client.on_disconnect(self._leave)
 
     def _enter(self) -> None:
         """Begin to compute: the visitor is there. The browser says how wide it is, and is drawn for."""
-        if self._work is None:
-            self._client.run_javascript("airfed.start()")
-            self._work = background_tasks.create(self._keep_working(), name="page")
-            self._soon()
-        self._ticking = ui.timer(1.0, self._tick)
+        self._client.run_javascript("airfed.start()")
+        self._plan.wish()
+        self._plan.start()
+        self._ticking.activate()
 
     def _leave(self) -> None:
         """Give up what is being computed."""
-        if self._work is not None:
-            self._work.cancel()
-            self._work = None
-        self._ticking.cancel()
+        self._plan.stop()
+        self._ticking.deactivate()
 
     def _bar(self) -> None:
         with ui.element("nav").classes("bar"):
@@ -143,7 +138,7 @@ class Page:
     def _changed(self, key: str, value: Any) -> None:
         self.design = self.design.change(key, value)
         self._controls.show(self.design, but=key)
-        self._soon()
+        self._plan.wish()
 
     async def _load(self, text: str) -> str:
         """Take a scenario's TOML; returns what is wrong with it."""
@@ -155,33 +150,8 @@ class Page:
             return loaded.reason
         self.design = loaded
         self._controls.show(loaded)
-        self._soon()
+        self._plan.wish()
         return ""
-
-    def _soon(self) -> None:
-        """Ask for a computation; moves that arrive meanwhile are gathered into one more."""
-        self._asked.set()
-
-    async def _keep_working(self) -> None:
-        with self._client:
-            while True:
-                await self._asked.wait()
-                self._asked.clear()
-                await self._unless_superseded(self._compute())
-
-    async def _unless_superseded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Finish the work; give it up if something else is asked for and it takes more than a moment."""
-        job, newer = asyncio.ensure_future(work), asyncio.ensure_future(self._asked.wait())
-        try:
-            await asyncio.wait({job}, timeout=_GRACE)
-            await asyncio.wait({job, newer}, return_when=asyncio.FIRST_COMPLETED)
-            if job.done():
-                job.result()
-        finally:
-            for task in (job, newer):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
 
     async def _compute(self) -> None:
         with self._client:
@@ -199,7 +169,7 @@ class Page:
                 self._hero.show(self._shown)
                 self._design_section.show(self._shown)
             self._write_address()
-            if self._tab == "compare" and not self._asked.is_set():
+            if self._tab == "compare" and not self._plan.outdated:
                 await self._compare()
 
     async def _compare(self) -> None:
@@ -243,14 +213,14 @@ class Page:
         if not isinstance(width, int | float) or not 100 <= width <= 10_000 or abs(width - self._width) < 2:
             return
         self._width = float(width)
-        self._soon()
+        self._plan.wish()
 
     async def _switch(self, name: str) -> None:
         self._tab = name if name in _TABS else "design"
         self._show_tab()
         self._write_address()
         if name == "compare":
-            self._soon()
+            self._plan.wish()
         elif name == "runs":
             await self._tick()
 

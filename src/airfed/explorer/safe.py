@@ -1,7 +1,7 @@
 """One way to put text on the page: whatever is not `Markup` is escaped.
 
 `Markup("<b>{}</b>").format(name)` escapes the name. The linter (S704) refuses `Markup` around anything but a literal,
-so that markup is either written down in this package or comes from a drawing (`drawings.drawing`).
+so that markup is either written down in this package or comes from a drawing (`showing.drawings`).
 """
 
 from __future__ import annotations

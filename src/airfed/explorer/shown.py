@@ -16,7 +16,8 @@ from airfed import planning
 from airfed.explorer import design as designs
 from airfed.explorer import pictures, tradeoffs
 from airfed.explorer import pictures_compare as draw
-from airfed.explorer.design import Design, Own
+from airfed.explorer.admission import Own
+from airfed.explorer.design import Design
 from airfed.explorer.tradeoffs import Front
 from airfed.explorer.view import View, decision, look, waiting
 from airfed.planning import Plan

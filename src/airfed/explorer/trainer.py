@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from airfed import scenario
-from airfed.explorer.design import NOTHING_OWN, Design, Own, admit
+from airfed.explorer.admission import NOTHING_OWN, Own, admit
+from airfed.explorer.design import Design
 from airfed.explorer.records import Library
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario, ScenarioError

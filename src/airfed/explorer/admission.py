@@ -1,0 +1,80 @@
+"""What the page computes for anyone who opens a link to it.
+
+Built-in models and data sets, and those of the scenario that the page was started with; no file of gains, and a size
+that can be drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from airfed.learning.task import dimension_of
+from airfed.scenario import DATASET_SHAPES, FileChannel, FixedChannel, Scenario, ScenarioError
+from airfed.scenario.usercode import MODELS
+
+DATASETS: Final = tuple(DATASET_SHAPES)
+MOST_DEVICES: Final = 100_000
+MOST_STEPS: Final = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """What the user's own command line may name and a link may not bring in: code to import, files to read.
+
+    Args:
+        model, dataset, account: of the scenario that the page was started with, None where they are built in.
+        dimension: d of that model on that data set.
+    """
+
+    model: str | None = None
+    dataset: str | None = None
+    account: str | None = None
+    dimension: int | None = None
+
+
+NOTHING_OWN: Final = Own()
+
+
+def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
+    """Return the scenario if the explorer may compute it for anyone who opens a link to it.
+
+    Raises:
+        ScenarioError: it would import code, read a file, or is too large to draw.
+    """
+    learning = world.learning
+    for key, value, known, mine in (
+        ("learning.model", learning.model, MODELS, own.model),
+        ("learning.dataset", learning.dataset, DATASETS, own.dataset),
+        ("budget.account", world.budget.account, (), own.account),
+    ):
+        if value is not None and value not in known and value != mine:
+            expected = f"Expected {key} to be one of {', '.join(known)}" if known else f"Expected no {key}"
+            raise ScenarioError(
+                f"{expected} in the explorer; got {value!r} (for one of your own start it with that scenario: "
+                "airfed explore SCENARIO.toml)."
+            )
+    if isinstance(world.channel, FileChannel):
+        raise ScenarioError('Expected no channel.model="file" here: the explorer reads no files on request.')
+    if world.num_devices > MOST_DEVICES:
+        raise ScenarioError(f"Expected fleet.num_devices={world.num_devices} <= {MOST_DEVICES} in the explorer.")
+    if learning.total_steps > MOST_STEPS:
+        raise ScenarioError(f"Expected learning.total_steps={learning.total_steps} <= {MOST_STEPS} in the explorer.")
+    if isinstance(world.channel, FixedChannel) and world.num_devices != len(world.channel.gains):
+        raise ScenarioError(
+            f"Expected {world.num_devices} channel.gains (fleet.num_devices), got {len(world.channel.gains)}."
+        )
+    return world
+
+
+def find_own(world: Scenario) -> Own:
+    """Return what of the user's own scenario is not built in; its size is found here, once.
+
+    Raises:
+        ScenarioError, DataError: the model or the data that would tell is wrong.
+    """
+    learning = world.learning
+    model = None if learning.model in MODELS else learning.model
+    dataset = None if learning.dataset in DATASETS else learning.dataset
+    dimension = None if model is None and dataset is None else dimension_of(world)
+    return Own(model=model, dataset=dataset, account=world.budget.account, dimension=dimension)
