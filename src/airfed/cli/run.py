@@ -49,8 +49,6 @@ def run(
     from airfed.running.execution import execute
 
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
-    if world.run.threads is None and (threads := cluster.threads_per_process()):
-        world = world.override({"run.threads": threads})
     leads = os.environ.get("RANK", "0") == "0"
     console = output.make_console(stderr=json, quiet=not leads)
     logging.basicConfig(
