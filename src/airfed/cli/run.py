@@ -197,7 +197,7 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "power_planned": last.get("power_planned_total"),
         "power_transmitted": last.get("power_transmitted_total"),
         "epsilon_round": plan.epsilon_round,
-        "epsilon_total": last.get("epsilon_total"),
+        "epsilon_total": outcome.epsilon_total if records else None,
         "delta": plan.problem.budget.delta,
         "relation": plan.problem.budget.relation,
         "unit": "device",

@@ -22,7 +22,7 @@ from airfed import planning
 from airfed._disk import is_locked
 from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.running.books import verified_ledger
+from airfed.running.books import check_rounds, verified_ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.records import Manifest, PlanFigures, RoundRecord
 from airfed.scenario import Scenario, load
@@ -124,7 +124,7 @@ class Run:
             plan = tried(lambda: _plan(scenario, figures, ledger))
         devices = tried(directory.devices) or []
         if ledger is not None:
-            tried(lambda: _check_rounds(rounds, ledger, directory))
+            tried(lambda: check_rounds(rounds, ledger))
             if ledger.torn and not is_locked(directory.file(".lock")):
                 errors.append(
                     LedgerError(f"{ledger.path}: its last line is half-written; airfed run --resume repairs it.")
@@ -285,27 +285,6 @@ def _check_charges(plan: Plan, ledger: Ledger) -> None:
     charged = {ledger.header.get("mu_round"), plan.mu_round, *(charge.mu for charge in ledger.charges)}
     if len(charged) > 1:
         raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
-
-
-def _check_rounds(rounds: Rounds, ledger: Ledger, directory: RunDirectory) -> None:
-    """Raise where the metrics say something else than the ledger."""
-    file, sent = directory.file("metrics.jsonl"), 0.0
-    for record in rounds:
-        number, charge = record["round"] + 1, ledger.find(record["round"])
-        if charge is None:
-            raise LedgerError(f"{ledger.path}: round {number} was trained, and its charge is gone.")
-        for name in ("epsilon_round", "epsilon_total", "power_planned"):
-            if record[name] != getattr(charge, name):
-                raise LedgerError(f"{file}: the {name} of round {number} is not the ledger's.")
-        metered = record["power_transmitted"]
-        if metered is not None and charge.power_metered not in (None, metered):
-            raise LedgerError(f"{ledger.path}: the power of round {number} is not the one in metrics.jsonl.")
-        sent += metered or 0.0
-        totals = {"power_planned_total": number * charge.power_planned, "power_transmitted_total": sent}
-        for name, total in totals.items():
-            said = record[name]
-            if said is not None and not math.isclose(said, total, rel_tol=_RTOL):
-                raise LedgerError(f"{file}: the {name} of round {number} does not add up.")
 
 
 def _check_devices(devices: Sequence[Mapping[str, float]], plan: Plan, rounds: Rounds, directory: RunDirectory) -> None:
