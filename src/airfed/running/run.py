@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from airfed import planning
 from airfed._disk import is_locked
+from airfed._upstairs import upstairs
 from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running.books import check_rounds, verified_ledger
@@ -212,6 +213,40 @@ class Run:
     def rounds_planned(self) -> int:
         """I; 0 where the plan cannot be read."""
         return 0 if self._figures is None else self._figures["rounds"]
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure of accuracy, loss, ε and power over the training."""
+        return upstairs("showing.files").runs_figure([self])
+
+    def report(self, path: str | Path) -> Path:
+        """Write the self-contained HTML report of this run, and return its path."""
+        upstairs("report").write_report([self.checked()], Path(path))
+        return Path(path)
+
+    def audit(self, *, trials: int | None = None, seed: int = 0) -> Any:
+        """Try to break the run's privacy claim; the result's `verdict` is "pass" or "fail".
+
+        Args:
+            trials: canaries a side; 100,000 unless told.
+            seed: of the adversary's own choices.
+        """
+        auditing = upstairs("auditing")
+        subject = auditing.Subject.of_run(self)
+        return auditing.audit(subject, seed=seed, **({} if trials is None else {"trials": trials}))
+
+    def __str__(self) -> str:
+        if self.errors:
+            return f"{self.path}: {self.problem}"
+        reached = "" if self.accuracy is None else f", accuracy {self.accuracy:.1%}"
+        state = "finished" if self.finished else "running" if self.running else "interrupted"
+        return (
+            f"{self.name} ({self.label}): {state} after {len(self.rounds)} of {self.rounds_planned} rounds{reached}; "
+            f"ε = {self.ledger.epsilon_total:.4g} in total at δ = {self.ledger.header['delta']:g}, "
+            f"{self.ledger.power_planned:.4g} W planned"
+        )
+
+    def _repr_html_(self) -> str:
+        return str(upstairs("showing.tables").run_html(self))
 
     @property
     def accuracy(self) -> float | None:
