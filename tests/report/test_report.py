@@ -15,8 +15,8 @@ from airfed.cli import main
 from airfed.report import ReportError, read_run, write_report
 from airfed.report.page import render
 from airfed.running.execution import execute
-from airfed.showing import svg
 from airfed.showing import runs as charts
+from airfed.showing import svg
 
 SCENARIO = """
 name = "a <b>bold</b> </script> name · seed={seed}"
