@@ -1,4 +1,4 @@
-"""What every engine shares: the draw of mini-batches, the checks of arguments, the number of workers."""
+"""What engines have in common: the draw of mini-batches, the checks of arguments, the number of workers."""
 
 from __future__ import annotations
 
