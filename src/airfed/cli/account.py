@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,6 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from airfed.cli.plan import Json, Seed
+from airfed.showing import output
 
 if TYPE_CHECKING:
     from airfed.privacy.ledger import Ledger
@@ -34,19 +34,20 @@ def ledger(
 
     try:
         if path.is_file():
+            _check_ledger(path)
             summary = _summary(Ledger.load(path))
         else:
             run = Run.open(path).checked()
             summary = _summary(run.ledger) | {"checkpoint": run.checkpoint, "trained": len(run.rounds)}
     except LedgerError as error:
         if json:
-            print(json_format.dumps({"verified": False, "message": str(error)}))
-        print(f"airfed: {error}", file=sys.stderr)
+            output.print_json({"verified": False, "message": str(error)})
+        output.say(f"airfed: {error}", file=sys.stderr)
         return 4
     if json:
-        print(json_format.dumps(summary))
+        output.print_json(summary)
     else:
-        _print_ledger(Console(highlight=False), summary)
+        _print_ledger(output.make_console(), summary)
     return 0
 
 
@@ -70,20 +71,28 @@ def audit(
         raise ValueError(f"Expected --seed {seed} to be at least 0.")
     subject = subject_of(path, seed=seed)
     if plot is not None:
-        from airfed.showing import figure, roc
+        from airfed.showing import figure, output, roc
 
         figure.check_name(plot)  # before the attack, which takes a while
     columns = (SpinnerColumn(), TextColumn("attacking the code that transmits"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=output.make_console(stderr=True), transient=True) as progress:
         progress.add_task("")
         found = attack(subject, trials=count, seed=seed or 0)
     if plot is not None:
         figure.save(roc.roc_figure(found.to_dict()), plot)
     if json:
-        print(json_format.dumps(found.to_dict()))
+        output.print_json(found.to_dict())
     else:
-        _print_audit(Console(highlight=False), found.to_dict(), plot)
+        _print_audit(output.make_console(), found.to_dict(), plot)
     return 0 if found.verdict == "pass" else 4
+
+
+def _check_ledger(path: Path) -> None:
+    """Raise unless a file begins as ledgers do: another one is the user's mistake, not somebody's tampering."""
+    with path.open("rb") as stream:
+        start = stream.read(1)
+    if start != b"{":
+        raise ValueError(f"Expected a run directory, or an account, at {path}; this is another file.")
 
 
 def _summary(book: Ledger) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from airfed.cli.plan import Json, ScenarioFile, Seed, read
 from airfed.scenario.errors import ScenarioError
+from airfed.showing import output
 
 
 def calibrate(
@@ -33,7 +33,7 @@ def calibrate(
         raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
     from airfed.experiments.calibrate import calibrate as estimate
 
-    console = Console(highlight=False, quiet=json)
+    console = output.make_console(quiet=json)
     with _progress(console) as tell:
         found = estimate(world, tell)
     text = found.to_toml(world)
@@ -44,7 +44,7 @@ def calibrate(
         except OSError as error:
             raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from None
     if json:
-        print(json_format.dumps({"scenario": world.name, **found.to_dict(), "out": None if out is None else str(out)}))
+        output.print_json({"scenario": world.name, **found.to_dict(), "out": None if out is None else str(out)})
         return 0
     for symbol, name in (("ζ", "smoothness"), ("ϱ", "strong_convexity"), ("G", "initial_gap")):
         console.print(f"{symbol} = {getattr(found, name):.5g}  {name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from rich.table import Table
 from airfed.cli.plan import Json
 from airfed.cli.run import _signals as signals
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_effort, print_outcome, progress_display
+from airfed.showing import output
 
 if TYPE_CHECKING:
     from airfed.experiments.results import Results
@@ -39,7 +39,7 @@ def figures(
     from airfed.experiments.results import Results
     from airfed.running.directory import RunError
 
-    console = Console(highlight=False, stderr=json, quiet=json)
+    console = output.make_console(stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     chosen = list(dict.fromkeys(names)) or list(catalogue.PAPER)
     found = catalogue.studies(chosen, quick=quick)
@@ -91,7 +91,7 @@ def figures(
             summary["docs"] = [str(file) for file in written]
     summary["failed_points"] = sum(record.status == "failed" for record in records)
     if json:
-        print(json_format.dumps(summary))
+        output.print_json(summary)
     else:
         _print(console, summary, results)
         if check:

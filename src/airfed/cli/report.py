@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from airfed.cli.plan import Json
+from airfed.showing import output
 
 
 def report(
@@ -33,10 +33,13 @@ def report(
     if not runs:
         raise ReportError(passed_over[0] if passed_over else "Expected at least one run directory.")
     for sentence in passed_over:
-        print(f"airfed: passed over: {sentence}", file=sys.stderr)
+        output.say(f"airfed: passed over: {sentence}", file=sys.stderr)
     write_report(runs, out)
     summary = {"written": str(out), "runs": len(runs), "passed_over": passed_over}
-    print(json_format.dumps(summary) if json else f"written: {out} ({len(runs)} {'run' if len(runs) == 1 else 'runs'})")
+    if json:
+        output.print_json(summary)
+    else:
+        output.say(f"written: {out} ({len(runs)} {'run' if len(runs) == 1 else 'runs'})")
     return 0
 
 

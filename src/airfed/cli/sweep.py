@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from rich.table import Table
 
 from airfed.cli.plan import Json
 from airfed.cli.run import _signals as signals
+from airfed.showing import output
 
 if TYPE_CHECKING:
     from airfed.experiments.points import Point
@@ -49,7 +49,7 @@ def sweep(
     from airfed.experiments import points, records, workers
     from airfed.experiments import sweep as runner
 
-    console = Console(highlight=False, stderr=json, quiet=json)
+    console = output.make_console(stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     workers.check(backend, address)
     if not records.has_parquet():
@@ -74,7 +74,7 @@ def sweep(
         rows = [record.row() for record in results]
         tables = [str(file) for file in written]
         found = {"experiment": loaded.name, "out": str(out), "counts": counts, "points": rows, "tables": tables}
-        print(json_format.dumps(found))
+        output.print_json(found)
     else:
         print_outcome(console, results)
         print_points(console, results)
