@@ -69,6 +69,7 @@ def test_every_plain_array_comes_back(array, fortran):
 def test_headers_of_other_writers_are_read():
     assert load_npy(crafted(version=2)).tolist() == [0.0]
     assert load_npy(crafted(padding=" " * 9000 + "\n")).tolist() == [0.0]
+    assert load_npy(crafted(padding="\n  \n ")).tolist() == [0.0]
     assert load_npy(crafted(descr='"<f8"')).tolist() == [0.0]
     header = b'{"shape":(2, 1),"fortran_order":True,"descr":"|u1"}'
     raw = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + b"\1\2"

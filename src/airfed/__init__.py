@@ -12,18 +12,41 @@ TYPE_CHECKING = False  # not from typing: the less is imported here, the sooner 
 if TYPE_CHECKING:
     from typing import Any
 
+    from airfed.notebook import compare, run
     from airfed.planning.plan import Plan
     from airfed.planning.policies import plan
     from airfed.problem import Budget, Fleet, InfeasibleError, Learning, Link, Problem
+    from airfed.running.run import Run
+    from airfed.scenario.scenario import Scenario, load
 
-__all__ = ["Budget", "Fleet", "InfeasibleError", "Learning", "Link", "Plan", "Problem", "plan"]
+__all__ = [
+    "Budget",
+    "Fleet",
+    "InfeasibleError",
+    "Learning",
+    "Link",
+    "Plan",
+    "Problem",
+    "Run",
+    "Scenario",
+    "compare",
+    "load",
+    "plan",
+    "run",
+]
+_HOMES = {
+    "planning": ("Plan", "plan"),
+    "running.run": ("Run",),
+    "scenario": ("Scenario", "load"),
+    "notebook": ("compare", "run"),
+}
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """Return a public name, or a room, imported when it is first asked for: the command line starts before NumPy."""
     if name in __all__:
-        home = "planning" if name in ("Plan", "plan") else "problem"
+        home = next((home for home, names in _HOMES.items() if name in names), "problem")
         return getattr(importlib.import_module(f"airfed.{home}"), name)
     try:
         return importlib.import_module(f"airfed.{name}")

@@ -217,8 +217,9 @@ def _read_header(stream: IO[bytes], total: int, where: str) -> tuple[tuple[int, 
         raise DataError(f"Expected {where} to hold plain numbers, got type {shown(kind[1].strip())}.")
     if not _HEADER.fullmatch(text):
         raise DataError(f"Expected {where} to be a NumPy array; its header is damaged.")
+    bare = raw.strip()  # a blank at the end would make NumPy believe, and say, that Python 2 wrote the file
     try:
-        shape, fortran_order, dtype = reader(io.BytesIO(field + raw))
+        shape, fortran_order, dtype = reader(io.BytesIO(len(bare).to_bytes(width, "little") + bare))
     except _BAD_HEADER:
         raise DataError(f"Expected {where} to be a NumPy array; its header is damaged.") from None
     return shape, fortran_order, dtype, begin

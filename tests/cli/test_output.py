@@ -12,8 +12,9 @@ import sys
 import pytest
 from rich.table import Table
 
-from airfed.cli import app, main, output
+from airfed.cli import app, main
 from airfed.scenario import template
+from airfed.showing import output
 
 EVIL = "a\x1b[31mred\x07\r\nline\u202e\u2028\x9b\x7f"
 

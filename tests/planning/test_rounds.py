@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from airfed import Budget, Fleet, Learning, Link, Problem, convergence, plan
-from airfed.planning import _rounds, _unequal, exact
+from airfed.planning import _rounds, _unequal
 from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.exact import best_schedule, candidate_space, usable_rounds
 from airfed.planning.uncertain import _candidates
@@ -94,7 +94,7 @@ def test_many_numbers_of_rounds_take_a_handful_of_searches(work, steps, scope, e
 @pytest.mark.parametrize("shape", ["independent", "equal powers", "equal peaks", "two kinds"])
 @pytest.mark.parametrize(("smoothness", "scope"), [(10.0, "round"), (1e3, "total"), (1e12, "round")])
 def test_no_number_of_rounds_is_better(monkeypatch, shape, smoothness, scope):
-    monkeypatch.setattr(exact, "_TOGETHER", 0)
+    monkeypatch.setattr(_rounds, "_TOGETHER", 0)
     gain, power = fleets(300)[shape]
     problem = large(gain, power, steps=120, scope=scope, smoothness=smoothness, noise_std=0.5, total_power=300.0)
     decision = plan(problem)
@@ -137,7 +137,7 @@ def small(rng):
 
 @pytest.mark.parametrize(("easy", "effort"), [(0, 4), (8, 4), (2, 0)])
 def test_one_by_one_equals_brute_force(monkeypatch, easy, effort):
-    monkeypatch.setattr(exact, "_TOGETHER", 0)
+    monkeypatch.setattr(_rounds, "_TOGETHER", 0)
     monkeypatch.setattr(_rounds, "_EASY", easy)
     monkeypatch.setattr(_unequal, "_EFFORT", effort)  # 0: every candidate by the sweep of all devices
     rng = np.random.default_rng(easy)

@@ -12,9 +12,10 @@ import pytest
 
 from airfed import scenario
 from airfed.cli import main
-from airfed.report import ReportError, charts, read_run, write_report
+from airfed.report import ReportError, read_run, write_report
 from airfed.report.page import render
 from airfed.running.execution import execute
+from airfed.showing import runs as charts
 from airfed.showing import svg
 
 SCENARIO = """

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from airfed.air import Air
+from airfed.learning._common import worker_count
 from airfed.privacy.ledger import Ledger
 from airfed.running import exchange
 from airfed.running.cluster import LostProcess, Solo, join
@@ -153,6 +154,14 @@ def test_an_address_that_only_its_own_host_reaches_is_refused():
     exchange._check_reachable(peers[1:])
 
 
+def test_processes_on_one_host_share_its_processors(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    for processes, threads in (("", 8), ("1", 8), ("2", 4), ("3", 2), ("9", 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+        assert worker_count(None) == threads
+        assert worker_count(5) == 5
+
+
 @pytest.mark.slow
 def test_one_two_and_four_processes_give_the_same_bits(gated, tmp_path):
     gated.prepare(patience=60.0)
@@ -190,7 +199,7 @@ def test_a_lost_process_ends_the_run_and_one_process_goes_on(gated, victim, kind
     named = f"Rank {victim} on {socket.gethostname()} (127.0.0.1)"
     assert f"{named} has ended, or cannot be reached." in text or f"{named} has not been heard for 5 s." in text
     assert kind == signal.SIGKILL or "has not been heard" in text
-    assert victim == 0 or "Stopped before round 2; --resume goes on from there." in text
+    assert victim == 0 or "Stopped before round 3; --resume goes on from there." in text
     assert gated.rounds == 2
     started[victim].send_signal(signal.SIGCONT)  # who comes back too late ends as well
     assert started[victim].wait(300) == (-signal.SIGKILL if kind == signal.SIGKILL else 5)

@@ -1,3 +1,5 @@
+import tomllib
+
 import pytest
 
 from airfed import scenario
@@ -34,7 +36,7 @@ def test_a_malformed_model_is_told_the_form(text, says):
     changed = template.SCENARIO.replace('model = "cnn"', f'model = "{text}"')
     assert changed != template.SCENARIO
     with pytest.raises(ScenarioError) as caught:
-        scenario.parse(scenario.scenario.tomllib.loads(changed))
+        scenario.parse(tomllib.loads(changed))
     message = str(caught.value)
     assert message.startswith("Expected learning.model to be one of cnn, mlp, logistic, quadratic, or your own as")
     assert says in message

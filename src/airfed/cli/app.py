@@ -18,12 +18,12 @@ from airfed.cli import account as account_commands
 from airfed.cli import calibrate as calibrate_commands
 from airfed.cli import explore as explore_command
 from airfed.cli import figures as figures_commands
-from airfed.cli import output
 from airfed.cli import plan as plan_commands
 from airfed.cli import report as report_commands
 from airfed.cli import run as run_commands
 from airfed.cli import sweep as sweep_commands
 from airfed.problem import InfeasibleError
+from airfed.showing import output
 
 EXTRAS: Final = {
     "sim": ("torch", "numba", "llvmlite", "safetensors", "mlxtend"),

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter, Token
 
 from airfed import planning, scenario
-from airfed.cli import output, tables
 from airfed.learning.task import problem_of
 from airfed.planning import Plan, prices
 from airfed.planning.prices import Price
@@ -21,6 +20,7 @@ from airfed.planning.uncertain import matters
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, template
 from airfed.scenario.errors import ScenarioError
+from airfed.showing import output, tables
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 Json = Annotated[bool, Parameter(help="Print one JSON object instead of text.", negative="")]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -19,16 +19,18 @@ from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeRemainingColumn,
 )
 
-from airfed.cli import output, tables
 from airfed.cli.plan import Json, Rounds, ScenarioFile, Seed, read, with_policy
+from airfed.showing import output, tables
+from airfed.showing.live import LiveLine
 
 LOST = 5  # the exit code where another process of the run, or its host, was lost
+
+if TYPE_CHECKING:
+    from airfed.running.setup import Setup
 
 data = App(name="data", help="Get and verify data sets.")
 
@@ -49,23 +51,30 @@ def run(
     from airfed.running.execution import execute
 
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
-    if world.run.threads is None and (threads := cluster.threads_per_process()):
-        world = world.override({"run.threads": threads})
     leads = os.environ.get("RANK", "0") == "0"
     console = output.make_console(stderr=json, quiet=not leads)
     logging.basicConfig(
         level="INFO", format="%(message)s", handlers=[RichHandler(console=console, show_path=False, show_time=False)]
     )
-    display = _Display(console, world.name)
+    line = LiveLine(console)
+
+    def start(setup: Setup, first_round: int) -> None:
+        tables.print_plan(console, world.name, setup.plan)
+        console.print(f"\nengine: {setup.task.engine.name} · privacy: {setup.noise.privacy}")
+        if first_round:
+            done = first_round == setup.plan.rounds
+            console.print("all rounds are done" if done else f"resuming at round {first_round + 1}")
+        line.begin(setup.plan.rounds, first_round)
+
     started = time.monotonic()
     try:
-        with cluster.join(world.run.patience) as group, _signals() as caught, display:
+        with cluster.join(world.run.patience) as group, _signals() as caught, line:
             outcome = execute(
                 world,
                 out,
                 resume=resume,
-                on_start=display.start,
-                on_round=display.update,
+                on_start=start,
+                on_round=line.update,
                 stop=lambda: bool(caught),
                 group=group,
             )
@@ -122,47 +131,6 @@ def fetch(
     return 0
 
 
-class _Display:
-    """The live line of a run: round, loss, accuracy, ε so far, power so far, time left."""
-
-    def __init__(self, console: Console, name: str) -> None:
-        self.console, self.name = console, name
-        self.progress = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=12),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-        )
-
-    def __enter__(self) -> None:
-        """Show nothing yet: a mistake found before the first round is one sentence and no empty bar."""
-
-    def __exit__(self, *error: object) -> None:
-        if self.progress.tasks:
-            self.progress.stop()
-
-    def start(self, setup: Any, first_round: int) -> None:
-        tables.print_plan(self.console, self.name, setup.plan)
-        self.console.print(f"\nengine: {setup.task.engine.name} · privacy: {setup.noise.privacy}")
-        if first_round:
-            done = first_round == setup.plan.rounds
-            self.console.print("all rounds are done" if done else f"resuming at round {first_round + 1}")
-        self.task = self.progress.add_task("", total=setup.plan.rounds, completed=first_round)
-        self.progress.start()
-
-    def update(self, record: dict[str, Any]) -> None:
-        shown = [
-            f"{label} {record[key]:{form}}"
-            for label, key, form in (("loss", "loss", ".3f"), ("acc", "accuracy", ".1%"))
-            if record[key] is not None
-        ]
-        power = record["power_transmitted_total"]
-        shown += [f"ε {record['epsilon_total']:.3g}", *([] if power is None else [f"{power:.3g} W"])]
-        self.progress.update(self.task, completed=record["round"] + 1, description=" · ".join(shown))
-
-
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     """Note SIGINT and SIGTERM instead of dying of them; a second one dies."""
@@ -199,7 +167,7 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "power_planned": last.get("power_planned_total"),
         "power_transmitted": last.get("power_transmitted_total"),
         "epsilon_round": plan.epsilon_round,
-        "epsilon_total": last.get("epsilon_total"),
+        "epsilon_total": outcome.epsilon_total if records else None,
         "delta": plan.problem.budget.delta,
         "relation": plan.problem.budget.relation,
         "unit": "device",

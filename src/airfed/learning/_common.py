@@ -1,4 +1,4 @@
-"""What every engine shares: the draw of mini-batches, the checks of arguments, the number of workers."""
+"""What engines have in common: the draw of mini-batches, the checks of arguments, the number of workers."""
 
 from __future__ import annotations
 
@@ -78,12 +78,14 @@ def check_round(
 def worker_count(threads: int | None) -> int:
     """Return the number of worker threads: as asked, else one per processor this process may use.
 
+    Where torchrun has started several processes here, they share the processors.
+
     Raises:
         ValueError: threads is not a whole number of at least 1.
     """
     if threads is not None:
         _validate.positive_integer(threads=threads)
         return threads
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, processors // max(1, int(processes))) if processes.isdecimal() else processors

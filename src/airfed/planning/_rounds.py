@@ -16,17 +16,35 @@ apart needs no solving: where W is the same for all, one is enough.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
-from airfed.planning._equal import Floats, Integers, Rounds
+from airfed.planning._equal import Exhausted, Floats, Found, Integers, Rounds
 
+_TOGETHER = 512  # numbers of rounds that are searched together: the memory grows with them
 _EASY = 8  # candidates that are solved before more than one point of each Ψ_b is asked for
 _MOST = 150  # candidates that are solved before the search is called off; the hardest known take about twenty
 _HUGE = 1e300  # in place of an infinite Ψ, of which a share is less
 
 Solution = TypeVar("Solution")
+
+
+def search_rounds(rounds: Rounds, search: Callable[[Rounds], Found]) -> Found:
+    """The best schedule over all candidates: searched together if that is of use, else one by one."""
+    if rounds.cap.size <= _TOGETHER:
+        try:
+            return search(rounds)
+        except Exhausted:
+            pass
+
+    def solve(index: int, share: float) -> tuple[float, Found]:
+        found = search(rounds.alone(index, share))
+        return found.objective, found
+
+    index, found = best_rounds(rounds, solve)
+    return replace(found, index=index)
 
 
 def best_rounds(rounds: Rounds, solve: Callable[[int, float], tuple[float, Solution]]) -> tuple[int, Solution]:

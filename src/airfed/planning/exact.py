@@ -20,22 +20,19 @@ This module knows arrays only; `policies` and `uncertain` build them from a prob
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from airfed.planning._equal import Exhausted, Floats, Found, Integers, Rounds, best_prefix
-from airfed.planning._rounds import best_rounds
+from airfed.planning._equal import Floats, Integers, Rounds, best_prefix
+from airfed.planning._rounds import search_rounds
 from airfed.planning._sweep import Sweep
 from airfed.planning._unequal import best_subset
 from airfed.problem import InfeasibleError
 
 Binding = Literal["privacy", "peak_power", "total_power"]
-
-_TOGETHER = 512  # numbers of rounds that are searched together: the memory grows with them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,11 +128,11 @@ def best_schedule(
     with np.errstate(divide="ignore", over="ignore"):
         if equal:
             strongest, peak, load = _sorted_fleet(gain, float(power[0]))
-            found = _search(rounds, lambda some: best_prefix(some, peak, load))
+            found = search_rounds(rounds, lambda some: best_prefix(some, peak, load))
             weakest, eligible = float(strongest[found.size - 1]), None
         else:
             peak, load = gain * np.sqrt(power), 1.0 / np.square(gain)
-            found = _search(rounds, lambda some: best_subset(some, load, peak))
+            found = search_rounds(rounds, lambda some: best_subset(some, load, peak))
             eligible = peak >= found.threshold
             pool, size = gain[eligible], found.size
             weakest = float(np.partition(pool, pool.size - size)[pool.size - size]) if size else 0.0
@@ -192,22 +189,6 @@ def candidate_space(
         total_limit=total_limit,
         objective=objective,
     )
-
-
-def _search(rounds: Rounds, search: Callable[[Rounds], Found]) -> Found:
-    """The best schedule over all candidates: searched together if that is of use, else one by one."""
-    if rounds.cap.size <= _TOGETHER:
-        try:
-            return search(rounds)
-        except Exhausted:
-            pass
-
-    def solve(index: int, share: float) -> tuple[float, Found]:
-        found = search(rounds.alone(index, share))
-        return found.objective, found
-
-    index, found = best_rounds(rounds, solve)
-    return replace(found, index=index)
 
 
 def _peak_power(peak_power: ArrayLike, gain: Floats) -> tuple[Floats, bool]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
+from airfed._upstairs import upstairs
 from airfed.planning import limits
 from airfed.privacy import classic_epsilon, classic_validity, compose, gaussian_epsilon
 from airfed.problem import InfeasibleError, Problem
@@ -188,6 +189,16 @@ class Plan:
     def epsilon_paper_validity(self) -> str:
         """Whether Lemma 1's figure is "proved", "unproven" (ε ≥ 1) or "unsafe" (below the truth)."""
         return classic_validity(self.epsilon_paper, self.problem.budget.delta)
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure: θ and the objective over the devices, and the bound over the rounds."""
+        return upstairs("showing.files").plan_figure(self)
+
+    def __str__(self) -> str:
+        return str(upstairs("showing.tables").plan_text(self))
+
+    def _repr_html_(self) -> str:
+        return str(upstairs("showing.tables").plan_html(self))
 
     @classmethod
     def from_dict(cls, problem: Problem, recorded: Mapping[str, Any]) -> Plan:

@@ -15,10 +15,10 @@ from jinja2 import Environment, StrictUndefined
 from airfed import planning
 from airfed._disk import write_whole
 from airfed.problem import InfeasibleError
-from airfed.report import charts
 from airfed.report.records import ReportError
 from airfed.running.run import Run
 from airfed.showing import colours, plans, svg
+from airfed.showing import runs as charts
 from airfed.showing.chart import Chart
 from airfed.showing.drawings import drawing
 from airfed.showing.words import LIMITS, METRICS, SCOPES, TERMS, VALIDITY, decision_sentence, number, privacy_basis

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from airfed.running.setup import Setup, versions
 from airfed.scenario import Scenario, load
 
 _LOG = logging.getLogger(__name__)
+_RTOL: Final = 1e-9  # sums that are added up in another order
 
 # Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one:
 # with the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
@@ -205,9 +206,7 @@ class RunBooks:
     def _newest(self) -> Checkpoint:
         """The newest checkpoint that fits this run and that the ledger knows, or the very beginning."""
         plan, path = self.setup.plan, self.ledger.path
-        for record in self.directory.read_metrics():
-            if self.ledger.find(record["round"]) is None:
-                raise LedgerError(f"{path}: round {record['round'] + 1} was trained, and its charge is gone.")
+        check_rounds(self.directory.read_metrics(), self.ledger)
         found = self.directory.latest()
         if found is None:
             return Checkpoint(
@@ -304,6 +303,31 @@ def verified_ledger(directory: RunDirectory) -> Ledger:
         if ledger.header.get(key) != sha256(directory.read(name)):
             raise LedgerError(f"{directory.file(name)} is not the file that the ledger has seen: it was changed.")
     return ledger
+
+
+def check_rounds(rounds: Iterable[Mapping[str, Any]], ledger: Ledger) -> None:
+    """Raise where the metrics of a run say something else than its ledger.
+
+    Raises:
+        LedgerError: a round that was trained was never charged, or has another ε or power than was charged.
+    """
+    file, sent = ledger.path.with_name("metrics.jsonl"), 0.0
+    for record in rounds:
+        number, charge = record["round"] + 1, ledger.find(record["round"])
+        if charge is None:
+            raise LedgerError(f"{ledger.path}: round {number} was trained, and its charge is gone.")
+        for name in ("epsilon_round", "epsilon_total", "power_planned"):
+            if record[name] != getattr(charge, name):
+                raise LedgerError(f"{file}: the {name} of round {number} is not the ledger's.")
+        metered = record["power_transmitted"]
+        if metered is not None and charge.power_metered not in (None, metered):
+            raise LedgerError(f"{ledger.path}: the power of round {number} is not the one in metrics.jsonl.")
+        sent += metered or 0.0
+        totals = {"power_planned_total": number * charge.power_planned, "power_transmitted_total": sent}
+        for name, total in totals.items():
+            said = record[name]
+            if said is not None and not math.isclose(said, total, rel_tol=_RTOL):
+                raise LedgerError(f"{file}: the {name} of round {number} does not add up.")
 
 
 def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:

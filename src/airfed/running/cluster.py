@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from airfed.air import Superposition
 from airfed.running.exchange import Exchange, LostProcess, number_in
 
-__all__ = ["Cluster", "Group", "LostProcess", "Solo", "join", "threads_per_process"]
+__all__ = ["Cluster", "Group", "LostProcess", "Solo", "join"]
 
 
 class Group(Protocol):
@@ -126,9 +126,3 @@ def join(patience: float = 60.0) -> Iterator[Group]:
             yield cluster
     else:
         yield Solo()
-
-
-def threads_per_process() -> int | None:
-    """Return how many threads each process here should use under torchrun; None without it."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, (os.cpu_count() or 1) // here) if here > 1 else None

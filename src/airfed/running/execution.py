@@ -34,12 +34,14 @@ class Outcome:
             "diverged".
         message: why, where it did not finish.
         records: the rounds, as in `metrics.jsonl`.
+        epsilon_total: of everything that the ledger has charged, at the budget's δ.
     """
 
     status: str
     message: str
     setup: Setup
     records: list[dict[str, Any]]
+    epsilon_total: float = 0.0
 
 
 def execute(
@@ -168,7 +170,13 @@ def _lead(books: RunBooks, group: Group, stop: Callable[[], bool]) -> Outcome:
     except Diverged as error:
         status, message = "diverged", str(error)
     books.conclude(finished=status not in ("stopped", "lost"))
-    return Outcome(status=status, message=message, setup=setup, records=books.directory.read_metrics())
+    return Outcome(
+        status=status,
+        message=message,
+        setup=setup,
+        records=books.directory.read_metrics(),
+        epsilon_total=books.ledger.epsilon_total,
+    )
 
 
 def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from airfed import planning
 from airfed._disk import is_locked
+from airfed._upstairs import upstairs
 from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.running.books import verified_ledger
+from airfed.running.books import check_rounds, verified_ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.records import Manifest, PlanFigures, RoundRecord
 from airfed.scenario import Scenario, load
@@ -124,7 +125,7 @@ class Run:
             plan = tried(lambda: _plan(scenario, figures, ledger))
         devices = tried(directory.devices) or []
         if ledger is not None:
-            tried(lambda: _check_rounds(rounds, ledger, directory))
+            tried(lambda: check_rounds(rounds, ledger))
             if ledger.torn and not is_locked(directory.file(".lock")):
                 errors.append(
                     LedgerError(f"{ledger.path}: its last line is half-written; airfed run --resume repairs it.")
@@ -213,6 +214,40 @@ class Run:
         """I; 0 where the plan cannot be read."""
         return 0 if self._figures is None else self._figures["rounds"]
 
+    def plot(self) -> Any:
+        """Return a matplotlib figure of accuracy, loss, ε and power over the training."""
+        return upstairs("showing.files").runs_figure([self])
+
+    def report(self, path: str | Path) -> Path:
+        """Write the self-contained HTML report of this run, and return its path."""
+        upstairs("report").write_report([self.checked()], Path(path))
+        return Path(path)
+
+    def audit(self, *, trials: int | None = None, seed: int = 0) -> Any:
+        """Try to break the run's privacy claim; the result's `verdict` is "pass" or "fail".
+
+        Args:
+            trials: canaries a side; 100,000 unless told.
+            seed: of the adversary's own choices.
+        """
+        auditing = upstairs("auditing")
+        subject = auditing.Subject.of_run(self)
+        return auditing.audit(subject, seed=seed, **({} if trials is None else {"trials": trials}))
+
+    def __str__(self) -> str:
+        if self.errors:
+            return f"{self.path}: {self.problem}"
+        reached = "" if self.accuracy is None else f", accuracy {self.accuracy:.1%}"
+        state = "finished" if self.finished else "running" if self.running else "interrupted"
+        return (
+            f"{self.name} ({self.label}): {state} after {len(self.rounds)} of {self.rounds_planned} rounds{reached}; "
+            f"ε = {self.ledger.epsilon_total:.4g} in total at δ = {self.ledger.header['delta']:g}, "
+            f"{self.ledger.power_planned:.4g} W planned"
+        )
+
+    def _repr_html_(self) -> str:
+        return str(upstairs("showing.tables").run_html(self))
+
     @property
     def accuracy(self) -> float | None:
         """The latest test accuracy."""
@@ -285,27 +320,6 @@ def _check_charges(plan: Plan, ledger: Ledger) -> None:
     charged = {ledger.header.get("mu_round"), plan.mu_round, *(charge.mu for charge in ledger.charges)}
     if len(charged) > 1:
         raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
-
-
-def _check_rounds(rounds: Rounds, ledger: Ledger, directory: RunDirectory) -> None:
-    """Raise where the metrics say something else than the ledger."""
-    file, sent = directory.file("metrics.jsonl"), 0.0
-    for record in rounds:
-        number, charge = record["round"] + 1, ledger.find(record["round"])
-        if charge is None:
-            raise LedgerError(f"{ledger.path}: round {number} was trained, and its charge is gone.")
-        for name in ("epsilon_round", "epsilon_total", "power_planned"):
-            if record[name] != getattr(charge, name):
-                raise LedgerError(f"{file}: the {name} of round {number} is not the ledger's.")
-        metered = record["power_transmitted"]
-        if metered is not None and charge.power_metered not in (None, metered):
-            raise LedgerError(f"{ledger.path}: the power of round {number} is not the one in metrics.jsonl.")
-        sent += metered or 0.0
-        totals = {"power_planned_total": number * charge.power_planned, "power_transmitted_total": sent}
-        for name, total in totals.items():
-            said = record[name]
-            if said is not None and not math.isclose(said, total, rel_tol=_RTOL):
-                raise LedgerError(f"{file}: the {name} of round {number} does not add up.")
 
 
 def _check_devices(devices: Sequence[Mapping[str, float]], plan: Plan, rounds: Rounds, directory: RunDirectory) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from airfed import planning
 from airfed.planning import Plan
+from airfed.running.run import Run
 from airfed.showing import plans as charts
+from airfed.showing import runs as charts_of
 from airfed.showing.colours import PALETTE
 from airfed.showing.figure import PAGE_INCHES, STYLE, Figure, mpl, sheet
 from airfed.showing.words import BOUND, TERMS
@@ -45,3 +47,13 @@ def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
         axes.set_xlabel(BOUND)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
+
+
+def runs_figure(runs: Sequence[Run]) -> Figure:
+    """Return accuracy and loss, ε and power of runs over their training."""
+    found = [charts_of.learning(runs, metric) for metric in ("accuracy", "loss")]
+    found += [charts_of.privacy(runs), charts_of.power(runs)]
+    drawn = [chart for chart in found if chart is not None]
+    letters = "abcd"[: len(drawn)]
+    places = [letters[start : start + 2].ljust(2, letters[-1]) for start in range(0, len(drawn), 2)]
+    return sheet(drawn, height=2.6 * len(places), places=places, titles=True)

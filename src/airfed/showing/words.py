@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from airfed.planning import Plan
 
@@ -93,3 +93,20 @@ def excess(ratio: float) -> str:
 def _exponent(text: str) -> str:
     mantissa, exponent = text.split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
+
+
+COLUMNS: Final = {  # of a table of runs
+    "epsilon_round": "ε each",
+    "epsilon_total": "ε all",
+    "power_planned": "W planned",
+    "power_transmitted": "W sent",
+}
+
+
+def cell(name: str, value: Any) -> str:
+    """Return a value of a table of runs as text."""
+    if value is None:
+        return "-"
+    if name == "accuracy":
+        return f"{value:.1%}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

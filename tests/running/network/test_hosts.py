@@ -79,7 +79,7 @@ def test_a_link_that_is_cut_ends_both_sides_and_one_host_goes_on(hosts, gated):
         sentence = f"Rank {other} on {socket.gethostname()} ({hosts.addresses[other]}) has not been heard for 6 s."
         assert sentence in text
         assert "exitcode : 5 " in text
-    assert "Stopped before round 2; --resume goes on from there." in gated.processes.text("host-0.log")
+    assert "Stopped before round 3; --resume goes on from there." in gated.processes.text("host-0.log")
     assert gated.rounds == 2
     assert gated.alone(gated.out, "--resume") == gated.alone(gated.folder / "alone")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from airfed import _validate
+from airfed.learning._common import worker_count
 from airfed.network import Network
 from airfed.seeds import stream
 
@@ -85,9 +85,9 @@ class FusedEngine:
             raise ImportError(reason) if not available() else ValueError(reason)
         from airfed.learning.fused import compiler, machine, tables
 
-        threads = threads or os.cpu_count() or 1
+        threads = worker_count(threads)
         _validate.positive(learning_rate=learning_rate)
-        _validate.positive_integer(threads=threads, chunk=chunk)
+        _validate.positive_integer(chunk=chunk)
         self.network, self.dimension = network, network.dimension
         self._images, self._labels = _samples(network, images, labels)
         self._shards = _indices(shards, len(self._images))

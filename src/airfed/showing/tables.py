@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from airfed.planning import Plan
 from airfed.planning.prices import Price, next_device
+from airfed.running.run import Run
 from airfed.showing.words import LIMITS as _LIMITS
 from airfed.showing.words import TERMS as _TERMS
 from airfed.showing.words import VALIDITY as _VALIDITY
@@ -167,3 +169,33 @@ def _grid(title: str, value: str, remark: str) -> Table:
     table.add_column(value, justify="right", min_width=10, no_wrap=True)
     table.add_column(remark)
     return table
+
+
+def as_text(show: Callable[[Console], None], width: int = 80) -> str:
+    """Return what `show` prints on a console of the given width, as plain text."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+    with console.capture() as captured:
+        show(console)
+    return captured.get().rstrip()
+
+
+def as_html(show: Callable[[Console], None], width: int = 100) -> str:
+    """Return what `show` prints, as HTML for a notebook."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, record=True, force_jupyter=False)
+    show(console)
+    return console.export_html(inline_styles=True, code_format='<pre style="line-height: 1.35">{code}</pre>')
+
+
+def plan_text(plan: Plan) -> str:
+    """Return a plan as the command line prints it."""
+    return as_text(lambda console: print_plan(console, "plan", plan))
+
+
+def plan_html(plan: Plan) -> str:
+    """Return a plan as HTML for a notebook."""
+    return as_html(lambda console: print_plan(console, "plan", plan))
+
+
+def run_html(run: Run) -> str:
+    """Return where a run stands, as HTML for a notebook."""
+    return as_html(lambda console: console.print(str(run), markup=False))

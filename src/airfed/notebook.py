@@ -1,0 +1,114 @@
+"""What a person calls in a notebook: run a scenario, and lay runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from airfed.running.run import Run
+from airfed.scenario import Scenario, load
+from airfed.showing import output, words
+from airfed.showing.live import LiveLine
+from airfed.showing.tables import as_html, as_text
+
+
+def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = False, progress: bool = True) -> Run:
+    """Plan, train over the air, meter and record; return the run. The command line's `airfed run`.
+
+    Args:
+        scenario: what to run, or its file.
+        out: the run directory; new, or with `resume` an interrupted run's.
+        resume: go on with an interrupted run; one that is finished is returned as it is.
+        progress: show the live line, in a terminal or a notebook.
+
+    Raises:
+        RunError: the directory is in the way, is busy, or belongs to another scenario, and so on.
+        ScenarioError, DataError, InfeasibleError: the scenario is wrong, its data are, or there is no plan.
+
+    >>> import airfed, tempfile, tomllib
+    >>> from airfed.scenario import parse, template
+    >>> world = parse(tomllib.loads(template.SCENARIO)).override({
+    ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     done = airfed.run(world, f"{folder}/run", progress=False)
+    >>> done.finished, len(done.rounds), done.plan.num_scheduled
+    (True, 4, 5)
+    """
+    from airfed.running.execution import execute  # here: looking at runs needs no engine
+
+    world = scenario if isinstance(scenario, Scenario) else load(scenario)
+    with LiveLine(output.make_console(quiet=not progress)) as line:
+        execute(
+            world,
+            Path(out),
+            resume=resume,
+            on_start=lambda setup, first_round: line.begin(setup.plan.rounds, first_round),
+            on_round=line.update,
+        )
+    return Run.open(out)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side; shows itself as a table."""
+
+    runs: tuple[Run, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the table as plain values, a row per run."""
+        return [
+            {
+                "run": run.path.name,
+                "policy": run.label,
+                "devices": run.plan.num_scheduled,
+                "rounds": len(run.rounds),
+                "accuracy": run.accuracy,
+                "loss": run.last("loss"),
+                "epsilon_round": run.plan.epsilon_round,
+                "epsilon_total": run.ledger.epsilon_total,
+                "power_planned": run.ledger.power_planned,
+                "power_transmitted": run.last("power_transmitted_total"),
+            }
+            for run in self.runs
+        ]
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure of the runs' accuracy, loss, ε and power."""
+        from airfed.showing import files
+
+        return files.runs_figure(self.runs)
+
+    def __str__(self) -> str:
+        return as_text(self._print)
+
+    def _repr_html_(self) -> str:
+        return as_html(self._print)
+
+    def _print(self, console: Console) -> None:
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        rows = self.rows()
+        for name in rows[0]:
+            table.add_column(words.COLUMNS.get(name, name), justify="left" if name in ("run", "policy") else "right")
+        for row in rows:
+            table.add_row(*(words.cell(name, value) for name, value in row.items()))
+        console.print(table)
+
+
+def compare(runs: Sequence[Run | str | Path]) -> Comparison:
+    """Return runs side by side: what each has reached and spent, from its verified record.
+
+    Args:
+        runs: runs, or their directories.
+
+    Raises:
+        ValueError: there is none, or one of them is damaged or was changed.
+    """
+    found = tuple((run if isinstance(run, Run) else Run.open(run)).checked() for run in runs)
+    if not found:
+        raise ValueError("Expected at least one run to compare.")
+    return Comparison(found)

@@ -1,0 +1,45 @@
+"""The live line of a run: round, loss, accuracy, ε so far, power so far, time left; in a terminal and in a notebook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class LiveLine:
+    """Shows how far a training is, from `begin` on: a mistake found before is one sentence and no empty bar."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=12),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+        )
+
+    def __enter__(self) -> LiveLine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress.tasks:
+            self._progress.stop()
+
+    def begin(self, rounds: int, first_round: int) -> None:
+        """Show the line of a training of so many rounds, of which some may be done."""
+        self._task = self._progress.add_task("", total=rounds, completed=first_round)
+        self._progress.start()
+
+    def update(self, record: dict[str, Any]) -> None:
+        """Show a finished round, given as in `metrics.jsonl`."""
+        shown = [
+            f"{label} {record[key]:{form}}"
+            for label, key, form in (("loss", "loss", ".3f"), ("acc", "accuracy", ".1%"))
+            if record[key] is not None
+        ]
+        power = record["power_transmitted_total"]
+        shown += [f"ε {record['epsilon_total']:.3g}", *([] if power is None else [f"{power:.3g} W"])]
+        self._progress.update(self._task, completed=record["round"] + 1, description=" · ".join(shown))
