@@ -127,6 +127,14 @@ def computed(page: Page) -> None:
     page.wait_for_function("() => !document.querySelector('.hero.busy')")
 
 
+def begun(page: Page) -> None:
+    """Returns when the page is being computed; or has been: how long that takes is no promise."""
+    page.wait_for_function(
+        "() => document.querySelector('.hero.busy')"
+        " || (document.querySelector('#decision')?.textContent ?? 'Planning …') !== 'Planning …'"
+    )
+
+
 def expected(design: Design) -> str:
     world = design.world()
     return decision(planning.from_policy(world.problem(), world.policy, seed=world.seed))
@@ -275,7 +283,7 @@ def test_a_request_without_a_web_socket_computes_nothing(server: Server) -> None
 
 def test_a_heavy_design_is_given_up_for_a_light_one_and_disturbs_nobody(visit: Callable[..., Page]) -> None:
     heavy = visit(HEAVY, wait=False)
-    heavy.wait_for_selector(".hero.busy")
+    begun(heavy)
     shows(visit("budget.epsilon=4.5"), expected(Design().change("budget.epsilon", 4.5)))
     for key, value in (("fleet.num_devices", "40"), ("learning.total_steps", "20"), ("budget.epsilon", "6")):
         knob(heavy, key).locator("input").evaluate(
@@ -293,7 +301,7 @@ def test_a_signal_ends_it_whatever_it_computes(browser: Any, tmp_path: Path, num
         for page in pages:
             page.goto(f"{running.url}?{HEAVY}", wait_until="domcontentloaded")
         for page in pages:
-            page.wait_for_selector(".hero.busy")
+            begun(page)
         running.process.send_signal(number)
         assert running.process.wait(60) == code
         for page in pages:
@@ -386,9 +394,11 @@ def test_on_a_phone_results_come_first_and_nothing_is_cut(visit: Callable[..., P
 
 def test_every_heading_of_the_side_bar_is_in_sight(visit: Callable[..., Page]) -> None:
     page = visit(viewport={"width": 1280, "height": 800})
-    for title in ("Budgets", "Fleet and channel", "Learning", "Policy"):
-        box = page.locator("#controls .group .q-item", has_text=title).first.bounding_box()
-        assert 0 <= box["y"] <= 800 - box["height"], title
+    page.wait_for_function(
+        "() => { const boxes = [...document.querySelectorAll('#controls .group > * > .q-item')]"
+        ".map(heading => heading.getBoundingClientRect());"
+        " return boxes.length === 4 && boxes.every(box => box.top >= 0 && box.bottom <= innerHeight) }"
+    )
     page.click("#controls .group .q-item:has-text('Policy')")
     page.wait_for_function(
         "() => { const box = document.querySelector('[data-key=\"policy.name\"]').getBoundingClientRect();"

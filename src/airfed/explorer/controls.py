@@ -36,7 +36,8 @@ class Controls:
         self._sliders: dict[str, ui.slider] = {}
         self._knobs: dict[str, Knob] = {}
         for group in knobs.GROUPS:
-            with ui.expansion(group.title, value=group.open).classes("group").props("dense dense-toggle"):
+            with ui.expansion(group.title, value=group.open).classes("group").props("dense dense-toggle") as box:
+                box.on("after-show", js_handler=f"() => airfed.reveal(document.getElementById('{box.html_id}'))")
                 for item in group.items:
                     if isinstance(item, Knob):
                         self._knob(item)

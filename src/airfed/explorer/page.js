@@ -62,10 +62,5 @@ window.airfed = {
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && document.querySelector("#controls.opened")) this.drawer(false);
     });
-    for (const group of document.querySelectorAll("#controls .group")) {
-      group.addEventListener("click", (event) => {
-        if (event.target.closest(".q-item")) setTimeout(() => this.reveal(group), 320);
-      });
-    }
   },
 };
