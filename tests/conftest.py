@@ -77,7 +77,7 @@ def repository():
     return Path(__file__).parents[1]
 
 
-PATIENCE = 300.0  # s; only bounds a hang, on however busy a machine
+PATIENCE = 900.0  # s; only bounds a hang, on however busy a machine
 
 
 class Gate:

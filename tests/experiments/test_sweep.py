@@ -263,7 +263,7 @@ def rounds(folder):
 
 
 def finish(process):
-    output, errors = process.communicate(timeout=600)
+    output, errors = process.communicate(timeout=900)
     assert "Traceback" not in errors
     return process.returncode, output, errors
 

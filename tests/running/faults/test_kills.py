@@ -94,7 +94,7 @@ def start(*arguments, gate=None):
 
 
 def finish(process):
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=900)
     return process.returncode, err
 
 
