@@ -12,12 +12,13 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from airfed.cli.plan import Json, Seed
+from airfed.cli.plan import Json, Seed, whole_number
 from airfed.showing import output
 
 if TYPE_CHECKING:
     from airfed.privacy.ledger import Ledger
 
+_MOST_TRIALS: Final = 10**8  # hours
 _SHOWN: Final = 5  # rounds at each end of the ledger
 _RELATIONS: Final = {"replace": "replace one device's data", "add_remove": "add or remove one device"}
 
@@ -55,7 +56,7 @@ def audit(
     path: Annotated[Path, Parameter(help="A scenario, or a run directory.")],
     /,
     *,
-    trials: Annotated[int | None, Parameter(help="Canaries a side (default 100000).")] = None,
+    trials: Annotated[int | None, Parameter(help="Canaries a side (default 100000).", converter=whole_number)] = None,
     seed: Seed = None,
     json: Json = False,
     plot: Annotated[Path | None, Parameter(help="Draw the ROC curve of the attack (png, pdf, svg).")] = None,
@@ -65,8 +66,8 @@ def audit(
     from airfed.auditing.audit import TRIALS, subject_of
 
     count = TRIALS if trials is None else trials
-    if count < 1:
-        raise ValueError(f"Expected --trials {count} to be at least 1.")
+    if not 1 <= count <= _MOST_TRIALS:
+        raise ValueError(f"Expected --trials {count} to be at least 1 and at most {_MOST_TRIALS}.")
     if seed is not None and seed < 0:
         raise ValueError(f"Expected --seed {seed} to be at least 0.")
     subject = subject_of(path, seed=seed)

@@ -6,6 +6,7 @@ host was lost, 130/143 stopped by a signal.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A user's mistake is one sentence on standard error; set AIRFED_DEBUG=1 for the traceback.
     """
     tokens = sys.argv[1:] if arguments is None else list(arguments)
+    _open_streams()
     try:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -88,6 +90,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail(130, "stopped.")
     return code if isinstance(code, int) else 0
+
+
+def _open_streams() -> None:
+    """Make sure that there is somewhere to print to, and that no terminal's alphabet ends a command."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _fail(code: int, message: str) -> int:

@@ -31,24 +31,21 @@ def calibrate(
     world = read(file, seed=seed)
     if out is not None and out.exists():
         raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
+    if out is not None and not out.parent.is_dir():
+        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
     from airfed.experiments.calibrate import calibrate as estimate
 
     console = output.make_console(quiet=json)
     with _progress(console) as tell:
         found = estimate(world, tell)
     text = found.to_toml(world)
-    if out is not None:
-        try:
-            with out.open("x", encoding="utf-8") as stream:
-                stream.write(text)
-        except OSError as error:
-            raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from None
     if json:
         output.print_json({"scenario": world.name, **found.to_dict(), "out": None if out is None else str(out)})
+        _write(text, out)
         return 0
     for symbol, name in (("ζ", "smoothness"), ("ϱ", "strong_convexity"), ("G", "initial_gap")):
         console.print(f"{symbol} = {getattr(found, name):.5g}  {name}")
-        console.print(f"[dim]  {found.how[name].removeprefix(symbol + ': ')}[/dim]", soft_wrap=True)
+        console.print(f"  {found.how[name].removeprefix(symbol + ': ')}", style="dim", markup=False, soft_wrap=True)
     for line in found.norm_lines() if found.norms else ():
         console.print(line, soft_wrap=True)
     learning = world.learning
@@ -57,9 +54,21 @@ def calibrate(
             f"The bounds are proved for τ ≤ 1/ζ = {1 / found.smoothness:.4g}; here τ = {learning.learning_rate:g}.",
             soft_wrap=True,
         )
+    _write(text, out)
     if out is not None:
-        console.print(f"written: {out}")
+        console.print(f"written: {out}", markup=False, soft_wrap=True)
     return 0
+
+
+def _write(text: str, out: Path | None) -> None:
+    """Write the scenario; what was measured is on the screen by then."""
+    if out is None:
+        return
+    try:
+        with out.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from None
 
 
 @contextmanager

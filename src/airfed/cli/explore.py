@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from airfed import scenario
+from airfed.cli.plan import whole_number
 from airfed.explorer import design
 
 
@@ -17,7 +18,7 @@ def explore(
     ] = None,
     /,
     *,
-    port: Annotated[int, Parameter(help="Where to listen; 0 takes a free port.")] = 8080,
+    port: Annotated[int, Parameter(help="Where to listen; 0 takes a free port.", converter=whole_number)] = 8080,
     host: Annotated[
         str, Parameter(help="Listen elsewhere than on this machine; a token is then demanded.")
     ] = "127.0.0.1",

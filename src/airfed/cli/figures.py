@@ -120,7 +120,7 @@ def _print(console: Console, summary: dict[str, Any], results: Results) -> None:
     for problem in summary["problems"]:
         console.print(f"not drawn: {problem}", markup=False, soft_wrap=True)
     for files in summary["figures"].values():
-        console.print("drawn: " + ", ".join(files), soft_wrap=True)
+        console.print("drawn: " + ", ".join(files), markup=False, soft_wrap=True)
     console.print(f"{summary['seconds']:.0f} s")
 
 

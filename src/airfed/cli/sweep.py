@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from airfed.cli.plan import Json
+from airfed.cli.plan import Json, whole_number
 from airfed.cli.run import _signals as signals
 from airfed.showing import output
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 20
 
-Jobs = Annotated[int | None, Parameter(help="Points at a time (default: one per processor).")]
+Jobs = Annotated[int | None, Parameter(help="Points at a time (default: one per processor).", converter=whole_number)]
 BackendName = Annotated[
     Literal["loky", "ray", "dask"], Parameter(help="Who runs the points: this machine's processes, Ray or Dask.")
 ]
@@ -78,7 +79,7 @@ def sweep(
     else:
         print_outcome(console, results)
         print_points(console, results)
-        console.print("tables: " + ", ".join(str(file) for file in written))
+        console.print("tables: " + ", ".join(str(file) for file in written), markup=False, soft_wrap=True)
     if caught:
         return 128 + caught[0]
     if plot is not None:
@@ -130,7 +131,7 @@ def progress_display(console: Console, name: str) -> Iterator[Callable[[Progress
         disable=console.quiet,
     )
     with display:
-        task = display.add_task("", name=name, total=None, left="")
+        task = display.add_task("", name=escape(name), total=None, left="")
 
         def show(state: Progress) -> None:
             text = f"{state.ended} of {state.points} points"
@@ -156,7 +157,7 @@ def print_points(console: Console, results: list[Record]) -> None:
         row = record.row()
         place = [f"{key.rpartition('.')[2]} {value}" for key, value in record.point.values.items()]
         table.add_row(
-            ", ".join(part for part in (record.point.label, *place) if part),
+            escape(", ".join(part for part in (record.point.label, *place) if part)),
             str(row["num_scheduled"]),
             str(row["rounds"]),
             "" if row["accuracy"] is None else f"{row['accuracy']:.1%}",

@@ -64,7 +64,7 @@ def plan(
             raise ValueError(f"Expected no size with policy={policy!r}: it decides the size itself.")
     if (threshold is not None) != (policy == "threshold"):
         raise ValueError(
-            'Expected a threshold with policy="threshold", and only there; '
+            'Expected a threshold (policy.threshold in a scenario) with policy="threshold", and only there; '
             f"got threshold={threshold!r} with policy={policy!r}."
         )
     candidates = _candidate_rounds(problem, rounds)

@@ -54,10 +54,11 @@ def render(runs: Sequence[Run]) -> str:
     template = environment.from_string(own.joinpath("page.html").read_text("utf-8"))
     script = own.joinpath("page.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    runs = sorted(runs, key=lambda run: run.place)
+    runs = sorted(charts.distinct(runs), key=lambda run: run.place)
     first = [members[0] for members in charts.groups(runs).values()]  # the pictures of one seed stand for the others
     longest = max(run.plan.bound.total for run in runs)
     return template.render(
+        worlds=charts.worlds(runs),
         title=runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs",
         script=drawing(script),
         script_hash=f"sha256-{digest}",  # a browser runs this script and no other

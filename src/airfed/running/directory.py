@@ -34,7 +34,8 @@ from airfed.running.records import FORMAT, Manifest, PlanFigures
 _LOG = logging.getLogger(__name__)
 _Checked = TypeVar("_Checked")
 _KEPT_CHECKPOINTS: Final = 3
-_LARGEST: Final = 2**31  # bytes of a file that is read as a whole
+_LARGEST: Final = 2**28  # bytes of a file that is read as a whole; a plan of 10⁶ devices has 60 MB
+_LONGEST_LINE: Final = 2**16  # bytes of a round's record
 
 
 class RunError(ValueError):
@@ -195,7 +196,7 @@ class RunDirectory:
             if not file.is_file():
                 raise RunError(f"Expected {file}; it is missing.")
             if file.stat().st_size > _LARGEST:
-                raise RunError(f"Expected {file} to be smaller than {_LARGEST >> 30} GiB.")
+                raise RunError(f"Expected {file} to be smaller than {_LARGEST >> 20} MiB.")
             return file.read_bytes()
         except OSError as error:
             raise RunError(f"Cannot read {file}: {error.strerror}.") from None
@@ -291,7 +292,10 @@ class RunDirectory:
     def _metric_lines(self) -> list[bytes]:
         """The complete lines of `metrics.jsonl`."""
         content = self.read("metrics.jsonl") if self.file("metrics.jsonl").is_file() else b""
-        return [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+        *lines, torn = content.split(b"\n")
+        if len(torn) > _LONGEST_LINE or b"\0" in torn:  # no crash of ours leaves that
+            raise RunError(f"{self.file('metrics.jsonl')}: what follows line {len(lines)} is no record.")
+        return [line + b"\n" for line in lines]
 
     def finish(
         self,

@@ -61,9 +61,16 @@ def finite(value: Any) -> Any:
 
 def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console on which whatever came out of a file is cleaned, be it in a line, a table or the log."""
-    console = Console(highlight=False, stderr=stderr, quiet=quiet)
+    console = _Console(highlight=False, stderr=stderr, quiet=quiet)
     console.push_render_hook(_Cleaning())
     return console
+
+
+class _Console(Console):
+    """Leaves a reader that has gone, say `head`, to who called."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class _Cleaning(RenderHook):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,15 +18,27 @@ from airfed.showing.words import METRICS
 POWER: Final = f"{METRICS['power_transmitted_total']} (dotted: planned)"
 
 
+def distinct(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs, each once: a copy of a run has its ledger, and is no second seed."""
+    return list({run.ledger.head: run for run in reversed(runs)}.values())[::-1]
+
+
+def worlds(runs: Sequence[Run]) -> int:
+    """Return how many worlds the runs are of: losses and bounds of different ones do not compare."""
+    contents = [run.scenario.content(less={"policy", "seed"}) for run in runs]
+    return len({json.dumps(content, sort_keys=True) for content in contents})
+
+
 def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Return the runs by label; those that differ in their seed alone belong together."""
     found: dict[str, list[Run]] = {}
-    for run in runs:
+    for run in distinct(runs):
         found.setdefault(run.group, []).append(run)
+    several = worlds(runs) > 1
     named: dict[str, list[Run]] = {}
     for members in found.values():
         label = members[0].label
-        if label in named:  # the same policy in another world
+        if several:  # the same policy in another world
             label = f"{label} · {members[0].scenario.name}"
         while label in named:
             label += "′"
