@@ -49,8 +49,8 @@ def comparison_table(records: Sequence[Record]) -> str:
 def ledger_table(spending: Spending) -> str:
     """Return the latest rounds of a ledger as an HTML table, and whether its chain of hashes holds."""
     if not spending.verified:
-        chained = f"{len(spending.charges)} charge{'' if len(spending.charges) == 1 else 's'}"
-    return f'<p class="note">{html.escape(spending.problem)}</p>'
+        return f'<p class="note">{html.escape(spending.problem)}</p>'
+    chained = f"{len(spending.charges)} charge{'' if len(spending.charges) == 1 else 's'}"
     rows, header = spending.charges[-_MOST_ROWS:], spending.header
     total = rows[-1].epsilon_total if rows else 0.0
     cut = f" The last {_MOST_ROWS} are shown." if len(spending.charges) > len(rows) else ""

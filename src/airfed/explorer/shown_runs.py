@@ -151,7 +151,8 @@ def _entry(root: Path, name: str, stamp: Stamp, training: bool) -> tuple[Entry, 
         done, planned = len(record.metrics), record.rounds_planned
         accuracy = record.last("accuracy")
         quality = "" if accuracy is None else f", {accuracy:.1%}"
-        text = f"{record.plan.get('policy', '')} · {done} of {planned} round{'' if planned == 1 else 's'} · {state}{quality}"
+        rounds = f"{done} of {planned} round{'' if planned == 1 else 's'}"
+        text = f"{record.plan.get('policy', '')} · {rounds} · {state}{quality}"
         _draw([record], 400.0)  # what cannot be drawn is found here, and spoils no comparison
     except _DAMAGE as error:
         return Entry(name=name, text=_damage(error), state="bad"), None
