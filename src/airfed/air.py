@@ -11,6 +11,7 @@ the same bits for every chunk size, worker count, process count and order of dev
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from typing import Final
@@ -305,6 +306,10 @@ class Superposition:
                 _whole(np.minimum(usable, self._longest_norm), self._norm_quantum),
             ]
         )
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the sums: equal for equal signals, to the bit, and for no others."""
+        return hashlib.sha256(self.integers.tobytes()).hexdigest()
 
     def receive(self, noise: Vector) -> Reception:
         """Return what the receiver recovers once all devices have transmitted.

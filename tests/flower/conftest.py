@@ -215,7 +215,7 @@ class Recorded(NoBooks):
     def __init__(self, ledger):
         self.ledger = ledger
 
-    def charge(self, index):
+    def send(self, index, signal):
         return f"{self.ledger.header['nonce']}/{self.ledger.find(index).attempt}"
 
 

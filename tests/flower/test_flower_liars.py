@@ -275,6 +275,9 @@ class TestStrays:
     def test_they_are_counted_and_change_nothing(self, strategy, own_app, make_grid, initial_arrays, setup, caplog):
         class Recorded:
             def charge(self, index):
+                pass
+
+            def send(self, index, signal):
                 return "once"
 
             def settle(self, done):

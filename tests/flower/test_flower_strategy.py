@@ -117,6 +117,9 @@ def test_nothing_is_sent_that_was_not_charged(start, own_app, make_grid):
             if index == 1:
                 raise BudgetExhausted("spent")
 
+        def send(self, index, signal):
+            return "once"
+
         def settle(self, done):
             assert done.index == 0
 

@@ -208,16 +208,47 @@ def test_a_ledger_that_changes_under_a_training_is_noticed_before_the_next_charg
         ledger.charge(6, devices=4, alignment=0.3, mu=0.3, power=1.5)
 
 
-def test_a_round_that_was_never_sent_keeps_its_charge(tmp_path):
+def test_a_charge_says_whether_it_was_used(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger.create(path, HEADER)
-    ledger.charge(0, devices=4, alignment=0.3, mu=0.3, power=1.5)
-    ledger.unsent(0)
+    for index in range(3):
+        ledger.charge(index, devices=4, alignment=0.3, mu=0.3, power=1.5)
+    ledger.mark_sent(0)
+    ledger.mark_sent(1, "a digest")
     found = Ledger.load(path)
-    assert found.find(0).unsent
-    assert found.mu_total == 0.3
+    assert [(charge.sent, charge.signal) for charge in found.charges] == [(True, ""), (True, "a digest"), (False, "")]
     with pytest.raises(LedgerError, match="never charged"):
-        ledger.unsent(1)
+        ledger.mark_sent(3)
+    again = found.charge(0, devices=4, alignment=0.3, mu=0.3, power=1.5)
+    assert (again.attempt, again.sent) == (1, False)
+
+
+HEADERS = [
+    {"delta": 0.0},
+    {"delta": "1e-5"},
+    {"epsilon": "a"},
+    {"epsilon": -1.0},
+    {"total_power": 0.0},
+    {"relation": "none"},
+    {"privacy": "perfect"},
+    {"spent": [1]},
+    {"scope": None},
+]
+
+
+@pytest.mark.parametrize("change", HEADERS)
+def test_a_header_that_no_ledger_was_opened_with_is_refused(tmp_path, change):
+    Ledger.create(tmp_path / "l", {**HEADER, **change})
+    with pytest.raises(LedgerError, match="line 1 is not what a ledger holds there"):
+        Ledger.load(tmp_path / "l")
+
+
+def test_a_pipe_or_a_device_in_the_place_of_a_ledger_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero", "."):
+        with pytest.raises(LedgerError, match="Expected a ledger"):
+            Ledger.load(tmp_path / name)
 
 
 def test_a_round_that_repeats_with_another_power_is_another_run(tmp_path):

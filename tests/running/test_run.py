@@ -1,6 +1,7 @@
 """A run is read in one place: whatever is wrong with it is told, and nothing wrong is shown as right."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -8,15 +9,19 @@ import numpy as np
 import pytest
 
 from airfed import InfeasibleError, Plan, scenario
+from airfed.air import Superposition
 from airfed.auditing.audit import subject_of
 from airfed.auditing.records import record_checks
 from airfed.cli.app import main
+from airfed.learning.quadratic import QuadraticEngine
 from airfed.planning.limits import allowed_mu
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.report.records import ReportError, read_run
+from airfed.running.books import RunBooks
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
 from airfed.running.run import Run, progress
+from airfed.running.setup import PROBE_ROUND
 
 WORLD = {
     "name": "tiny",
@@ -324,3 +329,166 @@ def test_an_account_needs_a_total_and_is_no_run(tmp_path):
     ledger = str(tmp_path / "run/ledger.jsonl")
     with pytest.raises(ValueError, match="Expected an account"):
         world(**{"budget.scope": "total", "budget.account": ledger}).problem()
+
+
+# -- what an attack found
+
+
+class Died(BaseException):
+    """As if the process had been killed."""
+
+
+def test_a_charge_that_was_never_used_covers_one_transmission_and_no_more(tmp_path, monkeypatch):
+    built = world(**{"link.noise_source": "secure", "run.checkpoint_every": 3, "budget.epsilon": 4.0})
+    received, settle, transmit = [], RunBooks.settle, Superposition.receive
+
+    def receive(self, noise):
+        received.append(noise.copy())
+        return transmit(self, noise)
+
+    def die_late(self, done):
+        settle(self, done)
+        if done.index == 1:
+            raise Died
+
+    monkeypatch.setattr(Superposition, "receive", receive)
+    out, asked = tmp_path / "run", iter([True])
+    assert execute(built, out, stop=lambda: next(asked, False)).status == "stopped"  # in the middle of the first round
+    with monkeypatch.context() as patch:
+        patch.setattr(RunBooks, "settle", die_late)
+        for _ in range(5):
+            with pytest.raises(Died):
+                execute(built, out, resume=True)
+    execute(built, out, resume=True)
+    assert len(received) <= Run.open(out).checked().ledger.rounds
+
+
+def test_a_repeated_round_that_is_another_signal_is_charged_and_drawn_anew(tmp_path, monkeypatch):
+    built = world(**{"run.record": "private", "run.checkpoint_every": 100})
+    out, drawn, updates = tmp_path / "run", [], QuadraticEngine.updates
+    real = Superposition.receive
+
+    def receive(self, noise):
+        drawn.append((self.digest(), noise.tobytes()))
+        return real(self, noise)
+
+    def other(self, parameters, devices, *, steps, round_index):
+        for part, rows in updates(self, parameters, devices, steps=steps, round_index=round_index):
+            yield part, rows if round_index == PROBE_ROUND else 2 * rows  # which no digest and no probe can know
+
+    def die(self, done):
+        if done.index == 2:
+            raise Died
+        settle(self, done)
+
+    settle = RunBooks.settle
+    monkeypatch.setattr(Superposition, "receive", receive)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunBooks, "settle", die)
+        with pytest.raises(Died):
+            execute(built, out)
+    monkeypatch.setattr(QuadraticEngine, "updates", other)
+    assert execute(built, out, resume=True).status == "finished"
+    signals = {}
+    for signal, noise in drawn:
+        assert signals.setdefault(noise, signal) == signal  # one noise, one signal
+    assert len(drawn) == Run.open(out).checked().ledger.rounds == 7
+
+
+@pytest.mark.parametrize("source", ["seeded", "secure"])
+@pytest.mark.parametrize("how", ["deleted", "cut", "replaced", "another"])
+def test_an_account_that_forgot_a_run_is_noticed_when_it_goes_on(tmp_path, source, how):
+    small = {"budget.total_power": 5e-5, "link.noise_source": source}
+    built, file = accounted(tmp_path, **small), tmp_path / "account.jsonl"
+    asked = iter([False] * 5 + [True] * 100)
+    execute(built, tmp_path / "run", stop=lambda: next(asked))
+    assert Ledger.load(file).rounds >= 2
+    if how == "deleted":
+        file.unlink()
+    elif how == "cut":
+        file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:2]))
+    elif how == "replaced":
+        file.unlink()
+        execute(accounted(tmp_path, seed=9, **small), tmp_path / "other")
+    else:
+        built = built.override({"budget.account": str(tmp_path / "second.jsonl")})
+    with pytest.raises(LedgerError, match="some are gone"):
+        execute(built, tmp_path / "run", resume=True)
+
+
+def test_an_account_is_not_charged_for_a_round_that_the_run_cannot_afford(tmp_path, monkeypatch):
+    built = accounted(tmp_path, **{"budget.total_power": 5e-5, "link.noise_source": "secure"})
+    with monkeypatch.context() as patch:
+        patch.setattr(RunBooks, "settle", lambda self, done: (_ for _ in ()).throw(Died))
+        with pytest.raises(Died):
+            execute(built, tmp_path / "run")
+    assert execute(built, tmp_path / "run", resume=True).status == "exhausted"
+    spent = Ledger.load(tmp_path / "account.jsonl").rounds
+    for _ in range(3):
+        assert execute(built, tmp_path / "run", resume=True).status == "exhausted"
+    assert Ledger.load(tmp_path / "account.jsonl").rounds == spent
+
+
+def test_a_private_record_keeps_no_energies_and_stays_private(tmp_path):
+    asked = iter([False] * 5 + [True] * 100)
+    execute(world(**{"run.record": "private"}), tmp_path / "run", stop=lambda: next(asked))
+    assert RunDirectory(tmp_path / "run").latest().energy.size == 0
+    with pytest.raises(RunError, match=r"run\.record"):
+        execute(world(), tmp_path / "run", resume=True)
+    assert execute(world(**{"run.record": "private"}), tmp_path / "run", resume=True).status == "finished"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{"privacy": "secure"}, {"relation": "add_remove"}, {"epsilon": 400.0}, {"total_power": 1.0}, {"devices": [1]}],
+)
+def test_a_ledger_whose_first_line_was_forged_is_refused(run, lie, capsys):
+    file = run / "ledger.jsonl"
+    forged = run / "forged.jsonl"
+    old = Ledger.load(file)
+    new = Ledger.create(forged, {**old.header, **lie})
+    for charge in old.charges:
+        figures = {name: getattr(charge, name) for name in ("devices", "alignment", "mu")}
+        new.charge(charge.round_index, power=charge.power_planned, **figures)
+        new.mark_sent(charge.round_index, charge.signal)
+        new.settle(charge.round_index, charge.power_metered)
+    forged.replace(file)
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    (run / "model.safetensors").unlink()
+    with pytest.raises(LedgerError, match="is not that of the plan and the scenario"):
+        Run.open(run).checked()
+    assert main(["ledger", str(run)]) == 4
+    with pytest.raises(LedgerError):
+        execute(world(), run, resume=True)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_metrics_that_end_before_the_checkpoint_are_noticed(run):
+    (run / "devices.csv").unlink()
+    file = run / "metrics.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
+    assert "gone from the metrics" in Run.open(run).problem
+    file.unlink()
+    assert "gone from the metrics" in Run.open(run).problem
+    shutil.rmtree(run / "checkpoints")
+    assert "checkpoints of a finished run are gone" in str(Run.open(run).errors)
+
+
+def test_pipes_and_devices_in_a_run_directory_hang_nothing(run):
+    for name in ("ledger.jsonl", "metrics.jsonl", "plan.json", "checkpoints/round-000009.safetensors"):
+        copy = run.parent / name.replace("/", "-")
+        shutil.copytree(run, copy)
+        (copy / name).unlink(missing_ok=True)
+        os.mkfifo(copy / name)
+        found = Run.open(copy)
+        assert found.problem or name.startswith("checkpoints")
+    (run / "checkpoints/round-000009.safetensors").symlink_to("/dev/zero")
+    assert Run.open(run).checkpoint == 4
+
+
+def test_what_a_killed_beginning_left_does_not_block_the_directory(tmp_path):
+    (tmp_path / "run").mkdir()
+    for name in (".lock", ".ledger.jsonl.1397.part", ".run.json.part"):
+        (tmp_path / "run" / name).write_bytes(b"")
+    assert execute(world(), tmp_path / "run").status == "finished"

@@ -72,7 +72,7 @@ def audit(
         raise ValueError(f"Expected --seed {seed} to be at least 0.")
     subject = subject_of(path, seed=seed)
     if plot is not None:
-        from airfed.showing import figure, output, roc
+        from airfed.showing import figure, roc
 
         figure.check_name(plot)  # before the attack, which takes a while
     columns = (SpinnerColumn(), TextColumn("attacking the code that transmits"))
@@ -96,7 +96,15 @@ def _check_ledger(path: Path) -> None:
         raise ValueError(f"Expected a run directory, or an account, at {path}; this is another file.")
 
 
+_NEEDED: Final = ("epsilon", "delta", "scope", "formula", "relation", "unit")
+
+
 def _summary(book: Ledger) -> dict[str, Any]:
+    from airfed.privacy.ledger import LedgerError
+
+    missing = [name for name in _NEEDED if name not in book.header]
+    if missing or ("account" not in book.header and not {"privacy", "scenario"} <= book.header.keys()):
+        raise LedgerError(f"{book.path}: its first line does not say what is counted.")
     rounds = [
         {
             "round": charge.round_index,

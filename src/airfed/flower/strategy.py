@@ -38,7 +38,6 @@ class _Sent:
     """The round that is under way: what was sent, and to whom."""
 
     index: int
-    transmission: str
     arrays: ArrayRecord
     outgoing: dict[int, Message]  # by device
 
@@ -168,8 +167,8 @@ class OverTheAirFedAvg(Strategy):
             for device, node in nodes.items()
         }
         # Everyone who is scheduled, before anything is sent, and after all that can fail.
-        transmission = self.books.charge(index)
-        self._sent = _Sent(index=index, transmission=transmission, arrays=arrays, outgoing=outgoing)
+        self.books.charge(index)
+        self._sent = _Sent(index=index, arrays=arrays, outgoing=outgoing)
         return list(outgoing.values())
 
     def aggregate_train(
@@ -183,7 +182,6 @@ class OverTheAirFedAvg(Strategy):
         arrived = _Arrived(self._uploads(sent, replies))
         superposition = transmit(self.plan, self.air, arrived, parameters=parameters, index=sent.index)
         if not arrived.devices:  # nothing was added up, and no noise is drawn: the charge covers the next try
-            self.books.unsent(sent.index)
             raise Diverged(f"Round {sent.index + 1}: no device sent anything that can be used.")
         done = receive(
             self.plan,
@@ -191,7 +189,7 @@ class OverTheAirFedAvg(Strategy):
             self.noise,
             parameters=parameters,
             index=sent.index,
-            transmission=sent.transmission,
+            transmission=self.books.send(sent.index, superposition.digest()),
         )
         done = replace(done, reception=_with_clipped(done.reception, self.air.clip_norm))
         self.books.settle(done)

@@ -1,11 +1,11 @@
 """What was spent: an append-only file, written before each round is transmitted.
 
 One JSON object a line. The first says what is being counted ("open"), then each round is charged before it is
-transmitted ("charge") and settled with the power really used after it ("settle"); a round that failed before anything
-was transmitted is noted ("unsent"), and its charge covers the next try. Every line carries the SHA-256 of the line
-before it and its own content, so that any edit breaks the chain; the checkpoints of a run remember its last line, so
-that cutting lines off the end is noticed too. Totals are composed exactly: the squares of all μ are added as fractions,
-and only the root is rounded, upwards.
+transmitted ("charge"), marked once noise is about to be drawn for it ("sent"), and settled with the power really used
+after it ("settle"). A charge that was never marked was never used, and covers the next try. Every line carries the
+SHA-256 of the line before it and its own content, so that any edit breaks the chain; the checkpoints of a run remember
+its last line, so that cutting lines off the end is noticed too. Totals are composed exactly: the squares of all μ are
+added as fractions, and only the root is rounded, upwards.
 
 Before every line is written the file is locked and read on to its end: what another process has charged to it counts.
 Nothing deletes or shortens a ledger. A last line that a crash left half-written is replaced by the next one.
@@ -31,6 +31,7 @@ from airfed.problem import Budget
 
 _START: Final = "0" * 64
 _RTOL: Final = 1e-12  # rounding only: plans end on the safe side of their budgets
+_LARGEST: Final = 2**30  # bytes of a ledger
 _LONGEST: Final = 64 * 2**20  # bytes of a line: the first one lists the devices
 
 
@@ -56,7 +57,8 @@ class Charge:
         epsilon_round: exact ε of this round at the budget's δ.
         mu_total, epsilon_total: of everything charged so far, this round included.
         power_metered: [W] really transmitted; None while the round is not settled, or where the record is private.
-        unsent: the round failed before anything was transmitted.
+        sent: whether noise was, or was about to be, drawn for it.
+        signal: digest of what was sent, where a repetition must be the very same signal.
         run: whose round it is, in an account that several runs charge.
     """
 
@@ -70,10 +72,17 @@ class Charge:
     mu_total: float
     epsilon_total: float
     power_metered: float | None = None
-    unsent: bool = False
+    sent: bool = False
+    signal: str = ""
     run: str = ""
 
 
+_KNOWN: Final = {
+    "relation": ("replace", "add_remove"),
+    "scope": ("round", "total"),
+    "formula": ("classic", "exact"),
+    "privacy": ("simulated", "secure"),
+}
 _WRITTEN: Final = (
     "attempt",
     "devices",
@@ -127,6 +136,7 @@ class Ledger:
             LedgerError: a line was edited, removed, reordered or is not a ledger line; the message names it.
         """
         ledger = cls(path=path, header={})
+        _check_regular(path)
         try:
             with path.open("rb") as stream:
                 ledger._read_on(stream)
@@ -189,6 +199,14 @@ class Ledger:
         """Return the latest charge of a round, or None."""
         position = self._latest.get((run, round_index))
         return None if position is None else self.charges[position]
+
+    def latest(self, round_index: int, *, run: str = "") -> Charge:
+        """Return the latest charge of a round.
+
+        Raises:
+            LedgerError: the round was never charged.
+        """
+        return self.charges[self._position(round_index, run)]
 
     def check(self, budget: Budget, *, mu: float, power: float) -> None:
         """Raise unless one more round of the given μ and planned power [W] fits the budget.
@@ -265,16 +283,22 @@ class Ledger:
             self._enter(charge)
             return charge
 
-    def unsent(self, round_index: int, *, run: str = "") -> None:
-        """Note that a charged round failed before anything was transmitted: the charge stays, and covers the next try.
+    def mark_sent(self, round_index: int, signal: str = "", *, run: str = "") -> None:
+        """Write down that noise is about to be drawn for a charged round; on return it is on the disk.
+
+        Args:
+            round_index: i.
+            signal: digest of the signal, where a repetition must be the very same one.
+            run: whose round it is, in an account.
 
         Raises:
             LedgerError: the round was never charged.
         """
         with self._exclusive() as stream:
             self._position(round_index, run)
-            self._append(stream, {"kind": "unsent", "round": round_index, **({"run": run} if run else {})})
-            self._mark(round_index, run, unsent=True)
+            entry = {"kind": "sent", "round": round_index, **({"signal": signal} if signal else {})}
+            self._append(stream, entry | ({"run": run} if run else {}))
+            self._mark(round_index, run, sent=True, signal=signal)
 
     def settle(self, round_index: int, power_metered: float | None, *, run: str = "") -> None:
         """Write down what a charged round really transmitted [W]; a repeated round must repeat the figure.
@@ -348,6 +372,7 @@ class Ledger:
         Raises:
             LedgerError: it is gone, or no longer begins with what was read.
         """
+        _check_regular(self.path)
         try:
             stream = self.path.open("r+b")
         except FileNotFoundError:
@@ -423,14 +448,13 @@ class Ledger:
         run = str(entry.get("run", ""))
         if kind == "open":
             self.header = {key: value for key, value in entry.items() if key != "kind"}
-            if not 0.0 < _number(self.header, "delta") < 1.0:
-                raise ValueError
+            _check_header(self.header)
         elif kind == "charge":
             self._replay_charge(entry, run)
         elif kind == "settle":
             self._mark(entry["round"], run, power_metered=_number(entry, "power_metered"))
-        elif kind == "unsent":
-            self._mark(entry["round"], run, unsent=True)
+        elif kind == "sent":
+            self._mark(entry["round"], run, sent=True, signal=str(entry.get("signal", "")))
         else:
             raise LedgerError(f"{self.path}: line {self._number + 1} is of the unknown kind {kind!r}.")
 
@@ -444,6 +468,29 @@ class Ledger:
                     f"{self.path}: the {name} of line {self._number + 1} does not follow from the rounds so far."
                 )
         self._enter(charge)
+
+
+def _check_regular(path: Path) -> None:
+    """Raise where a pipe, a device or a folder is in the place of a ledger, or something absurdly large."""
+    if not path.exists():
+        return
+    if not path.is_file() or path.stat().st_size > _LARGEST:
+        raise LedgerError(f"Expected a ledger at {path}; this is no file, or far too large.")
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    """Raise where what is counted, or against which budget, is nothing that a ledger could have been opened with."""
+    if not 0.0 < _number(header, "delta") < 1.0:
+        raise ValueError
+    for name in ("epsilon", "total_power", "noise_std", "amplification", "mu_round"):
+        if name in header and not _number(header, name) > 0:
+            raise ValueError
+    for name in ("spent", "estimation_error", "estimation_failure"):
+        if name in header:
+            _number(header, name)
+    for name, known in _KNOWN.items():
+        if name in header and header[name] not in known:
+            raise ValueError
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

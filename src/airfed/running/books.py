@@ -59,17 +59,20 @@ class LedgerBooks:
         self.plan = plan
         self.ledger = Ledger.resume(path, ledger_header(plan, scenario="", privacy=privacy))
         self._training = secrets.token_hex(16)
+        if self.ledger.torn:  # half a line: a round that may have been sent
+            _charge(self.ledger, plan, 0, run=self._training)
+            self.ledger.mark_sent(0, run=self._training)
 
-    def charge(self, index: int) -> str:
+    def charge(self, index: int) -> None:
         """Charge everyone who is scheduled; a round that is sent out again is charged again."""
         earlier = self.ledger.find(index, run=self._training)
-        if earlier is None or not earlier.unsent:
-            earlier = _charge(self.ledger, self.plan, index, within=self.plan.problem.budget, run=self._training)
-        return f"{self._training}/{earlier.attempt}"
+        if earlier is None or earlier.sent:
+            _charge(self.ledger, self.plan, index, within=self.plan.problem.budget, run=self._training)
 
-    def unsent(self, index: int) -> None:
-        """Note that nothing was transmitted: the charge covers the next try."""
-        self.ledger.unsent(index, run=self._training)
+    def send(self, index: int, signal: str) -> str:
+        """Mark the charge as used; its name and number set the noise apart."""
+        self.ledger.mark_sent(index, run=self._training)
+        return f"{self._training}/{self.ledger.latest(index, run=self._training).attempt}"
 
     def settle(self, done: Round) -> None:
         """Write down the power that was really transmitted."""
@@ -109,39 +112,60 @@ class RunBooks:
         if directory.exists:
             self.ledger = verified_ledger(directory)
             _check_same(directory, setup, remote)
+            check_header(self.ledger, setup.plan, setup.noise.privacy)
         else:
             self._begin(remote)
         # Of the header, which no two different runs share: what names this run in an account.
         self._name = "" if self._repeatable else f"{self.ledger.header['nonce']}/"
         self.account: Ledger | None = None
         if (account := setup.scenario.account_path) is not None:
-            self.account = open_account(account, setup.plan.problem.budget)
             self._name = sha256(json.dumps(self.ledger.header, sort_keys=True).encode())[:32] + "/"
+            self.account = open_account(account, setup.plan.problem.budget)
+            _check_account(self.account, self.ledger, self._name)
         self.state = self._newest()
         self._saved = self.state.round_index
         directory.rewind_metrics(self.state.round_index)
         self.transmitted = [record["power_transmitted"] or 0.0 for record in directory.read_metrics()]
         if self.ledger.torn and not self._repeatable:  # half a line: a round that may have been sent
+            if self.account is not None:
+                _charge(self.account, setup.plan, self.state.round_index, run=self._name)
             _charge(self.ledger, setup.plan, self.state.round_index)
+            self.ledger.mark_sent(self.state.round_index)
 
     @property
     def start(self) -> tuple[int, Parameters]:
         """The first round to train, and the model before it."""
         return self.state.round_index, self.state.parameters
 
-    def charge(self, index: int) -> str:
-        """Charge a round before it is transmitted; a round that repeats the very same signal is charged once."""
-        plan, previous = self.setup.plan, self.ledger.find(index)
-        if previous is None or not (self._repeatable or previous.unsent):
-            if self.account is not None:
-                self._charge_account(self.account, index)
-            previous = _charge(self.ledger, plan, index, within=plan.problem.budget)
-        return self._name + (str(previous.attempt) if self._name else "")
+    def charge(self, index: int) -> None:
+        """Charge a round before it is transmitted; what repeats the very same signal, or was never sent, once."""
+        previous = self.ledger.find(index)
+        if previous is None or (previous.sent and not self._repeatable):
+            self._charge(index)
 
-    def unsent(self, index: int) -> None:
-        """Note that nothing was transmitted, where the next try would be charged again otherwise."""
+    def send(self, index: int, signal: str) -> str:
+        """Mark the charge as used; a repetition that turns out to be another signal is charged, and drawn, anew."""
+        charge = self.ledger.latest(index)
         if not self._repeatable:
-            self.ledger.unsent(index)
+            self.ledger.mark_sent(index)
+            return f"{self._name}{charge.attempt}"
+        if charge.sent and charge.signal != signal:
+            _LOG.warning("round %d: another signal than before; it is charged again", index + 1)
+            self._charge(index)
+            charge = self.ledger.latest(index)
+        if not charge.sent:
+            self.ledger.mark_sent(index, signal)
+        return f"{self._name}{charge.attempt}" if self._name or charge.attempt else ""
+
+    def _charge(self, index: int) -> None:
+        plan, budget = self.setup.plan, self.setup.plan.problem.budget
+        if self.account is not None:
+            self.ledger.check(budget, mu=plan.mu_round, power=float(np.sum(plan.power)))  # before anything is spent
+            attempt = 0 if (previous := self.ledger.find(index)) is None else previous.attempt + 1
+            known = self.account.find(index, run=self._name)
+            if known is None or known.attempt < attempt or not self._repeatable:  # else: charged just before a crash
+                _charge(self.account, plan, index, within=budget.epsilon, run=self._name)
+        _charge(self.ledger, plan, index, within=budget)
 
     def settle(self, done: Round) -> None:
         """Settle a round in the ledger, record it, tell `on_round`, and save the checkpoint that is due.
@@ -213,7 +237,7 @@ class RunBooks:
                 round_index=0,
                 parameters=self.setup.task.initial_parameters,
                 ledger_head=self.ledger.head,
-                energy=np.zeros(plan.num_scheduled),
+                energy=np.empty(0) if self.setup.scenario.run.record == "private" else np.zeros(plan.num_scheduled),
             )
         if not self.ledger.contains(found.ledger_head):
             raise LedgerError(f"{path}: lines that the checkpoint after round {found.round_index} has seen are gone.")
@@ -222,12 +246,6 @@ class RunBooks:
             raise RunError(f"Expected checkpoints of this run in {self.directory.path}; the newest is of another.")
         return found
 
-    def _charge_account(self, account: Ledger, index: int) -> None:
-        """Charge the account, too; what was charged there just before a crash is not charged twice."""
-        plan, previous = self.setup.plan, account.find(index, run=self._name)
-        if previous is None or not self._repeatable:
-            _charge(account, plan, index, within=plan.problem.budget.epsilon, run=self._name)
-
     def _save(self) -> None:
         self.directory.save(self.state)
         self._saved = self.state.round_index
@@ -235,7 +253,7 @@ class RunBooks:
     def _metered(self, done: Round) -> NDArray[np.float64]:
         """What each device has transmitted so far; with several processes none of them knows of all devices."""
         everyone = done.reception.heard == self.setup.plan.num_scheduled - done.reception.missing.size
-        if not everyone or not self.state.energy.size:
+        if self.setup.scenario.run.record == "private" or not everyone or not self.state.energy.size:
             return np.empty(0)
         return self.state.energy + done.reception.energy
 
@@ -330,6 +348,28 @@ def check_rounds(rounds: Iterable[Mapping[str, Any]], ledger: Ledger) -> None:
                 raise LedgerError(f"{file}: the {name} of round {number} does not add up.")
 
 
+def check_header(ledger: Ledger, plan: Plan, privacy: str) -> None:
+    """Raise where the first line of a run's ledger is not what its plan and its noise make it.
+
+    Raises:
+        LedgerError: it counts something else, or towards another budget.
+    """
+    expected = ledger_header(plan, scenario="", privacy=privacy) | {"rounds": plan.rounds, "mu_round": plan.mu_round}
+    for name, value in expected.items():
+        if name != "scenario" and ledger.header.get(name) != value:
+            raise LedgerError(f"{ledger.path}: its {name} is not that of the plan and the scenario.")
+
+
+def _check_account(account: Ledger, ledger: Ledger, run: str) -> None:
+    """Raise unless all that a run has charged is in its account."""
+    known = [charge.mu for charge in account.charges if charge.run == run]
+    if len(known) < ledger.rounds or any(charge.mu not in known for charge in ledger.charges):
+        raise LedgerError(
+            f"Expected the {ledger.rounds} charges of {ledger.path} in the account {account.path}; some are gone. "
+            "Bring that account back: what was spent must not be forgotten."
+        )
+
+
 def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
     """Return what the first line of a plan's ledger says: what is counted, and against which budget."""
     budget, link = plan.problem.budget, plan.problem.link
@@ -385,6 +425,8 @@ def _check_same(directory: RunDirectory, setup: Setup, remote: str) -> None:
         refuse("the plan")
     if old["privacy"] != setup.noise.privacy:
         refuse("the noise source")
+    if load(directory.file("scenario.toml")).run.record != setup.scenario.run.record:
+        refuse("run.record")
 
 
 def _changed_keys(old: Scenario, new: Scenario) -> list[str]:

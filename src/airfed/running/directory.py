@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ _LOG = logging.getLogger(__name__)
 _Checked = TypeVar("_Checked")
 _KEPT_CHECKPOINTS: Final = 3
 _LARGEST: Final = 2**28  # bytes of a file that is read as a whole; a plan of 10⁶ devices has 60 MB
+_LARGEST_CHECKPOINT: Final = 2**33  # bytes
 _LONGEST_LINE: Final = 2**16  # bytes of a round's record
 
 
@@ -92,8 +94,8 @@ class RunDirectory:
             raise RunError(f"Expected a run to resume in {self.path}; there is none.")
         found = sorted(item.name for item in self.path.iterdir()) if self.path.is_dir() else []
         # Without our lock even a scenario.toml is somebody else's.
-        ours = _OWN_FILES | {f".{name}.part" for name in _OWN_FILES} if ".lock" in found else set()
-        strangers = [name for name in found if name not in ours]
+        mine = ".lock" in found
+        strangers = [name for name in found if not (mine and (name in _OWN_FILES or _HALF_WRITTEN.fullmatch(name)))]
         if strangers:
             raise RunError(f"Expected {self.path} to be empty or a run; it holds {strangers[0]!r}.")
         if trace := self._trace():
@@ -241,6 +243,8 @@ class RunDirectory:
         """Return the newest checkpoint that is intact, or None; damaged ones are reported and passed over."""
         for file in self._checkpoint_files():
             try:
+                if not file.is_file() or file.stat().st_size > _LARGEST_CHECKPOINT:
+                    raise ValueError("it is no file, or far too large")
                 return _decode(file.read_bytes())
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 _LOG.warning("checkpoint %s is damaged (%s); trying the one before", file.name, error)
@@ -324,6 +328,9 @@ _OWN_FILES: Final = {
     "checkpoints",
     ".lock",
 }
+
+
+_HALF_WRITTEN: Final = re.compile(rf"\.({'|'.join(map(re.escape, sorted(_OWN_FILES)))})(\.\d+)?\.part")
 
 
 def sha256(content: bytes) -> str:

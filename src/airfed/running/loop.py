@@ -49,6 +49,9 @@ class Sum(Protocol):
     def add(self, devices: NDArray[np.intp], updates: NDArray[np.floating[Any]]) -> None:
         """Let devices transmit their updates."""
 
+    def digest(self) -> str:
+        """Return the digest of all that was added up."""
+
     def receive(self, noise: NDArray[np.float64]) -> Reception:
         """Return what the receiver makes of them."""
 
@@ -63,19 +66,24 @@ class Medium(Protocol):
 class Books(Protocol):
     """Where the rounds of a training are written down."""
 
-    def charge(self, index: int) -> str:
+    def charge(self, index: int) -> None:
         """Write down a round that is about to be transmitted; on return that is on the disk.
-
-        Returns:
-            What sets the noise of this transmission apart from that of every other signal: "" where only the very
-            same signal can be sent again under this number.
 
         Raises:
             BudgetExhausted: it does not fit the budget any more.
         """
 
-    def unsent(self, index: int) -> None:
-        """Write down that the round failed before anything of it was received."""
+    def send(self, index: int, signal: str) -> str:
+        """Write down that a charged round is received now; on return that is on the disk.
+
+        Args:
+            index: i.
+            signal: digest of what the devices have sent.
+
+        Returns:
+            What sets the noise of this transmission apart from that of every other signal; "" where only the very same
+            signal can have been sent under this number before.
+        """
 
     def settle(self, done: Round) -> None:
         """Write down what a round has really transmitted, and whatever else is kept of it."""
@@ -84,12 +92,12 @@ class Books(Protocol):
 class NoBooks:
     """Nothing is written down: for an audit, or a measurement."""
 
-    def charge(self, index: int) -> str:
+    def charge(self, index: int) -> None:
         """Charge nothing."""
-        return ""
 
-    def unsent(self, index: int) -> None:
+    def send(self, index: int, signal: str) -> str:
         """Write nothing."""
+        return ""
 
     def settle(self, done: Round) -> None:
         """Write nothing."""
@@ -139,12 +147,9 @@ def federated_averaging(
     """
     books = NoBooks() if books is None else books
     for index in range(first_round, plan.rounds):
-        transmission = books.charge(index)
-        try:
-            superposition = transmit(plan, air, trainer, parameters=parameters, index=index, stop=stop)
-        except BaseException:
-            books.unsent(index)
-            raise
+        books.charge(index)
+        superposition = transmit(plan, air, trainer, parameters=parameters, index=index, stop=stop)
+        transmission = books.send(index, superposition.digest())
         done = receive(plan, superposition, noise, parameters=parameters, index=index, transmission=transmission)
         books.settle(done)
         yield done
@@ -190,7 +195,7 @@ def receive(
         plan, noise, parameters: as in `federated_averaging`.
         superposition: what the devices have sent.
         index: i.
-        transmission: what sets this transmission's noise apart (`Books.charge`).
+        transmission: what sets this transmission's noise apart (`Books.send`).
     """
     learning, noise_std = plan.problem.learning, plan.problem.link.noise_std
     added = noise.draw(index, learning.dimension, noise_std, transmission=transmission)

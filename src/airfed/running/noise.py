@@ -39,7 +39,7 @@ class NoiseSource(Protocol):
             round_index: i.
             dimension: d.
             noise_std: σ.
-            transmission: what sets this transmission of the round apart from others (`Books.charge` says); "" where
+            transmission: what sets this transmission of the round apart from others (`Books.send` says); "" where
                 a repetition is the very same signal.
         """
         ...

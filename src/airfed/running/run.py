@@ -23,7 +23,7 @@ from airfed._disk import is_locked
 from airfed._upstairs import upstairs
 from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.running.books import check_rounds, verified_ledger
+from airfed.running.books import check_header, check_rounds, verified_ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.records import Manifest, PlanFigures, RoundRecord
 from airfed.scenario import Scenario, load
@@ -136,8 +136,12 @@ class Run:
                         f"{ledger.path}: lines that the checkpoint after round {newest.round_index} has seen are gone."
                     )
                 )
-            if plan is not None:
-                tried(lambda: _check_charges(plan, ledger))
+            if newest is None and directory.file("model.safetensors").is_file():
+                errors.append(LedgerError(f"{path}: the checkpoints of a finished run are gone."))
+            if newest is not None and len(rounds) < newest.round_index:
+                errors.append(LedgerError(f"{path}: rounds that a checkpoint has seen are gone from the metrics."))
+            if plan is not None and scenario is not None:
+                tried(lambda: _check_charges(scenario, plan, ledger))
                 tried(lambda: _check_devices(devices, plan, rounds, directory))
         return cls(
             path=directory.path,
@@ -315,10 +319,10 @@ def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Pl
         raise RunError(f"plan.json does not follow from scenario.toml: {error}") from None
 
 
-def _check_charges(plan: Plan, ledger: Ledger) -> None:
+def _check_charges(scenario: Scenario, plan: Plan, ledger: Ledger) -> None:
     """Raise where the ledger charges something else than the plan transmits."""
-    charged = {ledger.header.get("mu_round"), plan.mu_round, *(charge.mu for charge in ledger.charges)}
-    if len(charged) > 1:
+    check_header(ledger, plan, "secure" if scenario.link.noise_source == "secure" else "simulated")
+    if any(charge.mu != plan.mu_round for charge in ledger.charges):
         raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
 
 

@@ -31,7 +31,7 @@ def all_or_none(group: Group) -> Iterator[None]:
         group.any(True)
         raise
     if group.any(False):
-        raise LostProcess("Another process of this run could not begin; what it says is the reason.")
+        raise LostProcess("Another process of this run could not go on; what it says is the reason.")
 
 
 def check_equal(group: Group, setup: Setup) -> None:
@@ -63,15 +63,22 @@ class SharedSuperposition:
     """A superposition that adds those of the other processes before it is received."""
 
     def __init__(self, own: Superposition, group: Group) -> None:
-        self._own, self._group = own, group
+        self._own, self._group, self._merged = own, group, False
 
     def add(self, devices: NDArray[np.intp], updates: NDArray[np.floating[Any]]) -> None:
         """Let devices of this process transmit."""
         self._own.add(devices, updates)
 
+    def digest(self) -> str:
+        """Add the signals of the other processes, once, and return the digest of all."""
+        if not self._merged:
+            self._group.merge(self._own)
+            self._merged = True
+        return self._own.digest()
+
     def receive(self, noise: NDArray[np.float64]) -> Reception:
         """Return what the receiver makes of the signals of all."""
-        self._group.merge(self._own)
+        self.digest()
         return self._own.receive(noise)
 
 
@@ -115,22 +122,22 @@ class SharedBooks:
         self._books: Books = NoBooks() if books is None else books
         self._group, self._stop, self._last_round = group, stop, last_round
 
-    def charge(self, index: int) -> str:
+    def charge(self, index: int) -> None:
         """Charge the round in rank 0, before anything of it is transmitted anywhere."""
         if self._group.any(self._stop()):
             raise Stopped
         try:
-            transmission = self._books.charge(index)
+            self._books.charge(index)
         except (ValueError, OSError):
             self._group.any(True)
             raise
         if self._group.any(False):
             raise Stopped
-        return transmission
 
-    def unsent(self, index: int) -> None:
-        """Note it in rank 0."""
-        self._books.unsent(index)
+    def send(self, index: int, signal: str) -> str:
+        """Write it down in rank 0; where that fails, the others stop."""
+        with all_or_none(self._group):
+            return self._books.send(index, signal)
 
     def settle(self, done: Round) -> None:
         """Settle in rank 0; where that fails, the others, who wait at the next charge, are told."""
