@@ -37,7 +37,7 @@ def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = Fals
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     done = airfed.run(world, f"{folder}/run", progress=False)
     >>> done.finished, len(done.rounds), done.plan.num_scheduled
-    (True, 4, 5)
+    (True, 4, 4)
     """
     from airfed.running.execution import execute  # here: looking at runs needs no engine
 

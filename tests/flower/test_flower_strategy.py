@@ -251,7 +251,7 @@ class TestReadyApp:
         charges = Run.open(tmp_path / "three").checked().ledger.charges
         assert [(c.round_index, c.attempt) for c in charges] == [(0, 0), (1, 0), (1, 1), (2, 0)]
 
-    def test_an_interrupted_run_goes_on_and_charges_the_repeated_round_again(
+    def test_a_run_interrupted_before_anything_was_received_goes_on_with_its_charge(
         self, scenario_file, make_grid, tmp_path, replay
     ):
         out, client = tmp_path / "run", flower.client_app(scenario_file)
@@ -267,6 +267,6 @@ class TestReadyApp:
         for name, tensor in replay(out).items():
             np.testing.assert_allclose(load_file(out / "model.safetensors")[name], tensor, rtol=1e-5, atol=1e-6)
         charges = Ledger.load(out / "ledger.jsonl").charges
-        assert [(c.round_index, c.attempt) for c in charges] == [(0, 0), (1, 0), (1, 1), (2, 0)]
+        assert [(c.round_index, c.attempt) for c in charges] == [(0, 0), (1, 0), (2, 0)]
         self.run(scenario_file, make_grid(client, range(5)), out, resume=True)  # nothing is left to do
-        assert len(Ledger.load(out / "ledger.jsonl").charges) == 4
+        assert len(Ledger.load(out / "ledger.jsonl").charges) == 3

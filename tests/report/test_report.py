@@ -170,7 +170,7 @@ def test_charts_follow_the_record(run_directories):
         ("plan.json", b"{", "not a complete run"),
         ("plan.json", b"{}", "not the file that the ledger has seen"),
         ("scenario.toml", b"name = 1", "not a complete run"),
-        ("metrics.jsonl", b"", "no round has been recorded"),
+        ("metrics.jsonl", b"", "gone from the metrics"),
         ("metrics.jsonl", b'{"round": 0}\n', "steps: field required"),
         ("metrics.jsonl", b"garbage\n", "line 1 is damaged"),
         ("ledger.jsonl", b"{}\n", "ledger"),

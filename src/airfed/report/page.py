@@ -74,7 +74,7 @@ def render(runs: Sequence[Run]) -> str:
         ],
         term_keys=drawing(svg.keyed(*(svg.box_key(label, f"term-{name}") for name, label in TERMS.items()))),
         learning=_drawn({METRICS[metric]: charts.learning(runs, metric) for metric in ("accuracy", "loss")}),
-        budgets=_drawn({METRICS["epsilon_total"]: charts.privacy(runs), charts.POWER: charts.power(runs)}),
+        budgets=_drawn({METRICS["epsilon_total"]: charts.privacy(runs), charts.power_title(runs): charts.power(runs)}),
     )
 
 

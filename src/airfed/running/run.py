@@ -115,7 +115,8 @@ class Run:
 
         manifest = tried(directory.manifest)
         # Before the ledger, which is always ahead of them while a run goes on.
-        rounds = Rounds(tried(directory.read_metrics) or ())
+        recorded = tried(directory.read_metrics)
+        rounds = Rounds(recorded or ())
         newest = directory.latest()
         ledger = tried(lambda: verified_ledger(directory))
         figures = tried(directory.plan)
@@ -138,7 +139,7 @@ class Run:
                 )
             if newest is None and directory.file("model.safetensors").is_file():
                 errors.append(LedgerError(f"{path}: the checkpoints of a finished run are gone."))
-            if newest is not None and len(rounds) < newest.round_index:
+            if newest is not None and recorded is not None and len(rounds) < newest.round_index:
                 errors.append(LedgerError(f"{path}: rounds that a checkpoint has seen are gone from the metrics."))
             if plan is not None and scenario is not None:
                 tried(lambda: _check_charges(scenario, plan, ledger))

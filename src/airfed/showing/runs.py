@@ -15,7 +15,7 @@ from airfed.showing.chart import Chart, Floats, Level, Line
 from airfed.showing.training import training_chart
 from airfed.showing.words import METRICS
 
-POWER: Final = f"{METRICS['power_transmitted_total']} (dotted: planned)"
+_SENT: Final = f"{METRICS['power_transmitted_total']} (dotted: planned)"
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
@@ -71,6 +71,12 @@ def privacy(runs: Sequence[Run]) -> Chart | None:
     return training_chart("epsilon_total", lines, over="rounds charged", start=1, level=level)
 
 
+def power_title(runs: Sequence[Run]) -> str:
+    """Return what `power` shows: private records do not say what was transmitted."""
+    metered = any(run.last("power_transmitted_total") is not None for run in runs)
+    return _SENT if metered else METRICS["power_planned_total"]
+
+
 def power(runs: Sequence[Run]) -> Chart | None:
     """Return the power transmitted so far, and the planned worst case as a thin dotted line."""
     lines = []
@@ -79,7 +85,9 @@ def power(runs: Sequence[Run]) -> Chart | None:
         planned = [record["power_planned_total"] for record in run.rounds]
         lines.append(_spent(planned, f"{label}, planned", {**look, "dash": "dot", "weight": 0.7, "listed": False}))
     level = Level(at=runs[0].scenario.budget.total_power, name="budget", colour="warn")
-    return training_chart("power_transmitted_total", lines, over="rounds", start=1, level=level, label=POWER)
+    return training_chart(
+        "power_transmitted_total", lines, over="rounds", start=1, level=level, label=power_title(runs)
+    )
 
 
 def _looks(runs: Sequence[Run]) -> list[tuple[str, list[Run], dict[str, Any]]]:

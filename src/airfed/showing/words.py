@@ -25,6 +25,7 @@ METRICS: Final = {  # columns of a run's record
     "loss": "training loss",
     "epsilon_total": "exact ε of everything sent so far",
     "power_transmitted_total": "power transmitted so far [W]",
+    "power_planned_total": "power planned so far [W]",
 }
 BOUND: Final = "bound on the optimality gap (Theorem 1)"
 
