@@ -15,6 +15,7 @@ ENGINES = {
     "airfed.learning.torch_engine": "TorchEngine",
     "airfed.learning.fused.engine": "FusedEngine",
 }
+PROBE_ROUND = 2**31 - 1  # of airfed.running.setup: nothing of it is ever transmitted
 MOST_SECONDS = 1800  # a test that died must not leave anybody waiting
 
 
@@ -40,7 +41,8 @@ class Finder:
 def gated(updates):
     @functools.wraps(updates)
     def wait_then_train(self, parameters, devices, *, steps, round_index):
-        wait(round_index)
+        if round_index != PROBE_ROUND:
+            wait(round_index)
         return updates(self, parameters, devices, steps=steps, round_index=round_index)
 
     return wait_then_train
