@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
@@ -56,14 +57,17 @@ def render(runs: Sequence[Run]) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     runs = sorted(charts.distinct(runs), key=lambda run: run.place)
     first = [members[0] for members in charts.groups(runs).values()]  # the pictures of one seed stand for the others
+    alike = Counter(
+        members[0].label for members in charts.groups(runs).values()
+    )  # labels that need the run's name, too
     longest = max(run.plan.bound.total for run in runs)
     return template.render(
-        worlds=charts.worlds(runs),
+        tasks=charts.tasks(runs),
         title=runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs",
         script=drawing(script),
         script_hash=f"sha256-{digest}",  # a browser runs this script and no other
         style=drawing(colours.stylesheet(_DARK)),
-        runs=[_facts(run, drawn=run in first) for run in runs],
+        runs=[{**_facts(run, drawn=run in first), "named": alike[run.label] > 1} for run in runs],
         bounds=[
             {
                 "label": label,

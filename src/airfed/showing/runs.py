@@ -23,10 +23,9 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
     return list({run.ledger.head: run for run in reversed(runs)}.values())[::-1]
 
 
-def worlds(runs: Sequence[Run]) -> int:
-    """Return how many worlds the runs are of: losses and bounds of different ones do not compare."""
-    contents = [run.scenario.content(less={"policy", "seed"}) for run in runs]
-    return len({json.dumps(content, sort_keys=True) for content in contents})
+def tasks(runs: Sequence[Run]) -> int:
+    """Return how many learning tasks the runs are of: losses and bounds of different ones do not compare."""
+    return len({json.dumps(run.scenario.content()["learning"], sort_keys=True) for run in runs})
 
 
 def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -34,11 +33,11 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
     for run in distinct(runs):
         found.setdefault(run.group, []).append(run)
-    several = worlds(runs) > 1
+    several = tasks(runs) > 1
     named: dict[str, list[Run]] = {}
     for members in found.values():
         label = members[0].label
-        if several:  # the same policy in another world
+        if several or label in named:  # the same policy in another world
             label = f"{label} · {members[0].scenario.name}"
         while label in named:
             label += "′"
