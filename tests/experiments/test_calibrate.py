@@ -97,7 +97,7 @@ def test_every_step_is_told_and_the_share_never_falls(file):
     told = []
     calibrate(scenario.load(file), lambda step, share: told.append((step, share)))
     assert list(dict.fromkeys(step for step, _ in told)) == [
-        *("training without noise", "curvature", "loss and gradient", "norms")
+        *("training without noise", "loss and gradient", "curvature", "norms")
     ]
     shares = [share for _, share in told]
     assert shares == sorted(shares)

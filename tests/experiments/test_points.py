@@ -129,10 +129,11 @@ def test_data_and_model_are_looked_for_beside_the_scenario(folder):
     (folder / "scenario.toml").write_text(text)
     images, labels = np.zeros((8, 4, 4), np.float32), np.arange(8) % 4
     np.savez(folder / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    (folder / "beside.py").write_text("def make(): ...\n")
+    code = "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(16, 4))\n"
+    (folder / "beside.py").write_text(code)
     world = load(folder, "").base
     before = points.content_key(world)
-    (folder / "beside.py").write_text("def make(): return 1\n")
+    (folder / "beside.py").write_text(code + "# changed\n")
     assert points.content_key(world) != before
 
 

@@ -135,6 +135,7 @@ def spent_before(scenario: Scenario, directory: RunDirectory, *, resume: bool) -
     """
     directory.check(resume=resume)
     if directory.exists:
+        directory.manifest()  # of this version, or it is said so
         return float(Ledger.load(directory.file("ledger.jsonl"), repair=True).header.get("spent", 0.0))
     return scenario.account_spent()
 

@@ -59,6 +59,11 @@ class Rounds(Sequence[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._records)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rounds) and self._records == other._records
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         return f"<{len(self)} rounds: {', '.join(RoundRecord.__annotations__)}>"
 
