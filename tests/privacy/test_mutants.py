@@ -147,7 +147,10 @@ def noise_halved_by_complex_convention(patch):
 
 
 def noise_variance_for_deviation(patch):
-    patch.setattr(SeededNoise, "draw", lambda self, index, d, std: real_draw(self, index, d, math.sqrt(std)))
+    def draw(self, round_index, dimension, noise_std, *, transmission=""):
+        return real_draw(self, round_index, dimension, math.sqrt(noise_std), transmission=transmission)
+
+    patch.setattr(SeededNoise, "draw", draw)
 
 
 def noise_two_percent_small(patch):
