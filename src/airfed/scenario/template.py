@@ -33,6 +33,7 @@ scope = "round"                  # what (epsilon, delta) covers: each "round", o
 formula = "exact"                # "exact", or "classic" (Lemma 1, as in the paper)
 relation = "replace"             # neighbours: "replace" one device's data, or "add_remove" one device
 total_power = 1000.0             # P_tot [W], summed over devices and rounds
+# account = "privacy.jsonl"      # with scope = "total": one ledger that all trainings on the same data charge
 
 [learning]
 dataset = "mnist-5k"             # mnist-5k (comes along), mnist, fashion-mnist, a folder of IDX files, an .npz file

@@ -93,6 +93,8 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     scope = "each round" if budget.scope == "round" else "the whole training"
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")
     console.print(f"[dim]budget: ε = {budget.epsilon:g} for {scope}, by the {budget.formula} formula[/dim]")
+    if budget.spent:
+        console.print(f"[dim]of which trainings before have spent μ = {budget.spent:.4g}; this is what is left[/dim]")
     if plan.problem.link.estimation_error:
         console.print(_channel_basis(plan))
     learning = plan.problem.learning
