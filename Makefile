@@ -29,7 +29,7 @@ demo: setup
 	$(BIN)/airfed report out/demo --out out/demo/report.html
 
 test: setup
-	$(BIN)/python -m pytest -m "slow or not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "slow or not slow" -n 3 --dist loadfile
 
 quick: setup
 	$(BIN)/python -m pytest
