@@ -167,6 +167,13 @@ def test_the_optimum_of_extreme_problems_is_that_of_all_subsets(problem):
     check_optimum(problem, attack(problem, "optimal", None))
 
 
+@pytest.mark.slow
+@examples(4000)
+@given(problem=problems())
+def test_the_optimum_of_many_extreme_problems_is_that_of_all_subsets(problem):
+    check_optimum(problem, attack(problem, "optimal", None))
+
+
 @examples(60)
 @given(problem=problems())
 def test_comparing_extreme_problems_is_strict_json(problem):
