@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan
-from airfed.planning import POLICIES, candidates, compare
+from airfed.planning import POLICIES, Settings, candidates, compare
 from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.paper import beats_full_participation
 from airfed.planning.uncertain import _candidates, effective_peak_power, matters
@@ -149,14 +149,18 @@ def examples(count):
 
 
 @examples(400)
-@given(problem=problems(), policy=st.sampled_from(POLICIES), rounds=st.sampled_from([None, None, 1, 2]))
+@given(problem=problems(), policy=st.sampled_from(list(POLICIES)), rounds=st.sampled_from([None, None, 1, 2]))
 def test_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
     attack(problem, policy, rounds)
 
 
 @pytest.mark.slow
 @examples(6000)
-@given(problem=problems(most_devices=30), policy=st.sampled_from(POLICIES), rounds=st.sampled_from([None, None, 1, 2]))
+@given(
+    problem=problems(most_devices=30),
+    policy=st.sampled_from(list(POLICIES)),
+    rounds=st.sampled_from([None, None, 1, 2]),
+)
 def test_many_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
     attack(problem, policy, rounds)
 
@@ -178,13 +182,10 @@ def test_the_optimum_of_many_extreme_problems_is_that_of_all_subsets(problem):
 @examples(60)
 @given(problem=problems())
 def test_comparing_extreme_problems_is_strict_json(problem):
-    class Policy:
-        rounds = size = threshold = None
-
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            plans, reasons = compare(problem, Policy, seed=0)
+            plans, reasons = compare(problem, Settings())
         except InfeasibleError as error:
             check_error(error)
             return

@@ -121,10 +121,9 @@ def applies(key: str, design: Design) -> bool:
         return bool(design.get("channel.model") != "fixed")
     if key == "peak_spread":
         return not isinstance(design.get("fleet.peak_power"), list)
-    if key == "policy.size":
-        return design.get("policy.name") in ("uniform", "top_k")
-    if key == "policy.threshold":
-        return bool(design.get("policy.name") == "threshold")
+    if key in ("policy.size", "policy.threshold"):
+        policy = POLICIES.get(str(design.get("policy.name")))
+        return policy is not None and name in policy.settings
     return True
 
 

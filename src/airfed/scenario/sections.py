@@ -15,7 +15,7 @@ from airfed import channel
 from airfed._validate import LARGEST_INTEGER
 from airfed.problem import Budget, Learning
 from airfed.scenario.units import METRES, WATTS, amplitude, in_si
-from airfed.scenario.usercode import user_code
+from airfed.scenario.usercode import own_policy, user_code
 
 Watts = Annotated[float, BeforeValidator(in_si(WATTS)), Field(gt=0, allow_inf_nan=False)]
 Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_nan=False)]
@@ -233,10 +233,17 @@ class LearningSection(Section):
 class PolicySection(Section):
     """[policy]: who decides."""
 
-    name: Literal["optimal", "paper", "full", "uniform", "top_k", "threshold"] = "optimal"
+    name: str = "optimal"
     rounds: Count | None = None
     size: Count | None = None
     threshold: NonNegative | None = None
+    options: dict[str, bool | int | float | str] | None = None
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        if own_policy(self.name) is None and self.options:
+            raise ValueError(f"Expected no policy.options with policy {self.name!r}: they are for your own.")
+        return self
 
 
 class RunSection(Section):
