@@ -211,3 +211,14 @@ def test_lemma_6_the_optimum_is_where_privacy_stops_binding_or_beyond():
         held_by_privacy = np.count_nonzero(space.alignment == space.privacy_limit)
         best = best_schedule(gain, power, **arguments).size
         assert best >= max(held_by_privacy, 1)
+
+
+@pytest.mark.parametrize("budget", [1e-323, 1e-320, 1e-310, 1e-300])
+def test_a_power_budget_of_which_no_square_is_exact_is_settled_in_few_steps(budget):
+    gain = np.array([0.65, 0.95, 2.0])
+    choice = best_schedule(
+        gain, np.ones(3), cap=[1.0], round_budget=[budget], offset=[0.0], scale=[1.0], noise_weight=1e-147
+    )
+    load = float(np.sum(1 / np.square(gain[choice.scheduled])))
+    assert 0 < choice.alignment
+    assert choice.alignment * choice.alignment * load <= budget

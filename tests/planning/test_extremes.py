@@ -173,7 +173,6 @@ def test_the_optimum_of_extreme_problems_is_that_of_all_subsets(problem):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="one of the 4,000 disagrees with brute force; the cause is not found yet", strict=False)
 @examples(4000)
 @given(problem=problems())
 def test_the_optimum_of_many_extreme_problems_is_that_of_all_subsets(problem):

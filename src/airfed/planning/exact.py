@@ -277,9 +277,13 @@ def _settle(gain: Floats, power: Floats, rounds: Rounds, index: int, scheduled: 
     binding = min(limits, key=lambda name: limits[name])
     alignment = limits[binding]
     near = peak <= alignment * (1 + 1e-12)
+    step = 0.5
     while alignment * alignment * load > budget or np.any((alignment / strength[near]) ** 2 > power[scheduled[near]]):
-        alignment = math.nextafter(alignment, 0.0)  # rounding of the root or the product: an ulp or two
-    value = float(rounds.objective(index, scheduled.size, alignment))
+        # Rounding of the root or the product: an ulp or two; many more where a square is too small to be exact.
+        step = max(1.0, 1.5 * step)
+        alignment = max(alignment - math.floor(step) * math.ulp(alignment), alignment / 2)
+    with np.errstate(over="ignore"):  # at the edge of float64 that ulp may be the last; no plan has such a bound
+        value = float(rounds.objective(index, scheduled.size, alignment))
     return Choice(round_index=round_index, scheduled=scheduled, alignment=alignment, binding=binding, objective=value)
 
 
