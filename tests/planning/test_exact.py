@@ -220,5 +220,5 @@ def test_a_power_budget_of_which_no_square_is_exact_is_settled_in_few_steps(budg
         gain, np.ones(3), cap=[1.0], round_budget=[budget], offset=[0.0], scale=[1.0], noise_weight=1e-147
     )
     load = float(np.sum(1 / np.square(gain[choice.scheduled])))
-    assert 0 < choice.alignment
+    assert choice.alignment > 0
     assert choice.alignment * choice.alignment * load <= budget

@@ -3,6 +3,20 @@
 from airfed.planning.plan import Plan
 from airfed.planning.policies import POLICIES, find, plan
 from airfed.planning.policy import Decision, Policy, Settings
+from airfed.planning.response import Prediction, Response, load_response
 from airfed.planning.views import candidates, compare
 
-__all__ = ["POLICIES", "Decision", "Plan", "Policy", "Settings", "candidates", "compare", "find", "plan"]
+__all__ = [
+    "POLICIES",
+    "Decision",
+    "Plan",
+    "Policy",
+    "Prediction",
+    "Response",
+    "Settings",
+    "candidates",
+    "compare",
+    "find",
+    "load_response",
+    "plan",
+]

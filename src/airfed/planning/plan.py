@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from airfed import _validate, convergence
 from airfed._upstairs import upstairs
 from airfed.planning import limits
+from airfed.planning.response import Prediction
 from airfed.privacy import classic_epsilon, classic_validity, compose, gaussian_epsilon
 from airfed.problem import InfeasibleError, Problem
 
 Binding = Literal["privacy", "peak_power", "total_power"]
+Objective = Literal["bound", "measured"]
 
 # How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
 FEASIBILITY_RTOL = 1e-12
@@ -41,6 +43,8 @@ class Plan:
         alignment: θ = νϖ, the amplitude with which every scheduled device arrives at full norm.
         rounds: I.
         notes: remarks of the policy that a reader of the plan must know.
+        objective: what it was chosen by: Theorem 1's "bound", or a "measured" response.
+        prediction: the accuracy that a response expects of it, if one was asked.
 
     Raises:
         ValueError: the devices are not ascending indices into the fleet, θ is not positive, or I is not in 1..T.
@@ -54,6 +58,8 @@ class Plan:
     alignment: float
     rounds: int
     notes: tuple[str, ...] = ()
+    objective: Objective = "bound"
+    prediction: Prediction | None = None
 
     def __post_init__(self) -> None:
         _validate.positive(alignment=self.alignment)
@@ -94,6 +100,21 @@ class Plan:
     def num_scheduled(self) -> int:
         """|K|."""
         return self.scheduled.size
+
+    @property
+    def clip_norm(self) -> float:
+        """ϖ."""
+        return self.problem.learning.clip_norm
+
+    @property
+    def predicted_accuracy(self) -> float | None:
+        """The test accuracy to expect, in 0..1, where a response was asked."""
+        return None if self.prediction is None else self.prediction.accuracy
+
+    @property
+    def noise_share(self) -> float:
+        """σ/(|K|θ): the noise per coordinate of the recovered mean, as a share of ϖ."""
+        return self.problem.link.noise_std / (self.num_scheduled * self.alignment)
 
     @property
     def alignment_coefficient(self) -> float:
@@ -211,6 +232,9 @@ class Plan:
         Raises:
             ValueError: what is written down is no plan about this problem, or a figure in it does not follow from it.
         """
+        clip_norm = recorded.get("clip_norm", problem.learning.clip_norm)
+        if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "measured":
+            problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
         decision = cls(
             problem=problem,
             policy=recorded["policy"],
@@ -218,6 +242,8 @@ class Plan:
             alignment=recorded["alignment"],
             rounds=recorded["rounds"],
             notes=tuple(recorded["notes"]),
+            objective=recorded.get("objective", "bound"),
+            prediction=_prediction(recorded),
         )
         for name in ("mu_round", "mu_total", "epsilon_round", "epsilon_total", "power_total"):
             if not math.isclose(getattr(decision, name), recorded[name], rel_tol=_RECORD_RTOL):
@@ -235,8 +261,12 @@ class Plan:
             "scheduled": self.scheduled.tolist(),
             "alignment": self.alignment,
             "alignment_coefficient": self.alignment_coefficient,
+            "clip_norm": self.clip_norm,
             "rounds": self.rounds,
             "local_steps": list(self.local_steps),
+            "objective": self.objective,
+            "predicted_accuracy": self.predicted_accuracy,
+            "predicted_interval": None if self.prediction is None else [self.prediction.low, self.prediction.high],
             "bound": {"total": self.bound.total, "terms": self.bound.terms},
             "binding": self.binding,
             "limits": dict(self.limits),
@@ -259,3 +289,11 @@ class Plan:
             "unit": "device",
             "notes": list(self.notes),
         }
+
+
+def _prediction(recorded: Mapping[str, Any]) -> Prediction | None:
+    accuracy, interval = recorded.get("predicted_accuracy"), recorded.get("predicted_interval")
+    if accuracy is None or interval is None:
+        return None
+    low, high = interval
+    return Prediction(accuracy=accuracy, low=low, high=high)

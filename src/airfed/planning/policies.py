@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, seeds
-from airfed.planning import uncertain
+from airfed.planning import measured, uncertain
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
 from airfed.planning.policy import Decision, Policy, Settings
+from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem
 
 
@@ -25,6 +26,7 @@ def plan(
     size: int | None = None,
     threshold: float | None = None,
     seed: int = 0,
+    objective: Response | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return the decision of a policy about a problem.
@@ -42,6 +44,8 @@ def plan(
         size: |K| of "uniform" and "top_k"; half the fleet unless given.
         threshold: smallest gain that "threshold" schedules.
         seed: of the stream that "uniform" draws from.
+        objective: a measured response, to choose K, θ, I and ϖ together by the accuracy that it expects; otherwise
+            Theorem 1's bound decides, which says nothing of ϖ.
         options: what else your own policy takes, by name.
 
     Raises:
@@ -63,7 +67,9 @@ def plan(
     """
     if not isinstance(policy, Policy):
         policy = find(policy) if isinstance(policy, str) else Policy.own(policy)
-    settings = Settings(rounds=rounds, size=size, threshold=threshold, seed=seed, options=options or {})
+    settings = Settings(
+        rounds=rounds, size=size, threshold=threshold, seed=seed, objective=objective, options=options or {}
+    )
     return policy.plan(problem, settings)
 
 
@@ -81,9 +87,9 @@ def find(name: str, folder: Path = Path()) -> Policy:
     return POLICIES[name] if code is None else Policy(name=code.name, function=code, folder=folder)
 
 
-def _optimal(problem: Problem, *, rounds: int | None) -> Decision:
+def _optimal(problem: Problem, *, rounds: int | None, objective: Response | None) -> Decision:
     every = np.arange(1, problem.learning.total_steps + 1) if rounds is None else np.array([int(rounds)])
-    return uncertain.optimal(problem, every)
+    return uncertain.optimal(problem, every) if objective is None else measured.optimal(problem, every, objective)
 
 
 def _paper(problem: Problem, *, rounds: int | None) -> Decision:

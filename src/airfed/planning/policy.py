@@ -16,17 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 from airfed import _usercode, _validate, convergence
 from airfed.planning import limits
 from airfed.planning.plan import FEASIBILITY_RTOL, Plan
+from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Decision:
-    """What a policy decides. Whatever it leaves open airfed chooses: the largest feasible θ, the best I.
+    """What a policy decides. Whatever it leaves open airfed chooses: the largest feasible θ, the best I and ϖ.
 
     Args:
         scheduled: K, device indices in any order, or one truth value per device.
         alignment: θ, where the policy wants another than the largest that every limit allows.
-        rounds: I, where the policy wants another than the one with the smallest bound.
+        rounds: I, where the policy wants another than the best one.
         notes: remarks that a reader of the plan must know.
 
     >>> def strongest_three(problem):
@@ -51,6 +52,7 @@ class Settings:
         size: how many devices to schedule.
         threshold: the smallest gain to schedule.
         seed: of the policy's own random stream.
+        objective: what is best: the highest accuracy of a measured response, or None for the smallest bound.
         options: whatever else the user's own policy takes, by name.
     """
 
@@ -58,6 +60,7 @@ class Settings:
     size: int | None = None
     threshold: float | None = None
     seed: int = 0
+    objective: Response | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def given(self) -> dict[str, Any]:
@@ -66,7 +69,7 @@ class Settings:
         return {name: value for name, value in named.items() if value is not None} | dict(self.options)
 
 
-_FOR_ALL: Final = ("rounds", "seed")  # settings that a policy need not take: airfed sees to the rounds itself
+_FOR_ALL: Final = ("rounds", "seed", "objective")  # settings that a policy need not take: airfed heeds them itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,7 @@ class Policy:
         scheduled = self._devices(problem, decision.scheduled)
         if decision.rounds is not None:
             candidates = _candidate_rounds(problem, decision.rounds)
-        return _completed(problem, self.name, replace(decision, scheduled=scheduled), scheduled, candidates)
+        return _completed(problem, self.name, decision, scheduled, candidates, settings.objective)
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Callable[..., Any], dict[str, inspect.Parameter]]]:
@@ -183,15 +186,24 @@ def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]
 
 
 def _completed(
-    problem: Problem, policy: str, decision: Decision, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]
+    problem: Problem,
+    policy: str,
+    decision: Decision,
+    scheduled: NDArray[np.intp],
+    rounds: NDArray[np.int64],
+    response: Response | None,
 ) -> Plan:
     """The decision with the largest feasible θ and the best of the given numbers of rounds, where it left them open."""
+    if response is not None:
+        rounds = response.known(rounds)
     if decision.alignment is None:
         theta = limits.largest_alignment(problem, scheduled, rounds)
     else:
         _validate.positive(alignment=decision.alignment)
         theta = np.full(rounds.shape, float(decision.alignment))
-    best = _best_rounds(problem, scheduled, theta, rounds)
+    best, clip_norm = _best_rounds(problem, scheduled, theta, rounds, response)
+    if clip_norm != problem.learning.clip_norm:
+        problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
     completed = Plan(
         problem=problem,
         policy=policy,
@@ -199,7 +211,10 @@ def _completed(
         alignment=float(theta[best]),
         rounds=int(rounds[best]),
         notes=decision.notes,
+        objective="bound" if response is None else "measured",
     )
+    if response is not None:
+        completed = predicted(completed, response)
     broken = tuple(
         f"This plan breaks the {name} limit: θ = {theta[best]:.6g} where {completed.limits[name]:.6g} is allowed."
         for name in completed.violations
@@ -207,17 +222,35 @@ def _completed(
     return replace(completed, notes=(*decision.notes, *broken)) if broken else completed
 
 
+def predicted(plan: Plan, response: Response) -> Plan:
+    """Return the plan with the accuracy that a response expects of it; none outside of what was measured."""
+    found = response.prediction(
+        rounds=plan.rounds,
+        clip_norm=plan.clip_norm,
+        noise=plan.noise_share,
+        share=plan.num_scheduled / plan.problem.fleet.num_devices,
+    )
+    return replace(plan, prediction=found)
+
+
 def _best_rounds(
-    problem: Problem, scheduled: NDArray[np.intp], theta: NDArray[np.float64], rounds: NDArray[np.int64]
-) -> int:
-    """The index of the number of rounds with the smallest bound, among those whose θ is feasible if there are any."""
-    learning = problem.learning
-    participation = convergence.participation_error(scheduled.size, problem.fleet.num_devices)
+    problem: Problem,
+    scheduled: NDArray[np.intp],
+    theta: NDArray[np.float64],
+    rounds: NDArray[np.int64],
+    response: Response | None,
+) -> tuple[int, float]:
+    """The index of the best number of rounds, among those whose θ is feasible if there are any, and its ϖ."""
+    size, num_devices, learning = scheduled.size, problem.fleet.num_devices, problem.learning
+    clip_norm = np.full(rounds.shape, learning.clip_norm)
     with np.errstate(divide="ignore", over="ignore"):
-        noise = 0.5 * learning.dimension * np.square(problem.link.noise_std / (scheduled.size * theta))
-        objective = convergence.round_offsets(learning, rounds) + convergence.round_scales(learning, rounds) * (
-            participation + noise
-        )
+        noise = problem.link.noise_std / (size * theta)
+        if response is None:
+            error = convergence.participation_error(size, num_devices) + 0.5 * learning.dimension * np.square(noise)
+            objective = convergence.round_offsets(learning, rounds) + convergence.round_scales(learning, rounds) * error
+        else:
+            accuracy, clip_norm = response.best(rounds=rounds, noise=noise, share=size / num_devices)
+            objective = -accuracy
     if rounds.size > 1:
         feasible = theta <= limits.largest_alignment(problem, scheduled, rounds) * (1 + FEASIBILITY_RTOL)
         objective[~feasible & feasible.any()] = np.inf
@@ -226,5 +259,7 @@ def _best_rounds(
         raise InfeasibleError(
             "No plan fits: the limits leave so little signal that the bound is not a finite number "
             f"(the alignment would be {theta[best]:.3g})."
+            if response is None
+            else f"No plan fits: {response.too_noisy(float(noise.min()))}"
         )
-    return best
+    return best, float(clip_norm[best])

@@ -91,8 +91,12 @@ class PlanFigures(TypedDict):
     scheduled: list[Whole]
     alignment: Amount
     alignment_coefficient: Amount
+    clip_norm: NotRequired[Amount]
     rounds: Count
     local_steps: list[Count]
+    objective: NotRequired[Literal["bound", "measured"]]
+    predicted_accuracy: NotRequired[Amount | None]
+    predicted_interval: NotRequired[list[Amount] | None]
     bound: BoundFigures
     binding: LimitName
     limits: Limits

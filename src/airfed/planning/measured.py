@@ -1,0 +1,87 @@
+"""The decision by measurement: the devices, the alignment, the rounds and the clipping norm of highest accuracy.
+
+The limits on θ do not depend on ϖ, and accuracy falls with s/ϖ = σ/(|K|θ). So for each I the candidate space says which
+noise every number of devices leads to, and the response which of them, and which ϖ, is worth most.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.planning import limits
+from airfed.planning.exact import candidate_space
+from airfed.planning.policy import Decision
+from airfed.planning.response import Response
+from airfed.planning.uncertain import effective_peak_power
+from airfed.problem import InfeasibleError, Problem
+
+_MOST_SPACES: Final = 20_000_000  # devices times numbers of rounds that are looked at: some seconds
+_FEWEST_ROUNDS: Final = 16
+_MOST_SIZES: Final = 512  # numbers of devices, where the share of the fleet makes a difference
+
+
+def optimal(problem: Problem, rounds: NDArray[np.int64], response: Response) -> Decision:
+    """Return (K, I, ϖ) of the highest expected accuracy; the best θ for them is the largest that is feasible.
+
+    Args:
+        problem: what is decided about; its ϖ is not looked at.
+        rounds: the numbers of rounds to choose from. Of very large fleets only some are looked at, evenly spread over
+            their logarithm.
+        response: what training gives.
+
+    Raises:
+        InfeasibleError: no plan lies within what was measured.
+    """
+    num_devices, noise_std = problem.fleet.num_devices, problem.link.noise_std
+    tried = _thinned(response.known(rounds), num_devices)
+    best: tuple[float, int, int, float] | None = None  # accuracy, I, m, θ
+    for number in tried:
+        size, theta = _sizes(problem, int(number), response)
+        with np.errstate(divide="ignore"):
+            noise = noise_std / (size * theta)
+        value, _ = response.best(rounds=np.full(size.shape, number), noise=noise, share=size / num_devices)
+        index = int(np.argmax(value))
+        if best is None or value[index] > best[0]:
+            best = float(value[index]), int(number), int(size[index]), float(theta[index])
+    assert best is not None  # there is at least one number of rounds
+    accuracy, number, count, alignment = best
+    if not np.isfinite(accuracy):
+        least = noise_std / (count * alignment) if alignment > 0 else np.inf
+        raise InfeasibleError(f"No plan fits: {response.too_noisy(least)}")
+    return Decision(scheduled=_devices(problem, number, count, alignment), rounds=number)
+
+
+def _thinned(rounds: NDArray[np.int64], num_devices: int) -> NDArray[np.int64]:
+    most = max(_FEWEST_ROUNDS, _MOST_SPACES // num_devices)
+    if rounds.size <= most:
+        return rounds
+    places = np.geomspace(1, rounds.size, most).round().astype(np.int64) - 1
+    return rounds[np.unique(places)]
+
+
+def _sizes(problem: Problem, rounds: int, response: Response) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The numbers of devices worth a look in I rounds, and the largest θ of each."""
+    space = candidate_space(
+        problem.fleet.gain,
+        effective_peak_power(problem, rounds),
+        cap=float(limits.privacy_limits(problem, np.array([rounds]))[0]),
+        round_budget=problem.budget.total_power / rounds,
+        noise_weight=1.0,
+    )
+    if response.share.size == 1:
+        chosen = np.array([np.argmax(space.size * space.alignment)])  # the least noise
+    else:
+        heard = np.flatnonzero(space.alignment > 0)
+        chosen = np.unique(heard[np.linspace(0, heard.size - 1, _MOST_SIZES).round().astype(np.int64)])
+    return space.size[chosen], space.alignment[chosen]
+
+
+def _devices(problem: Problem, rounds: int, size: int, alignment: float) -> NDArray[np.intp]:
+    """The strongest devices that reach θ within their peak powers: they cost least."""
+    gain = problem.fleet.gain
+    reach = gain * np.sqrt(effective_peak_power(problem, rounds))
+    able = np.flatnonzero((reach >= alignment * (1 - 1e-12)) & (gain > 0))
+    return able[np.argsort(-gain[able], kind="stable")[:size]]

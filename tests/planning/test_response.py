@@ -1,0 +1,168 @@
+"""A response, and plans that are chosen by it."""
+
+import json
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airfed import InfeasibleError, plan
+from airfed._files import DataError
+from airfed.planning import POLICIES, Response, limits, load_response
+from airfed.planning.plan import Plan
+
+ROUNDS, CLIPS, NOISE = (1, 3, 10, 20), (0.5, 1.0, 4.0), (1e-3, 1e-2, 0.1, 1.0, 10.0)
+
+
+def surface(rounds, clip_norm, noise, share=1.0):
+    """Falls with the noise; best at some 6 rounds and ϖ = 1; falls with every device left out."""
+    level = 0.9 - 0.05 * np.log(rounds / 6) ** 2 - 0.1 * np.log(clip_norm) ** 2 - 0.1 * (1 - share)
+    return np.clip(level / (1 + 3 * noise * np.sqrt(rounds)), 0, 1)
+
+
+def response(share=(1.0,), rounds=ROUNDS, clip_norm=CLIPS, noise=NOISE, **changes):
+    axes = {"share": share, "rounds": rounds, "clip_norm": clip_norm, "noise": noise}
+    grid = np.meshgrid(*axes.values(), indexing="ij")
+    accuracy = surface(grid[1], grid[2], grid[3], grid[0])
+    return Response(**{**axes, "accuracy": accuracy, "spread": np.full(accuracy.shape, 0.01), **changes})
+
+
+def test_what_was_measured_is_what_is_expected():
+    measured = response()
+    for rounds, clip_norm, noise in product(ROUNDS, CLIPS, NOISE):
+        mean, deviation = measured.predict(rounds=rounds, clip_norm=clip_norm, noise=noise)
+        assert mean == pytest.approx(surface(rounds, clip_norm, noise), rel=1e-12)
+        assert deviation == pytest.approx(0.01)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(1, 20), st.floats(0.5, 4.0), st.floats(1e-6, 10.0), st.floats(1e-6, 10.0))
+def test_more_noise_is_never_better_even_where_pilots_said_so(rounds, clip_norm, one, other):
+    rng = np.random.default_rng(0)
+    rough = response(accuracy=rng.random((1, 4, 3, 5)))
+    less, more = sorted((one, other))
+    means = [float(rough.predict(rounds=rounds, clip_norm=clip_norm, noise=noise)[0]) for noise in (less, more)]
+    assert means[0] >= means[1] - 1e-12
+    assert 0 <= min(means) <= max(means) <= 1
+
+
+@pytest.mark.parametrize(
+    "place", [{"rounds": 21}, {"rounds": 0.5}, {"clip_norm": 0.4}, {"clip_norm": 5.0}, {"noise": 11.0}]
+)
+def test_nothing_is_said_outside_of_what_was_measured(place):
+    measured = response()
+    there = {"rounds": 5, "clip_norm": 1.0, "noise": 0.1, "share": 0.3, **place}
+    assert measured.prediction(**there) is None
+    assert measured.prediction(**{**there, "rounds": 5, "clip_norm": 1.0, "noise": 1e-9}).accuracy > 0.8
+
+
+def test_the_share_counts_where_it_was_measured():
+    assert response().prediction(rounds=5, clip_norm=1.0, noise=0.1, share=0.1) is not None
+    skewed = response(share=(0.25, 0.5, 1.0))
+    values = [skewed.prediction(rounds=3, clip_norm=1.0, noise=0.1, share=x).accuracy for x in (0.25, 0.4, 1.0)]
+    assert values == sorted(values)
+    assert skewed.prediction(rounds=3, clip_norm=1.0, noise=0.1, share=0.2) is None
+
+
+def test_a_file_of_it_is_the_same(tmp_path):
+    measured = response(share=(0.5, 1.0), about={"model": "cnn", "seeds": [0, 1]})
+    (tmp_path / "r.json").write_text(measured.to_json())
+    again = load_response(tmp_path / "r.json")
+    assert again.about == measured.about
+    for name in ("share", "rounds", "clip_norm", "noise", "accuracy", "spread"):
+        assert np.array_equal(getattr(again, name), getattr(measured, name))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content | {"format": 99},
+        lambda content: {key: value for key, value in content.items() if key != "noise"},
+        lambda content: content | {"noise": [1, 2]},
+        lambda content: content | {"noise": content["noise"][::-1]},
+        lambda content: content | {"rounds": [0, 1, 2, 3]},
+        lambda content: content | {"accuracy": [1.5]},
+        lambda content: content | {"accuracy": "high"},
+        lambda content: content | {"accuracy": [[1], [2, 3]]},
+        lambda content: content | {"rounds": [float("nan")] * 4},
+        lambda content: content | {"about": 3},
+        lambda content: [content],
+    ],
+)
+def test_what_is_no_response_is_refused_in_a_sentence(tmp_path, change):
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(change(json.loads(response().to_json()))))
+    with pytest.raises(DataError, match=r"^Expected a response at .*\.$"):
+        load_response(file)
+    for text in ("", "{", "[" * 100_000, "9" * 5000):
+        file.write_text(text)
+        with pytest.raises(DataError):
+            load_response(file)
+    with pytest.raises(DataError, match="no such file"):
+        load_response(tmp_path / "nothing.json")
+
+
+def best_by_hand(problem, measured):
+    """The highest expected accuracy over all subsets, numbers of rounds and clipping norms."""
+    best = -np.inf
+    everybody = range(problem.fleet.num_devices)
+    rounds = np.arange(1, problem.learning.total_steps + 1)
+    rounds = rounds[rounds <= measured.rounds[-1]]
+    for size in range(1, problem.fleet.num_devices + 1):
+        for devices in combinations(everybody, size):
+            theta = limits.largest_alignment(problem, np.array(devices), rounds)
+            noise = problem.link.noise_std / (size * theta)
+            value, _ = measured.best(rounds=rounds, noise=noise, share=size / problem.fleet.num_devices)
+            best = max(best, float(value.max()))
+    return best
+
+
+@pytest.mark.parametrize("share", [(1.0,), (0.01, 0.3, 1.0)])
+@pytest.mark.parametrize("decades", [0.0, 2.0])
+@pytest.mark.parametrize(("scope", "formula"), [("round", "classic"), ("total", "exact")])
+def test_the_measured_plan_is_the_best_of_all_subsets_rounds_and_norms(random_problem, share, decades, scope, formula):
+    measured = response(share=share, noise=(1e-6, 1e-3, 0.1, 1e3))
+    for index in range(3):
+        problem = random_problem(np.random.default_rng(index), decades=decades, scope=scope, formula=formula)
+        decision = plan(problem, objective=measured)
+        assert decision.violations == ()
+        assert decision.objective == "measured"
+        assert decision.predicted_accuracy == pytest.approx(best_by_hand(problem, measured), rel=1e-9)
+        assert decision.clip_norm in measured.clip_norm
+        assert decision.clip_norm == decision.problem.learning.clip_norm
+        assert decision.prediction.low <= decision.predicted_accuracy <= decision.prediction.high
+
+
+def test_every_policy_takes_the_best_rounds_and_norm_for_its_devices(random_problem):
+    measured = response(noise=(1e-6, 1e-3, 0.1, 1e3))
+    for index in range(6):
+        problem = random_problem(np.random.default_rng(index))
+        best = plan(problem, objective=measured).predicted_accuracy
+        for policy in POLICIES:
+            threshold = {"threshold": 0.0} if policy == "threshold" else {}
+            decision = plan(problem, policy=policy, objective=measured, **threshold)
+            if not decision.violations:
+                assert decision.predicted_accuracy <= best + 1e-12
+            fixed = plan(problem, policy=policy, objective=measured, rounds=3, **threshold)
+            assert fixed.rounds == 3
+            if policy != "paper":  # it decides its rounds by its own objective
+                assert fixed.predicted_accuracy <= decision.predicted_accuracy + 1e-12
+
+
+def test_what_was_not_measured_is_not_planned(random_problem):
+    problem = random_problem(np.random.default_rng(0))
+    with pytest.raises(InfeasibleError, match="measured for 3 to 10 rounds"):
+        plan(problem, objective=response(rounds=(3, 10)), rounds=2)
+    with pytest.raises(InfeasibleError, match="measured up to 1e-11"):
+        plan(problem, objective=response(noise=(1e-12, 1e-11)))
+
+
+def test_a_record_of_it_is_the_same_plan(random_problem):
+    problem = random_problem(np.random.default_rng(1))
+    decision = plan(problem, objective=response(noise=(1e-6, 1e-3, 0.1, 1e3)))
+    recorded = json.loads(json.dumps(decision.to_dict(), allow_nan=False))
+    again = Plan.from_dict(problem, recorded)
+    assert again.to_dict() == decision.to_dict()
+    assert again.prediction == decision.prediction
