@@ -111,11 +111,12 @@ def best_by_hand(problem, measured):
     rounds = np.arange(1, problem.learning.total_steps + 1)
     rounds = rounds[rounds <= measured.rounds[-1]]
     for size in range(1, problem.fleet.num_devices + 1):
-        for devices in combinations(everybody, size):
-            theta = limits.largest_alignment(problem, np.array(devices), rounds)
-            noise = problem.link.noise_std / (size * theta)
-            value, _ = measured.best(rounds=rounds, noise=noise, share=size / problem.fleet.num_devices)
-            best = max(best, float(value.max()))
+        every = [
+            limits.largest_alignment(problem, np.array(devices), rounds) for devices in combinations(everybody, size)
+        ]
+        noise = problem.link.noise_std / (size * np.max(every, axis=0))
+        value, _ = measured.best(rounds=rounds, noise=noise, share=size / problem.fleet.num_devices)
+        best = max(best, float(value.max()))
     return best
 
 
