@@ -20,7 +20,8 @@ from airfed._disk import write_whole
 from airfed.experiments.points import Point
 from airfed.running.directory import RunError
 from airfed.running.records import PlanFigures
-from airfed.running.run import Rounds, Run
+from airfed.running.rounds import Rounds
+from airfed.running.run import Run
 
 RECORD_FORMAT: Final = 1
 ENDED: Final = ("finished", "exhausted", "diverged")  # nothing is left to do; anything else is run again

@@ -137,7 +137,7 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "formula": budget.formula,
         "basis": privacy_basis(plan),
         "privacy": ledger.header["privacy"],
-        "power_planned": final["power_planned_total"],
+        "power_planned": ledger.power_planned,
         "power_spent": final["power_transmitted_total"],
         "power_budget": budget.total_power,
         "charged": ledger.rounds,
