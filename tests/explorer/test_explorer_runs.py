@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from airfed import scenario
-from airfed.explorer import shown_runs
+from airfed.explorer import pictures_runs, shown_runs
 from airfed.explorer.design import Design, ScenarioError
 from airfed.explorer.library import Library
 from airfed.explorer.shown_runs import Runs
@@ -21,6 +22,7 @@ from airfed.explorer.trainer import Trainer, trained_world
 from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
+from airfed.running.run import Run
 from airfed.showing.words import number
 
 EVIL = '<img src="x" onerror="alert(1)">'
@@ -228,6 +230,23 @@ def test_markup_in_a_name_is_text(tmp_path: Path, make_run: MakeRun) -> None:
     drawn = "".join((*runs.details.curves, runs.details.comparison, runs.details.legend, runs.details.ledger))
     assert "<img" not in drawn
     assert "&lt;img" in drawn
+
+
+def test_markup_in_any_field_of_a_run_is_text(made: Path) -> None:
+    run = Run.open(made)
+    ledger = replace(run.ledger, header={**run.ledger.header, "relation": EVIL, "privacy": EVIL})
+    evil = replace(run, _figures={**run.figures, "policy": EVIL}, _ledger=ledger)  # as if nobody had checked it
+    drawn = (
+        pictures_runs.run_legend([EVIL]),
+        pictures_runs.comparison_table({EVIL: evil}),
+        pictures_runs.ledger_table(ledger),
+        pictures_runs.curves({EVIL: evil, "other": evil}, 400.0, key="loss", label=EVIL),
+        pictures_runs.curves({EVIL: evil}, 400.0, key="accuracy", label=EVIL),
+    )
+    for markup in drawn:
+        assert "<img" not in markup
+        assert "&lt;img" in markup
+    assert "nothing was recorded" in drawn[-1]
 
 
 def test_the_button_trains_on_the_embedded_images_with_the_machines_own_settings() -> None:
