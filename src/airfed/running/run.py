@@ -44,6 +44,16 @@ class Run:
         checkpoint: the round that the newest checkpoint goes on with; None where there is none.
         finished: whether its model was written.
         errors: what is wrong with it. Asking for a part that could not be read raises the first of them.
+
+    >>> import airfed, tempfile, tomllib
+    >>> from airfed.scenario import parse, template
+    >>> world = parse(tomllib.loads(template.SCENARIO)).override({
+    ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = airfed.run(world, f"{folder}/run", progress=False)
+    ...     run = airfed.Run.open(f"{folder}/run").checked()
+    >>> run.finished, run.rounds["loss"].shape, run.ledger.rounds
+    (True, (4,), 4)
     """
 
     path: Path
