@@ -116,7 +116,9 @@ def test_a_record_of_an_older_version_is_shown(older, tmp_path, capsys):
     assert main(["ledger", str(older)]) == 0
     assert "an older version" in capsys.readouterr().out
     assert main(["report", str(older), "--out", str(tmp_path / "report.html")]) == 0
-    assert f"{found.ledger.epsilon_total:.4g}" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"{found.ledger.epsilon_total:.4g}" in page
+    assert "Recorded by an older version" in page
 
 
 def test_a_record_of_an_older_version_is_neither_gone_on_with_nor_audited(older, capsys):

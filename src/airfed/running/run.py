@@ -2,7 +2,8 @@
 
 Nothing in a file is believed before it is checked: each file on its own (`airfed.running.records`), and all of them
 against the ledger, whose first line names the scenario, the plan and the manifest by their digests and whose chain
-holds every ε and every watt. What is wrong is told, not raised, so that a bad run can be shown as bad.
+holds every ε and every watt. What is wrong is told, not raised, so that a bad run can be shown as bad. What an older
+version recorded (format 1, whose ledger names no other file) is shown after the checks that it allows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The charts of a report: records of runs in, charts out."""
+"""Charts of runs, for reports and files. Pure functions: runs in, charts out."""
 
 from __future__ import annotations
 
