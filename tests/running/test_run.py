@@ -20,7 +20,8 @@ from airfed.report.records import ReportError, read_run
 from airfed.running.books import RunBooks
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
-from airfed.running.run import Run, progress, runs_below
+from airfed.running.finding import progress, runs_below
+from airfed.running.run import Run
 from airfed.running.setup import PROBE_ROUND
 
 WORLD = {

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from airfed.running.directory import RunDirectory, RunError
-from airfed.running.run import Run, runs_below
+from airfed.running.finding import runs_below
+from airfed.running.run import Run
 
 _MOST_RUNS: Final = 500
 
