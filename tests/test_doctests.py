@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pkgutil
+import re
 
 import pytest
 
@@ -20,3 +21,10 @@ def test_examples_in_docstrings_hold(name):
     module = importlib.import_module(name)
     failures, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert failures == 0
+
+
+@pytest.mark.parametrize("name", airfed.__all__)
+def test_every_public_name_has_an_example_and_a_place_in_the_documents(name, repository):
+    assert ">>>" in (getattr(airfed, name).__doc__ or "")
+    pages = (page.read_text(encoding="utf-8") for page in (repository / "docs").glob("*.md"))
+    assert any(re.search(rf"`(airfed\.)?{name}\b", page) for page in pages)

@@ -107,6 +107,17 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
 
     Raises:
         ValueError: there is none, or one of them is damaged or was changed.
+
+    >>> import airfed, tempfile, tomllib
+    >>> from airfed.scenario import parse, template
+    >>> world = parse(tomllib.loads(template.SCENARIO)).override({
+    ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("optimal", "full"):
+    ...         _ = airfed.run(world.override({"policy.name": name}), f"{folder}/{name}", progress=False)
+    ...     side_by_side = airfed.compare([f"{folder}/optimal", f"{folder}/full"])
+    >>> [(row["run"], row["rounds"]) for row in side_by_side.rows()]
+    [('optimal', 4), ('full', 4)]
     """
     found = tuple((run if isinstance(run, Run) else Run.open(run)).checked() for run in runs)
     if not found:

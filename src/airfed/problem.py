@@ -23,7 +23,18 @@ MOST_STEPS: Final = 1_000_000  # T: what is held for each number of rounds in 1.
 
 
 class InfeasibleError(ValueError):
-    """No plan meets every limit; the message names the limit that cannot be met."""
+    """No plan meets every limit; the message names the limit that cannot be met.
+
+    >>> import airfed
+    >>> problem = Problem(
+    ...     fleet=Fleet(gain=[0.0], peak_power=1.0), link=Link(noise_std=0.1),
+    ...     learning=Learning(dimension=10, total_steps=4, clip_norm=1.0, learning_rate=0.1,
+    ...                       smoothness=10.0, strong_convexity=0.1, initial_gap=2.3),
+    ...     budget=Budget(epsilon=2.0, delta=1e-3, total_power=1000.0))
+    >>> airfed.plan(problem)
+    Traceback (most recent call last):
+    airfed.problem.InfeasibleError: No plan fits: ...
+    """
 
 
 def _as_float(value: object, *names: str) -> None:
@@ -104,6 +115,10 @@ class Link:
     Raises:
         ValueError: noise_std is not a positive finite number (without noise there is no privacy), or another value is
             out of range.
+
+    >>> Link(noise_std=0.0)
+    Traceback (most recent call last):
+    ValueError: Expected noise_std=0.0 > 0 and finite.
     """
 
     noise_std: float
@@ -135,6 +150,10 @@ class Learning:
 
     Raises:
         ValueError: a value is out of range, or strong_convexity exceeds smoothness.
+
+    >>> Learning(dimension=21840, total_steps=200, clip_norm=1.0, learning_rate=0.1,
+    ...          smoothness=10.0, strong_convexity=0.1, initial_gap=2.3).total_steps
+    200
     """
 
     dimension: int
@@ -190,6 +209,10 @@ class Budget:
 
     Raises:
         ValueError: a value is out of range, or scope and formula contradict each other.
+
+    >>> budget = Budget(epsilon=2.0, delta=1e-3, total_power=1000.0)
+    >>> budget.scope, budget.formula, budget.relation
+    ('round', 'exact', 'replace')
     """
 
     epsilon: float
@@ -231,6 +254,14 @@ class Problem:
 
     Args:
         fleet, link, learning, budget: see each class.
+
+    >>> problem = Problem(
+    ...     fleet=Fleet(gain=[0.2, 0.5, 1.1], peak_power=1.0), link=Link(noise_std=0.1),
+    ...     learning=Learning(dimension=21840, total_steps=200, clip_norm=1.0, learning_rate=0.1,
+    ...                       smoothness=10.0, strong_convexity=0.1, initial_gap=2.3),
+    ...     budget=Budget(epsilon=2.0, delta=1e-3, total_power=1000.0))
+    >>> problem.fleet.num_devices, problem.link.noise_std
+    (3, 0.1)
     """
 
     fleet: Fleet

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -65,9 +66,9 @@ def test_a_point_that_diverged_at_once_leaves_out_its_seed_and_nothing_else(monk
     empty = [{"round": 0, "steps": 5, "loss": None, "accuracy": None, "test_loss": None}]
 
     def ended(study, bad):
+        runs = {True: SimpleNamespace(figures=plan, rounds=empty), False: SimpleNamespace(figures=plan, rounds=good)}
         records = [
-            Record(point=point, status="diverged", message="Round 0.", plan=plan, rounds=empty if bad(point) else good)
-            for point in study.points
+            Record(point=point, status="diverged", message="Round 0.", run=runs[bad(point)]) for point in study.points
         ]
         return dataclasses.replace(study, records=records)
 

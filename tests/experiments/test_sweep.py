@@ -14,6 +14,7 @@ import pytest
 
 from airfed.cli import main
 from airfed.experiments import effort, points, records, sweep, watching
+from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory, RunError
 
 SCENARIO = """
@@ -74,6 +75,17 @@ def test_what_ended_is_not_run_again(folder, expanded, monkeypatch):
     monkeypatch.setattr(sweep, "run_point", refuse)
     again = sweep.run(expanded, out)
     assert [record.row() for record in again] == [record.row() for record in first]
+
+
+def test_the_epsilon_of_a_point_is_what_its_ledger_has_charged(folder, expanded):
+    out = folder / "out"
+    first, _ = sweep.run(expanded, out)
+    assert first.row()["epsilon_total"] == pytest.approx(first.plan["epsilon_total"])
+    ledger = Ledger.load(records.run_path(out, expanded[0].key) / "ledger.jsonl")
+    once = ledger.charges[-1]
+    ledger.charge(4, devices=once.devices, alignment=once.alignment, mu=once.mu, power=once.power_planned)
+    again = records.read(out, expanded[0]).row()["epsilon_total"]
+    assert again == ledger.epsilon_total > first.row()["epsilon_total"]
 
 
 def test_an_interrupted_point_goes_on_and_ends_as_if_it_had_not_been(folder, expanded):

@@ -172,19 +172,3 @@ def test_the_seed_makes_the_devices():
 def test_bad_arguments_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         task(**change)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "devices", "steps", "message"),
-    [
-        (np.zeros(6, np.float32), np.arange(3), 1, r"parameters float32 \(7,\)"),
-        (np.zeros(7), np.arange(3), 1, "got float64"),
-        (np.zeros(7, np.float32), np.array([600]), 1, "devices from 0 to 599, got 600"),
-        (np.zeros(7, np.float32), np.array([-1]), 1, "got -1"),
-        (np.zeros(7, np.float32), np.arange(3), 0, "steps=0"),
-    ],
-)
-def test_a_bad_round_is_named(parameters, devices, steps, message):
-    engine = QuadraticEngine(task(), learning_rate=0.1)
-    with pytest.raises(ValueError, match=message):
-        list(engine.updates(parameters, devices, steps=steps, round_index=0))

@@ -8,15 +8,6 @@ from airfed.network import Network, builtin
 from airfed.seeds import stream
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """The reference leaves torch's threads to the caller; on a busy machine two are slower than one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def problem(seed=0, n=48, shape=(1, 6, 6), classes=3, devices=6):
     rng = np.random.default_rng(seed)
     images = rng.random((n, *shape), np.float32)

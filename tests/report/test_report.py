@@ -154,7 +154,7 @@ def test_charts_follow_the_record(run_directories):
     run = read_run(run_directories["full", 0])
     spent, planned, budget = charts.power([run]).parts
     assert spent.y.tolist() == [record["power_transmitted_total"] for record in run.rounds]
-    assert planned.y.tolist() == [record["power_planned_total"] for record in run.rounds]
+    assert planned.y.tolist() == pytest.approx([record["power_planned_total"] for record in run.rounds])
     assert (budget.at, budget.name) == (500.0, "budget")
     rounds = re.findall(
         r'<text class="tick"[^>]*text-anchor="middle">(.*?)</text>', svg.render(charts.power([run]), 520, 280)

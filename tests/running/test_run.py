@@ -20,7 +20,8 @@ from airfed.report.records import ReportError, read_run
 from airfed.running.books import RunBooks
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
-from airfed.running.run import Run, progress
+from airfed.running.finding import progress, runs_below
+from airfed.running.run import Run
 from airfed.running.setup import PROBE_ROUND
 
 WORLD = {
@@ -99,6 +100,65 @@ def test_a_plan_comes_back_without_being_solved_again(run, monkeypatch):
     for name in ("mu_round", "epsilon_total", "power_total"):
         with pytest.raises(ValueError, match=name):
             Plan.from_dict(found.plan.problem, {**recorded, name: recorded[name] * 1.001})
+
+
+@pytest.fixture
+def older(repository, tmp_path):
+    """A run that a version with run directories of format 1 has recorded."""
+    return shutil.copytree(repository / "tests" / "running" / "format1", tmp_path / "older")
+
+
+def test_a_record_of_an_older_version_is_shown(older, tmp_path, capsys):
+    found = Run.open(older).checked()
+    assert found.older
+    assert found.plan.to_dict() == json.loads((older / "plan.json").read_text())
+    assert (found.finished, len(found.rounds), found.checkpoint) == (True, 5, 5)
+    assert "an older version" in str(found)
+    assert main(["ledger", str(older)]) == 0
+    assert "an older version" in capsys.readouterr().out
+    assert main(["report", str(older), "--out", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"{found.ledger.epsilon_total:.4g}" in page
+    assert "Recorded by an older version" in page
+
+
+def test_a_record_of_an_older_version_is_neither_gone_on_with_nor_audited(older, capsys):
+    before = {file: file.read_bytes() for file in older.rglob("*") if file.is_file()}
+    assert main(["run", str(older / "scenario.toml"), "--out", str(older), "--resume"]) == 2
+    assert "older version" in capsys.readouterr().err
+    assert main(["audit", str(older)]) == 2
+    assert "airfed audit" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in older.rglob("*") if file.is_file() and file.name != ".lock"} == before
+
+
+@pytest.mark.parametrize("name", ["plan.json", "metrics.jsonl", "ledger.jsonl", "scenario.toml"])
+def test_a_record_of_an_older_version_is_verified(older, name, capsys):
+    file = older / name
+    change = {
+        "plan.json": ('"rounds": 5', '"rounds": 4'),
+        "metrics.jsonl": ('"epsilon_total": 3.9', '"epsilon_total": 1.9'),
+        "ledger.jsonl": ('"mu": 1.2', '"mu": 1.1'),
+        "scenario.toml": ("epsilon = 4.0", "epsilon = 2.0"),
+    }[name]
+    assert change[0] in file.read_text()
+    file.write_text(file.read_text().replace(*change))
+    assert main(["ledger", str(older)]) in (2, 4)
+    assert Run.open(older).problem
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_no_run_of_this_version_passes_for_an_older_one(run):
+    edit(run / "run.json", lambda manifest: manifest.update(format=1))
+    with pytest.raises(LedgerError, match=r"run\.json is not the file"):
+        Run.open(run).checked()
+
+
+def test_runs_are_found_below_a_folder(run, tmp_path):
+    for place in ("a/b/run", "a/b/c/too/deep", ".hidden/run"):
+        shutil.copytree(run, tmp_path / "tree" / place)
+    (tmp_path / "tree" / "link").symlink_to(run)
+    assert runs_below(tmp_path / "tree") == [tmp_path / "tree" / "a" / "b" / "run"]
+    assert runs_below(run) == runs_below(tmp_path / "none") == []
 
 
 METRICS = [
@@ -214,8 +274,8 @@ def test_cut_off_ledgers_and_forged_checkpoints_are_noticed(run):
         execute(world(), run, resume=True)
 
 
-def test_an_older_format_is_said_to_be_one(run):
-    edit(run / "run.json", lambda manifest: manifest.update(format=1))
+def test_a_format_that_is_not_known_is_said_to_be_one(run):
+    edit(run / "run.json", lambda manifest: manifest.update(format=3))
     found = Run.open(run)
     assert "another version" in found.problem
     assert len(found.rounds) == 4  # and can still be looked at

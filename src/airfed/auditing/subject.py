@@ -13,6 +13,7 @@ from airfed.air import Air
 from airfed.learning.task import dimension_of
 from airfed.planning import Plan
 from airfed.problem import Fleet
+from airfed.running.directory import RunError
 from airfed.running.noise import NoiseSource
 from airfed.running.run import Run
 from airfed.running.setup import air_of, noise_source, signal_digests
@@ -52,9 +53,14 @@ class Subject:
         A plan that was tampered with is audited as the scenario plans; `record_checks` tells the difference.
 
         Raises:
-            ValueError: the run's scenario or manifest cannot be read.
+            ValueError: the run's scenario or manifest cannot be read, or an older version recorded it.
         """
         scenario, manifest = run.scenario, run.manifest
+        if manifest["format"] == 1:  # it does not say what keyed its noise
+            raise RunError(
+                f"Expected a run of this version in {run.path}; an older one recorded it. Its scenario can be audited: "
+                f"airfed audit {run.path / 'scenario.toml'}."
+            )
         try:
             plan = run.plan
         except ValueError:

@@ -39,7 +39,11 @@ def ledger(
             summary = _summary(Ledger.load(path))
         else:
             run = Run.open(path).checked()
-            summary = _summary(run.ledger) | {"checkpoint": run.checkpoint, "trained": len(run.rounds)}
+            summary = _summary(run.ledger) | {
+                "checkpoint": run.checkpoint,
+                "trained": len(run.rounds),
+                "older": run.older,
+            }
     except LedgerError as error:
         if json:
             output.print_json({"verified": False, "message": str(error)})
@@ -185,6 +189,8 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
         seen = " no checkpoint yet," if newest is None else f" the checkpoint after round {newest} is in it,"
         seen = f";{seen}\nand scenario, plan and metrics agree with it"
     console.print(f"[bold green]verified[/bold green]: the chain of hashes is whole{seen}")
+    if summary.get("older"):
+        console.print("[dim]recorded by an older version: it can be shown, not gone on with[/dim]")
 
 
 def _ledger_row(row: dict[str, Any]) -> list[str]:

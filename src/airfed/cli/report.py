@@ -45,7 +45,7 @@ def report(
 
 def _runs_in(given: Path) -> list[Path]:
     """The directory itself where it is a run, else every run up to three folders below it, else itself again."""
-    if (given / "run.json").exists():
-        return [given]
-    below = ("*/run.json", "*/*/run.json", "*/*/*/run.json")
-    return sorted(file.parent for pattern in below for file in given.glob(pattern)) or [given]
+    from airfed.running.directory import RunDirectory
+    from airfed.running.finding import runs_below
+
+    return [given] if RunDirectory(given).exists else runs_below(given) or [given]

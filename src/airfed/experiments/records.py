@@ -19,12 +19,10 @@ from typing import Any, Final
 from airfed._disk import write_whole
 from airfed.experiments.points import Point
 from airfed.running.directory import RunError
-from airfed.running.records import PlanFigures
-from airfed.running.run import Rounds, Run
+from airfed.running.run import Run
 
 RECORD_FORMAT: Final = 1
 ENDED: Final = ("finished", "exhausted", "diverged")  # nothing is left to do; anything else is run again
-METRICS: Final = ("round", "steps", "loss", "accuracy", "test_loss", "power_transmitted_total", "epsilon_total")
 _PLAN: Final = (
     "num_devices",
     "num_scheduled",
@@ -32,8 +30,6 @@ _PLAN: Final = (
     "alignment",
     "binding",
     "epsilon_round",
-    "epsilon_total",
-    "power_total",
 )
 _FINAL: Final = ("loss", "accuracy", "test_loss", "power_transmitted_total", "clipped_share")
 
@@ -47,16 +43,24 @@ class Record:
         status: "finished", "exhausted", "diverged", "stopped" or "failed".
         message: why, where it did not finish.
         seconds: of computing, all sittings together.
-        plan: `plan.json` of the run; empty where there is none.
-        rounds: the rounds, as in `metrics.jsonl`.
+        run: what it has left, once nothing is left to do.
     """
 
     point: Point
     status: str
     message: str = ""
     seconds: float = 0.0
-    plan: Mapping[str, Any]
-    rounds: Sequence[Mapping[str, Any]]
+    run: Run | None = None
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The plan of its run as plain values; empty where there is none."""
+        return {} if self.run is None else self.run.figures
+
+    @property
+    def rounds(self) -> Sequence[Mapping[str, Any]]:
+        """The rounds of its run."""
+        return () if self.run is None else self.run.rounds
 
     @property
     def ended(self) -> bool:
@@ -70,7 +74,7 @@ class Record:
         return (evaluated or self.rounds or [{}])[-1]
 
     def row(self) -> dict[str, Any]:
-        """Return the point as one row of the tidy table."""
+        """Return the point as one row of the tidy table; its ε in total is what the ledger has charged."""
         bound = self.plan.get("bound", {})
         return {
             "point": self.point.key,
@@ -78,6 +82,8 @@ class Record:
             **self.point.values,
             "status": self.status,
             **{name: self.plan.get(name) for name in _PLAN},
+            "epsilon_total": None if self.run is None else self.run.ledger.epsilon_total,
+            "power_total": self.plan.get("power_total"),
             "bound": bound.get("total"),
             **{name: self.final.get(name) for name in _FINAL},
             "seconds": round(self.seconds, 3),
@@ -133,7 +139,7 @@ def read(out: Path, point: Point) -> Record | None:
         RunError: the record or its run is damaged, of another version, or lacks a column.
     """
     if point.problem:
-        return Record(point=point, status="failed", message=point.problem, plan={}, rounds=())
+        return Record(point=point, status="failed", message=point.problem)
     file = record_path(out, point.key)
     try:
         content = json.loads(file.read_bytes())
@@ -149,22 +155,12 @@ def read(out: Path, point: Point) -> Record | None:
             raise
         raise RunError(f"Cannot read {file}: it is damaged; remove it to have the point taken up again.") from None
     if status not in ENDED:
-        return Record(point=point, status=status, message=message, seconds=seconds, plan={}, rounds=())
-    plan, rounds = read_run(run_path(out, point.key))
-    return Record(point=point, status=status, message=message, seconds=seconds, plan=plan, rounds=rounds)
-
-
-def read_run(path: Path) -> tuple[PlanFigures, Rounds]:
-    """Return the plan and the rounds of a run directory.
-
-    Raises:
-        RunError: it is missing, damaged, of another version, or was changed.
-    """
+        return Record(point=point, status=status, message=message, seconds=seconds)
     try:
-        run = Run.open(path).checked()
+        run = Run.open(run_path(out, point.key)).checked()
     except ValueError as error:  # of the ledger, the scenario or the run
         raise RunError(str(error)) from None
-    return run.figures, run.rounds
+    return Record(point=point, status=status, message=message, seconds=seconds, run=run)
 
 
 def require(rows: Iterable[Mapping[str, Any]], columns: Iterable[str], source: Path | str) -> None:

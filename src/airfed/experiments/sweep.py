@@ -207,7 +207,7 @@ def _prepared(world: Scenario, threads: int | None) -> Scenario:
 
 def _result(out: Path, point: Point, troubles: Mapping[str, str]) -> Record:
     if trouble := troubles.get(point.key):
-        return Record(point=point, status="failed", message=trouble, plan={}, rounds=())
+        return Record(point=point, status="failed", message=trouble)
     try:
         record = records.read(out, point)
     except RunError as error:
@@ -215,8 +215,8 @@ def _result(out: Path, point: Point, troubles: Mapping[str, str]) -> Record:
         if "remove it" not in message:
             kept = f"{records.record_path(out, point.key)} and {records.run_path(out, point.key)}"
             message += f" Move {kept} away to have the point run afresh, or give another --out."
-        return Record(point=point, status="failed", message=message, plan={}, rounds=())
-    return record or Record(point=point, status="stopped", message="Not begun yet.", plan={}, rounds=())
+        return Record(point=point, status="failed", message=message)
+    return record or Record(point=point, status="stopped", message="Not begun yet.")
 
 
 @contextmanager

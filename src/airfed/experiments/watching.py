@@ -13,7 +13,7 @@ from typing import Final
 
 from airfed.experiments import records
 from airfed.experiments.points import Point
-from airfed.running.run import progress
+from airfed.running.finding import progress
 
 _POLL_SECONDS: Final = 0.5
 _TRUST: Final = 20.0  # [s] of computing that the first estimate counts for against what is then seen

@@ -15,8 +15,6 @@ from airfed.explorer.safe import Text
 from airfed.explorer.shown_runs import Details, Entry, Runs, Stamp
 from airfed.explorer.trainer import Trainer, Training, dataset
 from airfed.explorer.workers import TooMuchError, Workers
-from airfed.running.directory import RunError
-from airfed.scenario import ScenarioError
 
 
 class RunsSection:
@@ -104,7 +102,7 @@ class RunsSection:
     async def _launch(self, start: Callable[[], Training], said: str) -> None:
         try:
             mine = await run.io_bound(start)
-        except (ScenarioError, RunError, OSError) as error:
+        except (ValueError, OSError) as error:  # of the design, or of the run
             self._said.content = str(error)
             return
         if mine is not None:  # None: the server is going down

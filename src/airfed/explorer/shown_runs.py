@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,8 @@ from markupsafe import Markup
 
 from airfed._disk import is_locked
 from airfed.explorer import pictures_runs as draw
-from airfed.explorer.records import Library, Record, Spending
+from airfed.explorer.library import Library
+from airfed.running.run import Run
 from airfed.showing.drawings import drawing
 
 State = Literal["training", "done", "stopped", "bad"]
@@ -35,8 +36,6 @@ _MOST_BYTES: Final = 64_000_000  # of one file
 _PATIENCE: Final = 5.0  # seconds for reading all runs
 _READ: Final = ("run.json", "plan.json", "metrics.jsonl", "ledger.jsonl", "scenario.toml", "devices.csv")
 _WATCHED: Final = (*_READ, "model.safetensors")
-# What a value of the wrong type or size may cause where it is used; a run's own errors are ValueErrors.
-_DAMAGE: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,21 +103,21 @@ def read(
     if stamps == seen:
         return None
     entries: list[Entry] = []
-    records: dict[str, Record] = {}
+    good: dict[str, Run] = {}
     end = time.monotonic() + _PATIENCE
     for name, stamp in stamps:
-        record = None
+        run = None
         if time.monotonic() > end:
             entry = Entry(name=name, text="Not read: the runs before it took too long.", state="bad")
         else:
-            entry, record = _entry(root, name, stamp, name in training)
+            entry, run = _entry(root, name, stamp, name in training)
         entries.append(entry)
-        if record is not None:
-            records[name] = record
+        if run is not None:
+            good[name] = run
     if ticked is None:
-        ticked = tuple(records)[:1]
-    chosen = [records[name] for name in ticked if name in records]
-    details = _details(library, chosen, width, dict(stamps)) if chosen else None
+        ticked = tuple(good)[:1]
+    chosen = {name: good[name] for name in ticked if name in good}
+    details = _details(chosen, width) if chosen else None
     return Runs(stamps=stamps, entries=tuple(entries), details=details, problem=problem)
 
 
@@ -133,64 +132,58 @@ def _stamp(folder: Path) -> Stamp:
     return (*found, (".lock", int(is_locked(folder / ".lock")), 0))
 
 
-def _entry(root: Path, name: str, stamp: Stamp, training: bool) -> tuple[Entry, Record | None]:
-    """The run's line in the list, and its record where it can be shown."""
+def _entry(root: Path, name: str, stamp: Stamp, training: bool) -> tuple[Entry, Run | None]:
+    """The run's line in the list, and the run where it can be shown."""
+    try:
+        _check_files(stamp)
+        run = _read(root, name, stamp)
+        training = training or run.running
+        if run.errors:
+            repairable = not training and not run.finished and "--resume" in run.problem
+            return Entry(name=name, text=run.problem, state="bad", resumable=repairable), None
+        _draw({name: run}, 400.0)  # what cannot be drawn is found here, and spoils no comparison
+    except (ValueError, OSError, ArithmeticError) as error:
+        return Entry(name=name, text=_damage(error), state="bad"), None
+    state: State = "training" if training else "done" if run.finished else "stopped"
+    done, planned = len(run.rounds), run.rounds_planned
+    text = f"{run.figures['policy']} · {done} of {planned} round{'' if planned == 1 else 's'} · {state}"
+    text += "" if run.accuracy is None else f", {run.accuracy:.1%}"
+    text += " · recorded by an older version" if run.older else ""
+    resumable = state == "stopped" and not run.older
+    return Entry(name=name, text=text, state=state, done=done, planned=planned, resumable=resumable), run
+
+
+def _check_files(stamp: Stamp) -> None:
+    """Raise for what must not even be opened: a pipe would be waited for, and a huge file fills the memory."""
     for file, _, size in stamp:
         if file.startswith("!"):
-            return Entry(name=name, text=f"Expected {file[1:]} to be a file; it is none.", state="bad"), None
+            raise ValueError(f"Expected {file[1:]} to be a file; it is none.")
         if size > _MOST_BYTES and file in _READ:
-            text = f"Expected {file} of at most {_MOST_BYTES // 10**6} MB, got {size / 1e6:.0f} MB."
-            return Entry(name=name, text=text, state="bad"), None
-    try:
-        record = _read(root, name, stamp)
-        training = training or is_locked(root / name / ".lock")
-        if record.problem:
-            repairable = not training and not record.finished and "--resume" in record.problem
-            return Entry(name=name, text=record.problem, state="bad", resumable=repairable), None
-        state: State = "training" if training else "done" if record.finished else "stopped"
-        done, planned = len(record.metrics), record.rounds_planned
-        accuracy = record.last("accuracy")
-        quality = "" if accuracy is None else f", {accuracy:.1%}"
-        rounds = f"{done} of {planned} round{'' if planned == 1 else 's'}"
-        text = f"{record.plan.get('policy', '')} · {rounds} · {state}{quality}"
-        _draw([record], 400.0)  # what cannot be drawn is found here, and spoils no comparison
-    except _DAMAGE as error:
-        return Entry(name=name, text=_damage(error), state="bad"), None
-    resumable = state == "stopped"
-    return Entry(name=name, text=text, state=state, done=done, planned=planned, resumable=resumable), record
+            raise ValueError(f"Expected {file} of at most {_MOST_BYTES // 10**6} MB, got {size / 1e6:.0f} MB.")
 
 
-def _details(library: Library, chosen: Sequence[Record], width: float, stamps: dict[str, Stamp]) -> Details:
+def _details(chosen: Mapping[str, Run], width: float) -> Details:
     curves, comparison = _draw(chosen, width)
-    first = chosen[0].name
-    try:
-        ledger = drawing(draw.ledger_table(_spending(library.root, first, stamps[first])))
-    except _DAMAGE as error:
-        ledger = Markup('<p class="note">{}</p>').format(_damage(error))
+    first = next(iter(chosen))
     return Details(
         legend=drawing(draw.run_legend(chosen)),
         curves=curves,
         comparison=comparison,
         ledger_of=first,
-        ledger=ledger,
+        ledger=drawing(draw.ledger_table(chosen[first].ledger)),
     )
 
 
-def _draw(records: Sequence[Record], width: float) -> tuple[tuple[Markup, ...], Markup]:
+def _draw(runs: Mapping[str, Run], width: float) -> tuple[tuple[Markup, ...], Markup]:
     curves = tuple(
-        drawing(draw.curves(records, width, key=key, label=label, planned=planned)) for key, label, planned in CHARTS
+        drawing(draw.curves(runs, width, key=key, label=label, planned=planned)) for key, label, planned in CHARTS
     )
-    return curves, drawing(draw.comparison_table(records))
+    return curves, drawing(draw.comparison_table(runs))
 
 
 @lru_cache(maxsize=_MOST_LISTED)
-def _read(root: Path, name: str, stamp: Stamp) -> Record:
+def _read(root: Path, name: str, stamp: Stamp) -> Run:
     return Library(root).read(name)
-
-
-@lru_cache(maxsize=_MOST_LISTED)
-def _spending(root: Path, name: str, stamp: Stamp) -> Spending:
-    return Library(root).spending(name)
 
 
 def _damage(error: Exception) -> str:
@@ -199,4 +192,4 @@ def _damage(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"Cannot read it: {error.strerror}."
-    return f"Its record is damaged ({type(error).__name__})."
+    return f"Its figures cannot be drawn ({type(error).__name__})."

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from airfed import scenario
 from airfed.explorer.admission import NOTHING_OWN, Own, admit
 from airfed.explorer.design import Design
-from airfed.explorer.records import Library
+from airfed.explorer.library import Library
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario, ScenarioError
 
@@ -100,14 +99,15 @@ class Trainer:
 
         Raises:
             RunError: there is no such run, it is being trained, or too many are.
-            ScenarioError: its scenario is damaged, or names code or files that the page was not started with.
+            ScenarioError: it names code or files that the page was not started with.
+            ValueError: its scenario cannot be read.
         """
-        folder = Library(self._root).path(name)
+        run = Library(self._root).read(name)
         try:
-            admit(scenario.load(folder / "scenario.toml"), self._own)
+            admit(run.scenario, self._own)
         except ScenarioError as error:
-            raise ScenarioError(f"{error} On the command line: airfed run ... --out {folder} --resume.") from None
-        return self._launch(name, folder / "scenario.toml", "", "--resume")
+            raise ScenarioError(f"{error} On the command line: airfed run ... --out {run.path} --resume.") from None
+        return self._launch(name, run.path / "scenario.toml", "", "--resume")
 
     def _launch(self, name: str, file: Path, content: str, *options: str) -> Training:
         if importlib.util.find_spec("torch") is None:

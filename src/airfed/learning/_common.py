@@ -14,8 +14,8 @@ from airfed.seeds import stream
 def batches(seed: int, round_index: int, device: int, *, steps: int, size: int, batch_size: int) -> NDArray[np.intp]:
     """Return the positions (E, batch) of a device's mini-batches within its D images, without replacement.
 
-    Every engine draws exactly so: from the stream "batch" keyed by round and device, one `choice` per step in
-    order.
+    Every engine that learns from images draws exactly so: from the stream "batch" keyed by round and device, one
+    `choice` per step in order.
     """
     rng = stream(seed, "batch", round_index, device)
     return np.stack([rng.choice(size, batch_size, replace=False) for _ in range(steps)])
@@ -41,6 +41,8 @@ def check_shards(
         raise ValueError(f"Expected images float32 (n, c, h, w), got {images.dtype} {images.shape}.")
     if labels.shape != images.shape[:1] or labels.dtype != np.int64:
         raise ValueError(f"Expected labels int64 ({len(images)},), got {labels.dtype} {labels.shape}.")
+    if labels.size and labels.min() < 0:
+        raise ValueError(f"Expected labels of at least 0, got {labels.min()}.")
     if shards.ndim != 2 or shards.size == 0 or shards.dtype.kind not in "ui":
         raise ValueError(f"Expected shards to be indices (N, D), got {shards.dtype} {shards.shape}.")
     if shards.min() < 0 or shards.max() >= len(images):

@@ -6,6 +6,7 @@ It reads like [Yan23, (3)-(5)] and does nothing clever. float64 makes it an orac
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -13,6 +14,17 @@ from numpy.typing import NDArray
 
 from airfed.learning._common import batches, check_round, check_shards
 from airfed.learning.models import Model, as_module, check_forward, model_name, parameters_of, unflatten
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One thread in torch: how many there are decides in which order it sums."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class ReferenceEngine:
@@ -61,10 +73,12 @@ class ReferenceEngine:
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
         """Yield (devices, updates) chunk by chunk; see `Engine.updates`."""
         check_round(parameters, devices, dimension=self.dimension, num_devices=len(self._shards), steps=steps)
+        parameters = parameters.copy()  # a round in flight is not disturbed
         for start in range(0, len(devices), self._chunk):
             part = devices[start : start + self._chunk]
             yield part, np.stack([self._update(parameters, int(k), steps, round_index) for k in part])
 
+    @_alone()
     def _update(
         self, parameters: NDArray[np.float32], device: int, steps: int, round_index: int
     ) -> NDArray[np.float32]:
@@ -95,6 +109,7 @@ class ReferenceEngine:
     def _tensors(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.tensor(images, dtype=self._dtype), torch.tensor(labels)
 
+    @_alone()
     def evaluate(
         self, parameters: NDArray[np.float32], images: NDArray[np.float32], labels: NDArray[np.int64]
     ) -> tuple[float, float]:

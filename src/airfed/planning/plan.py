@@ -50,6 +50,17 @@ class Plan:
         ValueError: the devices are not ascending indices into the fleet, θ is not positive, or I is not in 1..T.
         InfeasibleError: the bound, θ, μ or the total power is below 1e-150 or above 1e150, or a device's power is below
             1e-300 W.
+
+    >>> from airfed import Budget, Fleet, Learning, Link, plan
+    >>> decision = plan(Problem(
+    ...     fleet=Fleet(gain=[0.2, 0.5, 1.1], peak_power=1.0), link=Link(noise_std=0.1),
+    ...     learning=Learning(dimension=21840, total_steps=200, clip_norm=1.0, learning_rate=0.1,
+    ...                       smoothness=10.0, strong_convexity=0.1, initial_gap=2.3),
+    ...     budget=Budget(epsilon=2.0, delta=1e-3, total_power=1000.0)), policy="full", rounds=4)
+    >>> decision.num_scheduled, decision.local_steps, decision.power_total <= 1000.0
+    (3, (50, 50, 50, 50), True)
+    >>> Plan.from_dict(decision.problem, decision.to_dict()).to_dict() == decision.to_dict()
+    True
     """
 
     problem: Problem

@@ -27,6 +27,7 @@ from airfed.showing.words import LIMITS, METRICS, SCOPES, TERMS, VALIDITY, decis
 # A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
 _WIDTHS: Final = {"narrow": 326.0, "wide": 520.0}
 _HEIGHT: Final = 280.0
+_OLDER: Final = "Recorded by an older version, whose ledger names no other file."
 _DARK: Final = (
     '@media screen{:root[data-theme="dark"]{%s}}',
     "@media screen and (prefers-color-scheme: dark){:root:not([data-theme]){%s}}",
@@ -137,7 +138,7 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "formula": budget.formula,
         "basis": privacy_basis(plan),
         "privacy": ledger.header["privacy"],
-        "power_planned": final["power_planned_total"],
+        "power_planned": ledger.power_planned,
         "power_spent": final["power_transmitted_total"],
         "power_budget": budget.total_power,
         "charged": ledger.rounds,
@@ -146,7 +147,7 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         ],
         "alignment": plan.alignment,
         "terms": [{"name": TERMS[name], "value": value} for name, value in plan.bound.terms.items()],
-        "notes": plan.notes,
+        "notes": (*plan.notes, *([_OLDER] if run.older else [])),
         "toml": run.scenario.to_toml(),
         "engine": run.manifest.get("engine", ""),
         "versions": {"airfed": run.manifest.get("airfed"), **run.manifest.get("versions", {})},

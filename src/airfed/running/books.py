@@ -312,13 +312,19 @@ class RunBooks:
 def verified_ledger(directory: RunDirectory) -> Ledger:
     """Return the ledger of a run whose files are those that its first line names.
 
+    In format 1 it names none; `run.json` does, and of its digests that of the plan is one of a file.
+
     Raises:
         LedgerError: the ledger does not hold together, or a file is not the one that the ledger has seen.
         RunError: a file cannot be read.
     """
     ledger = Ledger.load(directory.file("ledger.jsonl"), repair=True)
-    for name, key in (("run.json", "run_sha256"), ("scenario.toml", "scenario_sha256"), ("plan.json", "plan_sha256")):
-        if ledger.header.get(key) != sha256(directory.read(name)):
+    files = {"run.json": "run_sha256", "scenario.toml": "scenario_sha256", "plan.json": "plan_sha256"}
+    named: Mapping[str, Any] = ledger.header
+    if "run_sha256" not in named and (manifest := directory.any_manifest())["format"] == 1:
+        files, named = {"plan.json": "plan_sha256"}, manifest
+    for name, key in files.items():
+        if named.get(key) != sha256(directory.read(name)):
             raise LedgerError(f"{directory.file(name)} is not the file that the ledger has seen: it was changed.")
     return ledger
 
@@ -354,7 +360,9 @@ def check_header(ledger: Ledger, plan: Plan, privacy: str) -> None:
     Raises:
         LedgerError: it counts something else, or towards another budget.
     """
-    expected = ledger_header(plan, scenario="", privacy=privacy) | {"rounds": plan.rounds, "mu_round": plan.mu_round}
+    expected = ledger_header(plan, scenario="", privacy=privacy)
+    if "run_sha256" in ledger.header:  # since format 2
+        expected |= {"rounds": plan.rounds, "mu_round": plan.mu_round}
     for name, value in expected.items():
         if name != "scenario" and ledger.header.get(name) != value:
             raise LedgerError(f"{ledger.path}: its {name} is not that of the plan and the scenario.")

@@ -30,7 +30,7 @@ from safetensors.numpy import save as save_tensors
 from airfed._disk import flush, locked, write_whole
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running import records
-from airfed.running.records import FORMAT, Manifest, PlanFigures
+from airfed.running.records import FORMAT, Manifest, OldManifest, PlanFigures
 
 _LOG = logging.getLogger(__name__)
 _Checked = TypeVar("_Checked")
@@ -148,6 +148,20 @@ class RunDirectory:
         Raises:
             RunError: it is missing, damaged, or of another format.
         """
+        found = self.any_manifest()
+        if found["format"] != FORMAT:
+            raise RunError(
+                f"Expected a run of format {FORMAT} in {self.path}; this one is of an older version, and can be shown "
+                "but not gone on with. Give another --out."
+            )
+        return found
+
+    def any_manifest(self) -> Manifest | OldManifest:
+        """Return `run.json` of this or of an older format.
+
+        Raises:
+            RunError: it is missing, damaged, or of a format that is not known here.
+        """
         file = self.file("run.json")
         if not file.exists():
             raise RunError(f"Expected a run in {self.path}; there is none.")
@@ -156,7 +170,7 @@ class RunDirectory:
             form = json.loads(content).get("format")
         except (ValueError, RecursionError, AttributeError):
             raise RunError(f"Cannot read {file}: it is damaged.") from None
-        if form != FORMAT:
+        if form not in (1, FORMAT):
             raise RunError(f"Expected a run of format {FORMAT} in {self.path}; this one is of another version.")
         return self._checked(records.MANIFEST, content, file.name)
 

@@ -116,23 +116,36 @@ class PlanFigures(TypedDict):
     notes: list[Text]
 
 
-class Manifest(TypedDict):
-    """`run.json`: versions, digests, and what a resume must find unchanged."""
+class _AnyManifest(TypedDict):
+    """What every format of `run.json` holds: versions and digests."""
 
-    __pydantic_config__ = _READING  # type: ignore[misc]
-
-    format: Literal[2]
     airfed: Text
     name: Text
     engine: Text
     privacy: Literal["simulated", "secure"]
-    rounds: Count
     scenario_sha256: Sha256
     plan_sha256: Sha256
     data_sha256: Text
-    signal: dict[Text, Text]
     versions: dict[Text, Text | None]
+
+
+class Manifest(_AnyManifest):
+    """`run.json`, with what a resume must find unchanged."""
+
+    __pydantic_config__ = _READING  # type: ignore[misc]
+
+    format: Literal[2]
+    rounds: Count
+    signal: dict[Text, Text]
     nonce: NotRequired[Text]
+
+
+class OldManifest(_AnyManifest):
+    """`run.json` of format 1. Such a run is shown, not gone on with: the ledger's first line names no other file."""
+
+    __pydantic_config__ = _READING  # type: ignore[misc]
+
+    format: Literal[1]
 
 
 class DeviceRow(TypedDict):
@@ -146,7 +159,9 @@ class DeviceRow(TypedDict):
 
 ROUND: Final = TypeAdapter(RoundRecord)
 PLAN: Final = TypeAdapter(PlanFigures)
-MANIFEST: Final = TypeAdapter(Manifest)
+MANIFEST: Final[TypeAdapter[Manifest | OldManifest]] = TypeAdapter(
+    Annotated[Manifest | OldManifest, Field(discriminator="format")]
+)
 DEVICE: Final = TypeAdapter(DeviceRow)
 
 

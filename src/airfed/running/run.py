@@ -2,18 +2,19 @@
 
 Nothing in a file is believed before it is checked: each file on its own (`airfed.running.records`), and all of them
 against the ledger, whose first line names the scenario, the plan and the manifest by their digests and whose chain
-holds every ε and every watt. What is wrong is told, not raised, so that a bad run can be shown as bad.
+holds every ε and every watt. What is wrong is told, not raised, so that a bad run can be shown as bad. What an older
+version recorded (format 1, whose ledger names no other file) is shown after the checks that it allows.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,53 +26,12 @@ from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running.books import check_header, check_rounds, verified_ledger
 from airfed.running.directory import RunDirectory, RunError
-from airfed.running.records import Manifest, PlanFigures, RoundRecord
+from airfed.running.records import FORMAT, Manifest, OldManifest, PlanFigures
+from airfed.running.rounds import Rounds
 from airfed.scenario import Scenario, load
 
 _RTOL: Final = 1e-9  # sums that are added up in another order
 _Read = TypeVar("_Read")
-
-
-class Rounds(Sequence[dict[str, Any]]):
-    """The rounds of a run: a sequence of records, and by name a column of all of them."""
-
-    def __init__(self, records: Sequence[dict[str, Any]] = ()) -> None:
-        self._records = list(records)
-
-    @overload
-    def __getitem__(self, place: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[dict[str, Any]]: ...
-    @overload
-    def __getitem__(self, place: str) -> NDArray[np.float64]: ...
-    def __getitem__(self, place: int | slice | str) -> dict[str, Any] | list[dict[str, Any]] | NDArray[np.float64]:
-        """Return a record, or the values of a metric in all rounds (NaN where it was not taken)."""
-        if isinstance(place, str):
-            if place not in RoundRecord.__annotations__:
-                raise KeyError(f"Expected one of {', '.join(RoundRecord.__annotations__)}; got {place!r}.")
-            column = [record[place] for record in self._records]
-            return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
-        return self._records[place]
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self._records)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rounds) and self._records == other._records
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} rounds: {', '.join(RoundRecord.__annotations__)}>"
-
-    def to_pandas(self) -> Any:
-        """Return the rounds as a pandas DataFrame, one column per metric."""
-        import pandas  # type: ignore[import-untyped]
-
-        return pandas.DataFrame({name: self[name] for name in RoundRecord.__annotations__})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,6 +45,16 @@ class Run:
         checkpoint: the round that the newest checkpoint goes on with; None where there is none.
         finished: whether its model was written.
         errors: what is wrong with it. Asking for a part that could not be read raises the first of them.
+
+    >>> import airfed, tempfile, tomllib
+    >>> from airfed.scenario import parse, template
+    >>> world = parse(tomllib.loads(template.SCENARIO)).override({
+    ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = airfed.run(world, f"{folder}/run", progress=False)
+    ...     run = airfed.Run.open(f"{folder}/run").checked()
+    >>> run.finished, run.rounds["loss"].shape, run.ledger.rounds
+    (True, (4,), 4)
     """
 
     path: Path
@@ -93,7 +63,7 @@ class Run:
     checkpoint: int | None
     finished: bool
     errors: tuple[ValueError, ...]
-    _manifest: Manifest | None
+    _manifest: Manifest | OldManifest | None
     _scenario: Scenario | None
     _figures: PlanFigures | None
     _plan: Plan | None
@@ -118,7 +88,7 @@ class Run:
                 errors.append(error if isinstance(error, ValueError) else RunError(f"Cannot read {path}: {error}."))
                 return None
 
-        manifest = tried(directory.manifest)
+        manifest = tried(directory.any_manifest)
         # Before the ledger, which is always ahead of them while a run goes on.
         recorded = tried(directory.read_metrics)
         rounds = Rounds(recorded or ())
@@ -180,9 +150,11 @@ class Run:
         return str(self.errors[0]) if self.errors else ""
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> Manifest | OldManifest:
         """`run.json`: versions and digests."""
-        return self._there(self._manifest)
+        if self._manifest is None:
+            raise self.errors[0]
+        return self._manifest
 
     @property
     def scenario(self) -> Scenario:
@@ -213,6 +185,11 @@ class Run:
     def name(self) -> str:
         """The name of its scenario."""
         return "" if self._manifest is None else self._manifest["name"]
+
+    @property
+    def older(self) -> bool:
+        """Whether an older version recorded it: it can be shown, not gone on with."""
+        return self._manifest is not None and self._manifest["format"] != FORMAT
 
     @property
     def running(self) -> bool:
@@ -249,10 +226,11 @@ class Run:
             return f"{self.path}: {self.problem}"
         reached = "" if self.accuracy is None else f", accuracy {self.accuracy:.1%}"
         state = "finished" if self.finished else "running" if self.running else "interrupted"
+        older = "; recorded by an older version" if self.older else ""
         return (
             f"{self.name} ({self.label}): {state} after {len(self.rounds)} of {self.rounds_planned} rounds{reached}; "
             f"ε = {self.ledger.epsilon_total:.4g} in total at δ = {self.ledger.header['delta']:g}, "
-            f"{self.ledger.power_planned:.4g} W planned"
+            f"{self.ledger.power_planned:.4g} W planned{older}"
         )
 
     def _repr_html_(self) -> str:
@@ -268,6 +246,21 @@ class Run:
         taken = self.rounds[metric]
         taken = taken[~np.isnan(taken)]
         return float(taken[-1]) if taken.size else None
+
+    def series(self, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return what was taken of a metric, and after which round, counted from 1.
+
+        ε and the planned power are the ledger's, charge by charge: a round that was sent twice counts twice.
+        """
+        charges = self.ledger.charges
+        if metric == "epsilon_total":
+            values = np.array([charge.epsilon_total for charge in charges], dtype=np.float64)
+        elif metric == "power_planned_total":
+            values = np.cumsum([charge.power_planned for charge in charges], dtype=np.float64)
+        else:
+            values = self.rounds[metric]
+        taken = ~np.isnan(values)
+        return 1.0 + np.flatnonzero(taken).astype(np.float64), values[taken]
 
     @cached_property
     def label(self) -> str:
@@ -302,17 +295,6 @@ class Run:
     def final(self) -> dict[str, Any]:
         """The last round."""
         return self.rounds[-1]
-
-
-def progress(path: Path) -> float:
-    """Return which part of a run is done, from 0 to 1, from the sizes of its files alone; 0 where it has not begun."""
-    directory = RunDirectory(path)
-    try:
-        planned = directory.manifest()["rounds"]
-        done = directory.read("metrics.jsonl").count(b"\n") if directory.file("metrics.jsonl").exists() else 0
-    except RunError:
-        return 0.0
-    return min(done / planned, 1.0)
 
 
 def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Plan:

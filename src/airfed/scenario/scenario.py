@@ -41,7 +41,14 @@ _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" abo
 
 
 class Scenario(Section):
-    """A checked scenario. `folder` is where relative paths in it start."""
+    """A checked scenario. `folder` is where relative paths in it start.
+
+    >>> import tomllib
+    >>> from airfed.scenario import parse, template
+    >>> scenario = parse(tomllib.loads(template.SCENARIO)).override({"fleet.num_devices": 7, "seed": 3})
+    >>> scenario.problem().fleet.num_devices, scenario.seed
+    (7, 3)
+    """
 
     name: Name = "scenario"
     seed: Seed = 0
@@ -245,6 +252,14 @@ def load(path: str | Path) -> Scenario:
 
     Raises:
         ScenarioError: there is no such regular file, it is not TOML, or a key or value in it is wrong.
+
+    >>> import tempfile
+    >>> from airfed.scenario import template
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "my.toml"
+    ...     _ = file.write_text(template.SCENARIO, encoding="utf-8")
+    ...     load(file).policy.name
+    'optimal'
     """
     file = Path(path)
     try:

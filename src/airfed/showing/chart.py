@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -14,6 +15,7 @@ from airfed.showing.words import number
 
 Floats = NDArray[np.float64]
 Kind = Literal["linear", "log", "root"]
+_SMALLEST: Final = 1e-300  # what is smaller is drawn as zero
 _MOST_TOLD: Final = 60  # places of a chart that tell their values; more are too narrow to point at
 
 
@@ -40,8 +42,8 @@ class Axis:
 
     def share(self, value: ArrayLike) -> Floats:
         """Return where values lie on the axis: 0 at its low end, 1 at its high end; NaN where they have no place."""
-        low, high = self._bend(self.low), self._bend(self.high)
-        return np.asarray((self._bend(value) - low) / (high - low))
+        low, high = self._bend(self.low) / 4, self._bend(self.high) / 4  # so that no difference overflows
+        return np.asarray((self._bend(value) / 4 - low) / (high - low))
 
     def ticks(self, most: int = 5) -> list[float]:
         """Return about `most` round values within the axis, ascending; "root" shows half a dozen whatever `most` is."""
@@ -53,7 +55,7 @@ class Axis:
             return [0.0, *(share * top for share in (0.05, 0.2, 0.5, 1.0))]
         if self.kind == "log" and self.high / self.low >= 5:  # else too short for powers of ten
             return _log_ticks(self.low, self.high, most)
-        step = _round_step((self.high - self.low) / max(most, 1))
+        step = _round_step(self.high / max(most, 1) - self.low / max(most, 1))
         step = max(step, 1.0) if self.whole else step
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [step * place for place in range(first, last + 1)]
@@ -221,7 +223,8 @@ def padded(values: ArrayLike, *, below: float, above: float) -> tuple[float, flo
 def highest(values: Sequence[ArrayLike], *, room: float = 1.08) -> float:
     """Return the upper end of an axis that starts at zero: a little above every finite value."""
     finite = [float(found.max()) for found in map(_finite, values) if found.size]
-    return room * max(finite) if finite and max(finite) > 0 else 1.0
+    top = max(finite, default=0.0)
+    return min(room * top, sys.float_info.max) if top > _SMALLEST else 1.0
 
 
 def _values_at(places: Floats, part: Line | Band | Columns) -> list[float]:
@@ -237,7 +240,7 @@ def _finite(values: ArrayLike) -> Floats:
 
 
 def _round_step(raw: float) -> float:
-    if not raw > 0 or not math.isfinite(raw):
+    if not raw > _SMALLEST or not math.isfinite(raw):
         return 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.8)

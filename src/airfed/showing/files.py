@@ -1,4 +1,4 @@
-"""Pictures of plans as files. Pure functions: plans in, a figure out."""
+"""Pictures of plans and runs as files. Pure functions: plans or runs in, a figure out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The charts of a report: records of runs in, charts out."""
+"""Charts of runs, for reports and files. Pure functions: runs in, charts out."""
 
 from __future__ import annotations
 
@@ -61,10 +61,7 @@ def learning(runs: Sequence[Run], metric: str) -> Chart | None:
 
 def privacy(runs: Sequence[Run]) -> Chart | None:
     """Return ε so far over the rounds as the ledger has it, with the budget where it covers the whole training."""
-    lines = [
-        _spent([charge.epsilon_total for charge in run.ledger.charges], label, look)
-        for label, (run, *_), look in _looks(runs)
-    ]
+    lines = [_spent(run, "epsilon_total", label, look) for label, (run, *_), look in _looks(runs)]
     budget = runs[0].scenario.budget
     level = Level(at=budget.epsilon, name="budget", colour="warn") if budget.scope == "total" else None
     return training_chart("epsilon_total", lines, over="rounds charged", start=1, level=level)
@@ -80,9 +77,9 @@ def power(runs: Sequence[Run]) -> Chart | None:
     """Return the power transmitted so far, and the planned worst case as a thin dotted line."""
     lines = []
     for label, (run, *_), look in _looks(runs):
-        lines.append(_spent([record["power_transmitted_total"] for record in run.rounds], label, look))
-        planned = [record["power_planned_total"] for record in run.rounds]
-        lines.append(_spent(planned, f"{label}, planned", {**look, "dash": "dot", "weight": 0.7, "listed": False}))
+        lines.append(_spent(run, "power_transmitted_total", label, look))
+        dotted = {**look, "dash": "dot", "weight": 0.7, "listed": False}
+        lines.append(_spent(run, "power_planned_total", f"{label}, planned", dotted))
     level = Level(at=runs[0].scenario.budget.total_power, name="budget", colour="warn")
     return training_chart(
         "power_transmitted_total", lines, over="rounds", start=1, level=level, label=power_title(runs)
@@ -98,9 +95,9 @@ def _looks(runs: Sequence[Run]) -> list[tuple[str, list[Run], dict[str, Any]]]:
     ]
 
 
-def _spent(values: Sequence[float | None], name: str, look: dict[str, Any]) -> Line:
-    y = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    return Line(x=np.arange(1.0, y.size + 1), y=y, name=name, **look)
+def _spent(run: Run, metric: str, name: str, look: dict[str, Any]) -> Line:
+    x, y = run.series(metric)
+    return Line(x=x, y=y, name=name, **look)
 
 
 def _series(members: Sequence[Run], metric: str) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Plans as text that fits 80 columns."""
+"""Plans and runs as tables: text that fits 80 columns, and HTML for a notebook."""
 
 from __future__ import annotations
 

@@ -12,12 +12,10 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from airfed import _validate
-from airfed.learning._common import worker_count
+from airfed.learning._common import batches, check_round, check_shards, worker_count
 from airfed.network import Network
-from airfed.seeds import stream
 
 EVALUATION_BLOCK = 256
 """Images of one evaluation task; a constant, so that the loss does not depend on the number of threads."""
@@ -70,9 +68,9 @@ class FusedEngine:
     def __init__(
         self,
         network: Network,
-        images: ArrayLike,
-        labels: ArrayLike,
-        shards: ArrayLike,
+        images: NDArray[np.float32],
+        labels: NDArray[np.int64],
+        shards: NDArray[np.intp],
         *,
         learning_rate: float,
         batch_size: int | None = None,
@@ -86,17 +84,10 @@ class FusedEngine:
         from airfed.learning.fused import compiler, machine, tables
 
         threads = worker_count(threads)
-        _validate.positive(learning_rate=learning_rate)
-        _validate.positive_integer(chunk=chunk)
+        check_shards(images, labels, shards, learning_rate=learning_rate, batch_size=batch_size, chunk=chunk)
         self.network, self.dimension = network, network.dimension
         self._images, self._labels = _samples(network, images, labels)
-        self._shards = _indices(shards, len(self._images))
-        if batch_size is not None:
-            _validate.positive_integer(batch_size=batch_size)
-            if batch_size > self._shards.shape[1]:
-                raise ValueError(
-                    f"Expected batch_size={batch_size} <= {self._shards.shape[1]}, the images of a device."
-                )
+        self._shards = np.ascontiguousarray(shards, np.int64)
         self._batch_size, self._seed, self._chunk = batch_size, seed, chunk
         self._learning_rate = learning_rate
         self._tables = tables.build(network, machine.host())
@@ -117,24 +108,11 @@ class FusedEngine:
         self._pool.shutdown(cancel_futures=True)
 
     def updates(
-        self, parameters: ArrayLike, devices: ArrayLike, *, steps: int, round_index: int
+        self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield (devices, updates) in chunks, in the order of `devices`: updates[j] = g_k, k = devices[j].
-
-        Args:
-            parameters: w, float32 (d,).
-            devices: (m,), which devices train.
-            steps: E, the number of local steps.
-            round_index: i, the round; names the stream of mini-batches.
-
-        Raises:
-            ValueError: a shape does not fit, or there is no such device.
-        """
-        _validate.positive_integer(steps=steps)
-        weights, order = self._parameters(parameters), np.array(devices, np.intp).ravel()
-        if order.size and not (order.min() >= 0 and order.max() < len(self._shards)):
-            raise ValueError(f"Expected devices in 0..{len(self._shards) - 1}; got {order.min()}..{order.max()}.")
-        return self._updates(weights, order, steps, round_index)
+        """Yield (devices, updates) chunk by chunk; see `Engine.updates`."""
+        check_round(parameters, devices, dimension=self.dimension, num_devices=len(self._shards), steps=steps)
+        return self._updates(parameters.copy(), devices.copy(), steps, round_index)
 
     def _updates(
         self, weights: NDArray[np.float32], order: NDArray[np.intp], steps: int, round_index: int
@@ -163,13 +141,16 @@ class FusedEngine:
                 for task in tasks:
                     task.cancel()
 
-    def evaluate(self, parameters: ArrayLike, images: ArrayLike, labels: ArrayLike) -> tuple[float, float]:
-        """Return (loss, accuracy): the mean cross-entropy plus (λ/2)‖w‖², and the share of right predictions.
+    def evaluate(
+        self, parameters: NDArray[np.float32], images: NDArray[np.float32], labels: NDArray[np.int64]
+    ) -> tuple[float, float]:
+        """Return (mean loss, accuracy); see `Engine.evaluate`.
 
         Raises:
             ValueError: shapes or labels do not fit.
         """
-        weights = self._parameters(parameters)
+        check_round(parameters, np.arange(0), dimension=self.dimension, num_devices=0, steps=1)
+        weights = np.ascontiguousarray(parameters)
         pictures, classes = _samples(self.network, images, labels)
         everything = np.arange(len(pictures), dtype=np.int64)
         results = np.zeros((-(-len(pictures) // EVALUATION_BLOCK), 2))
@@ -182,12 +163,6 @@ class FusedEngine:
         loss, right = results.sum(axis=0) / len(pictures)
         penalty = 0.5 * self.network.l2 * float(np.square(weights, dtype=np.float64).sum())
         return float(loss) + penalty, float(right)
-
-    def _parameters(self, parameters: ArrayLike) -> NDArray[np.float32]:
-        weights = np.ascontiguousarray(parameters, np.float32)
-        if weights.shape != (self.dimension,):
-            raise ValueError(f"Expected parameters of shape ({self.dimension},), got {weights.shape}.")
-        return weights
 
     def _device(
         self,
@@ -202,9 +177,8 @@ class FusedEngine:
         if size is None:
             self._call(weights, self._images, self._labels, shard, steps, 0, out, None)
             return
-        rng = stream(self._seed, "batch", round_index, device)
-        batches = np.stack([shard[rng.choice(shard.size, size, replace=False)] for _ in range(steps)])
-        self._call(weights, self._images, self._labels, batches, steps, size, out, None)
+        picks = batches(self._seed, round_index, device, steps=steps, size=shard.size, batch_size=size)
+        self._call(weights, self._images, self._labels, shard[picks], steps, size, out, None)
 
     def _call(
         self,
@@ -234,7 +208,9 @@ class FusedEngine:
         )
 
 
-def _samples(network: Network, images: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _samples(
+    network: Network, images: NDArray[np.float32], labels: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return images and labels as contiguous arrays (no copy if they are already), checked."""
     pictures, classes = np.ascontiguousarray(images, np.float32), np.ascontiguousarray(labels, np.int64)
     if pictures.shape[1:] != network.input_shape or len(pictures) == 0:
@@ -244,12 +220,3 @@ def _samples(network: Network, images: ArrayLike, labels: ArrayLike) -> tuple[ND
     if classes.min() < 0 or classes.max() >= network.classes:
         raise ValueError(f"Expected labels in 0..{network.classes - 1}; got {classes.min()}..{classes.max()}.")
     return pictures, classes
-
-
-def _indices(shards: ArrayLike, count: int) -> NDArray[np.int64]:
-    indices = np.ascontiguousarray(shards, np.int64)
-    if indices.ndim != 2 or indices.size == 0:
-        raise ValueError(f"Expected shards of shape (devices, images per device), got {indices.shape}.")
-    if indices.min() < 0 or indices.max() >= count:
-        raise ValueError(f"Expected shards to index {count} images; got {indices.min()}..{indices.max()}.")
-    return indices

@@ -51,9 +51,9 @@ def start(**options):
     compiler.compiled.cache_clear()
     images = np.ones((2, 1, 4, 4), np.float32)
     with FusedEngine(
-        NETWORK, images, [0, 1], [[0, 1]], learning_rate=0.1, on_compile=messages.append, **options
+        NETWORK, images, np.arange(2), np.arange(2)[None], learning_rate=0.1, on_compile=messages.append, **options
     ) as engine:
-        ((_, updates),) = engine.updates(np.zeros(NETWORK.dimension, np.float32), [0], steps=1, round_index=0)
+        ((_, updates),) = engine.updates(np.zeros(NETWORK.dimension, np.float32), np.arange(1), steps=1, round_index=0)
     assert np.isfinite(updates).all()
     return messages
 
@@ -137,7 +137,7 @@ network = builtin("cnn", input_shape=(1, 28, 28), classes=10)
 images, labels = np.ones((16, 1, 28, 28), np.float32), np.zeros(16, int)
 with FusedEngine(network, images, labels, np.arange(16)[None], learning_rate=0.1) as engine:
     w = network.initial_parameters(np.random.default_rng(0))
-    ((_, updates),) = engine.updates(w, [0], steps=1, round_index=0)
+    ((_, updates),) = engine.updates(w, np.arange(1), steps=1, round_index=0)
 assert "numba" not in sys.modules
 """
 

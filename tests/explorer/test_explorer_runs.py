@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from airfed import scenario
-from airfed.explorer import shown_runs
+from airfed.explorer import pictures_runs, shown_runs
 from airfed.explorer.design import Design, ScenarioError
-from airfed.explorer.pictures_runs import ledger_table
-from airfed.explorer.records import Library
+from airfed.explorer.library import Library
 from airfed.explorer.shown_runs import Runs
 from airfed.explorer.trainer import Trainer, trained_world
+from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
+from airfed.running.run import Run
+from airfed.showing.words import number
 
 EVIL = '<img src="x" onerror="alert(1)">'
 LEARNING = {"model": "quadratic", "dimension": 50, "total_steps": 6, "learning_rate": 0.1, "clip_norm": 40.0}
@@ -63,24 +68,29 @@ def test_runs_are_found_below_the_root_and_read(tmp_path: Path, make_run: MakeRu
     (tmp_path / "empty").mkdir()
     library = Library(tmp_path)
     assert set(library.names()) == {"a", "sweep/b"}
-    record = library.read("sweep/b")
-    assert (record.scenario, record.rounds_planned, record.finished, record.problem) == ("made", 5, False, "")
-    assert record.series("epsilon_total")[0] == [1, 2, 3]
+    run = library.read("sweep/b")
+    assert (run.name, run.rounds_planned, run.finished, run.problem) == ("made", 5, False, "")
+    assert run.series("epsilon_total")[0].tolist() == [1, 2, 3]
     assert Library(tmp_path / "none").names() == []
 
 
-def test_the_ledger_is_verified(tmp_path: Path, make_run: MakeRun) -> None:
+def test_what_was_spent_is_drawn_from_the_ledger_charge_by_charge(tmp_path: Path, make_run: MakeRun) -> None:
     directory = make_run(tmp_path / "a")
-    library = Library(tmp_path)
-    spending = library.spending("a")
-    assert spending.verified
-    assert [charge.round_index for charge in spending.charges] == [0, 1, 2]
-    assert "The chain of 3 charges holds" in ledger_table(spending)
-    file = directory.file("ledger.jsonl")
-    file.write_text(file.read_text().replace('"mu": ', '"mu": 1', 1))
-    spending = library.spending("a")
-    assert not spending.verified
-    assert spending.problem
+    ledger = Ledger.load(directory.file("ledger.jsonl"))
+    once = ledger.charges[-1]
+    figures = {"devices": once.devices, "alignment": once.alignment, "mu": once.mu, "power": once.power_planned}
+    ledger.charge(3, **figures)  # it was killed in round 4, which has no metrics
+    (entry,), details = (runs := read(tmp_path)).entries, runs.details
+    assert (entry.state, entry.done) == ("stopped", 3)
+    assert details is not None
+    rows = re.findall(r"<td>([^<]+)</td>", details.comparison)
+    assert rows[rows.index("3 of 5") + 2] == number(ledger.epsilon_total, 4)
+    assert rows[rows.index("3 of 5") + 3] == number(4 * once.power_planned, 4)
+    assert "The chain of 4 charges holds" in details.ledger
+    assert "rounds charged" in details.curves[2]
+    run = Library(tmp_path).read("a")
+    assert run.series("epsilon_total")[1].tolist() == [charge.epsilon_total for charge in ledger.charges]
+    assert run.series("power_planned_total")[1] == pytest.approx(once.power_planned * np.arange(1, 5))
 
 
 @pytest.mark.parametrize("name", ["..", "../outside", "a/../../outside", "/etc", "", ".", "link", "none"])
@@ -91,7 +101,7 @@ def test_no_name_leads_out_of_the_root(tmp_path: Path, make_run: MakeRun, name: 
     (root / "link").symlink_to(tmp_path / "outside")
     library = Library(root)
     assert library.names() == ["a"]
-    for ask in (library.path, library.read, library.spending, Trainer(root).resume):
+    for ask in (library.read, Trainer(root).resume):
         with pytest.raises(RunError):
             ask(name)
 
@@ -100,6 +110,9 @@ def test_damage_is_told_not_raised(tmp_path: Path, make_run: MakeRun) -> None:
     directory = make_run(tmp_path / "a")
     directory.file("plan.json").write_text("{")
     assert Library(tmp_path).read("a").problem
+    directory.file("scenario.toml").unlink()
+    with pytest.raises(RunError, match="scenario"):
+        Trainer(tmp_path).resume("a")
 
 
 def test_the_list_tells_how_far_a_run_is_and_that_it_can_go_on(tmp_path: Path, make_run: MakeRun) -> None:
@@ -157,6 +170,13 @@ RUINS: dict[str, Callable[[RunDirectory], None]] = {
     "metrics-digits": append('{"round": ' + "9" * 5000 + "}"),
     "ledger-gone": lambda directory: directory.file("ledger.jsonl").unlink(),
     "ledger-markup": lambda directory: directory.file("ledger.jsonl").write_text(EVIL),
+    "ledger-mu": lambda directory: directory.file("ledger.jsonl").write_text(
+        directory.file("ledger.jsonl").read_text().replace('"mu": ', '"mu": 1', 1)
+    ),
+    "metrics-epsilon": lambda directory: directory.file("metrics.jsonl").write_text(
+        re.sub('"epsilon_total": [0-9.]+', '"epsilon_total": 0.01', directory.file("metrics.jsonl").read_text())
+    ),
+    "scenario-deep": lambda directory: directory.file("scenario.toml").write_text("a = " + "[" * 100_000),
     "scenario-bytes": lambda directory: directory.file("scenario.toml").write_bytes(b"\xff\xfe\x00"),
 }
 
@@ -175,6 +195,33 @@ def test_a_bad_run_is_shown_as_bad_and_hides_no_other(tmp_path: Path, make_run: 
     assert EVIL not in "".join((*runs.details.curves, runs.details.comparison, runs.details.legend))
 
 
+@pytest.mark.parametrize("loss", [1.7e308, -1.7e308, 1e308, 5e-324, 1e-310, 0.0, -0.0])
+def test_figures_at_the_ends_of_the_range_hide_no_other_run(tmp_path: Path, make_run: MakeRun, loss: float) -> None:
+    make_run(tmp_path / "good")
+    file = make_run(tmp_path / "odd").file("metrics.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for sign, line in zip((1, -1, 1), lines, strict=True):
+        line["loss"] = sign * loss
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    runs = read(tmp_path, "odd", "good")
+    assert [entry.state for entry in runs.entries] == ["stopped", "stopped"]
+    assert runs.details is not None
+    assert not re.search("nan|inf", runs.details.curves[1])
+
+
+def test_a_record_of_an_older_version_is_shown_but_not_gone_on_with(tmp_path: Path, repository: Path) -> None:
+    older = Path(shutil.copytree(repository / "tests" / "running" / "format1", tmp_path / "older"))
+    runs = read(tmp_path)
+    (entry,) = runs.entries
+    assert (entry.state, entry.done, entry.resumable) == ("done", 5, False)
+    assert "older version" in entry.text
+    assert runs.details is not None
+    assert "The chain of 5 charges holds" in runs.details.ledger
+    (older / "model.safetensors").unlink()  # as if it had been interrupted
+    (entry,) = read(tmp_path).entries
+    assert (entry.state, entry.resumable) == ("stopped", False)
+
+
 def test_markup_in_a_name_is_text(tmp_path: Path, make_run: MakeRun) -> None:
     evil = EVIL.replace("/", "")
     make_run(tmp_path / evil)
@@ -183,6 +230,23 @@ def test_markup_in_a_name_is_text(tmp_path: Path, make_run: MakeRun) -> None:
     drawn = "".join((*runs.details.curves, runs.details.comparison, runs.details.legend, runs.details.ledger))
     assert "<img" not in drawn
     assert "&lt;img" in drawn
+
+
+def test_markup_in_any_field_of_a_run_is_text(made: Path) -> None:
+    run = Run.open(made)
+    ledger = replace(run.ledger, header={**run.ledger.header, "relation": EVIL, "privacy": EVIL})
+    evil = replace(run, _figures={**run.figures, "policy": EVIL}, _ledger=ledger)  # as if nobody had checked it
+    drawn = (
+        pictures_runs.run_legend([EVIL]),
+        pictures_runs.comparison_table({EVIL: evil}),
+        pictures_runs.ledger_table(ledger),
+        pictures_runs.curves({EVIL: evil, "other": evil}, 400.0, key="loss", label=EVIL),
+        pictures_runs.curves({EVIL: evil}, 400.0, key="accuracy", label=EVIL),
+    )
+    for markup in drawn:
+        assert "<img" not in markup
+        assert "&lt;img" in markup
+    assert "nothing was recorded" in drawn[-1]
 
 
 def test_the_button_trains_on_the_embedded_images_with_the_machines_own_settings() -> None:
