@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from airfed import _extras
 from airfed.scenario.usercode import UserCode
 
 _LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
@@ -152,7 +153,10 @@ def _importable(place: Path | None) -> Iterator[None]:
 def _explained(name: str, place: Path | None, wish: str) -> Iterator[None]:
     """Turn whatever the user's code raises into one sentence that says where."""
     try:
-        yield
+        with _extras.explained():
+            yield
+    except _extras.MissingExtra:  # torch, most likely
+        raise
     except (Exception, SystemExit) as error:  # it is somebody else's code: anything can come out of it
         if isinstance(error, SyntaxError):
             wish = "to be Python"
