@@ -454,7 +454,7 @@ def test_without_pyarrow_the_tables_are_csv_and_one_line_says_so(folder):
 def test_without_joblib_nothing_starts(folder, command):
     done = without(folder, ("joblib",), *command, "--out", "out")
     assert done.returncode == 2
-    assert done.stderr == 'airfed: Sweeps need joblib: pip install "airfed[sweep]".\n'
+    assert done.stderr == "airfed: This needs airfed[sweep] (joblib is missing): pip install 'airfed[sweep]'.\n"
     assert done.stdout == ""
     assert not (folder / "out").exists()
 
