@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,25 +72,37 @@ def wheel(repository, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def install(wheel, repository, tmp_path_factory):
-    """Makes an environment with the wheel, and a folder with a run, a scenario and an experiment to use it on."""
+    """Makes an environment with the wheel and one extra or none, and a folder with a run and files to use it on.
+
+    NumPy and the rest of the core are unpacked once; an extra is installed into a copy.
+    """
+
+    def packages(python):
+        return next((python.parents[1] / "lib").glob("python*/site-packages"))
 
     def make(extra=""):
         folder = tmp_path_factory.mktemp("installed")
         venv.create(folder / "env", with_pip=False)
         python = folder / "env" / "bin" / "python"
+        if extra:
+            shutil.copytree(packages(core), packages(python), dirs_exist_ok=True)
         options = ("--no-compile", "--constraint", str(repository / "constraints.txt"))
         command = [sys.executable, *PIP, "--python", str(python), "install", *options, f"{wheel}{extra}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
         assert done.returncode == 0, done.stderr
-        home = folder / "home"
-        home.mkdir()
+        return python
+
+    core = make()
+
+    def settle(extra=""):
+        home = tmp_path_factory.mktemp("home")
         (home / "s.toml").write_text(WORLD)
         (home / "images.toml").write_text(template.SCENARIO)
         (home / "experiment.toml").write_text(EXPERIMENT)
         airfed.run(airfed.load(home / "s.toml").override({"policy.rounds": 3}), home / "run", progress=False)
-        return Installation(home, str(python))
+        return Installation(home, str(make(extra) if extra else core))
 
-    return make
+    return settle
 
 
 def test_the_core_alone(install):

@@ -459,6 +459,21 @@ def test_without_joblib_nothing_starts(folder, command):
     assert not (folder / "out").exists()
 
 
+def test_a_picture_that_cannot_be_drawn_is_told_before_the_training(folder):
+    command = ("sweep", "experiment.toml", "--out", "out", "--plot")
+    done = without(folder, ("matplotlib",), *command, "p.png")
+    sentence = "airfed: This needs airfed[report] (matplotlib is missing): pip install 'airfed[report]'.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
+    done = without(folder, (), *command, "p.nothing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert not (folder / "out").exists()
+
+
+def test_drawing_a_sweep_needs_no_torch(folder):
+    done = without(folder, ("torch",), "sweep", "experiment.toml", "--out", "out", "--jobs", "1", "--plot", "p.png")
+    assert done.stderr == "airfed: Nothing to draw: the runs of experiment have no accuracy.\n"  # and of nothing else
+
+
 def test_without_a_cluster_nothing_starts(folder):
     done = without(folder, ("ray",), "sweep", "experiment.toml", "--out", "out", "--backend", "ray")
     assert (done.returncode, done.stderr) == (2, 'airfed: Backend ray needs Ray: pip install "ray".\n')
