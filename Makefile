@@ -1,29 +1,35 @@
-# make demo   set up, then the main job on embedded data
-# make test   set up, then every test
-# make lint   set up, then ruff, mypy and import-linter
+# make demo   set up what the demo needs, then the main job on embedded data
+# make test   set up the rest as well, then every test
+# make lint   the same set-up, then ruff, mypy and import-linter
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find src -type f ! -name '*.pyc')
 
+.NOTPARALLEL:  # two pips at a time would tread on each other
 .PHONY: demo test quick lint setup clean
 
-setup: $(VENV)/airfed.stamp
+setup: $(VENV)/dev.stamp $(VENV)/airfed.stamp
 
 # torch first and pinned: an unpinned one would pull gigabytes of GPU libraries.
-$(VENV)/packages.stamp: pyproject.toml constraints.txt
+$(VENV)/demo.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt ".[dev]"
+	$(INSTALL) -c constraints.txt $(shell grep '^torch==' constraints.txt)
+	$(INSTALL) -c constraints.txt ".[sim,report,sweep]"
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/demo.stamp
+	$(INSTALL) -c constraints.txt ".[dev]"
 	touch $@
 
 # The tests run on the built wheel, not on the source tree.
-$(VENV)/airfed.stamp: $(VENV)/packages.stamp $(SOURCES) README.md
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+$(VENV)/airfed.stamp: $(VENV)/demo.stamp $(SOURCES) README.md
+	$(INSTALL) --no-deps --force-reinstall .
 	touch $@
 
-demo: setup
+demo: $(VENV)/airfed.stamp
 	$(BIN)/airfed compare examples/paper.toml
 	$(BIN)/airfed sweep examples/demo.toml --out out/demo --plot out/demo/demo.png
 	$(BIN)/airfed report out/demo --out out/demo/report.html

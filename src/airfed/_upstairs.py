@@ -9,7 +9,10 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+from airfed._extras import explained
+
 
 def upstairs(room: str) -> ModuleType:
     """Return a module of a higher room, as in `upstairs("showing.tables")`."""
-    return importlib.import_module(f"airfed.{room}")
+    with explained():
+        return importlib.import_module(f"airfed.{room}")

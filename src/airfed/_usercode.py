@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from airfed import _extras
 from airfed.problem import InfeasibleError
 
 _LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
@@ -165,8 +166,9 @@ class Opened:
     def _explained(self, wish: str) -> Iterator[None]:
         """Turn whatever the user's code raises into one sentence that says where."""
         try:
-            yield
-        except InfeasibleError:
+            with _extras.explained():
+                yield
+        except (InfeasibleError, _extras.MissingExtra):
             raise
         except (Exception, SystemExit) as error:  # it is somebody else's code: anything can come out of it
             if isinstance(error, SyntaxError):

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from airfed._extras import explained
 from airfed.running.run import Run
 from airfed.scenario import Scenario, load
 from airfed.showing import output, words
@@ -27,6 +28,7 @@ def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = Fals
         progress: show the live line, in a terminal or a notebook.
 
     Raises:
+        MissingExtra: the model or its data need airfed[sim].
         RunError: the directory is in the way, is busy, or belongs to another scenario, and so on.
         ScenarioError, DataError, InfeasibleError: the scenario is wrong, its data are, or there is no plan.
 
@@ -42,7 +44,7 @@ def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = Fals
     from airfed.running.execution import execute  # here: looking at runs needs no engine
 
     world = scenario if isinstance(scenario, Scenario) else load(scenario)
-    with LiveLine(output.make_console(quiet=not progress)) as line:
+    with explained(), LiveLine(output.make_console(quiet=not progress)) as line:
         execute(
             world,
             Path(out),
@@ -79,7 +81,8 @@ class Comparison:
 
     def plot(self) -> Any:
         """Return a matplotlib figure of the runs' accuracy, loss, ε and power."""
-        from airfed.showing import files
+        with explained():
+            from airfed.showing import files
 
         return files.runs_figure(self.runs)
 

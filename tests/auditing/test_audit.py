@@ -1,5 +1,6 @@
 """The audit: tight where the claim is, silent where it is kept, quick."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -93,10 +94,14 @@ def test_parametric_bounds_hold_as_often_as_they_say():
 
 def test_guessing_bounds_hold_as_often_as_they_say():
     rng = np.random.default_rng(0)
+    bound = functools.cache(lambda right: guessing_bound(np.repeat([1.0, -1.0], [right, 2000 - right]), 0.05))
     for mu in (0.2, 1.0, 3.0):
-        missed = sum(guessing_bound(rng.normal(mu / 2, 1.0, 2000), 0.05) > mu for _ in range(2000))
+        missed = sum(bound(int((rng.normal(mu / 2, 1.0, 2000) > 0).sum())) > mu for _ in range(2000))
         assert missed <= stats.binom.isf(1e-6, 2000, 0.05)
     assert guessing_bound(np.full(10, 1.0), 0.05) == 0.0  # too few to say anything
+    assert guessing_bound(np.full(60, -1.0), 0.05) == 0.0
+    # Clopper and Pearson: all of n right means a share of at least level^(1/n)
+    assert guessing_bound(np.full(60, 1.0), 0.05) == pytest.approx(2 * stats.norm.ppf(0.05 ** (1 / 60)), rel=1e-9)
     assert parametric_bounds(np.full(10, 1.0), 0.05) == (0.0, np.inf)
 
 

@@ -453,13 +453,13 @@ def test_planning_needs_no_torch_and_no_plotting(write):
     done = run(code=program)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1
-    assert "Pictures need matplotlib" in done.stderr
+    assert "This needs airfed[report] (matplotlib is missing)" in done.stderr
 
 
 def test_importing_airfed_loads_nothing_heavy():
     program = (
         "import sys, airfed\n"
-        "heavy = {'torch', 'matplotlib', 'numba', 'mlxtend', 'plotly', 'cyclopts', 'rich', 'joblib'}\n"
+        "heavy = {'torch', 'matplotlib', 'numba', 'pydantic', 'flwr', 'cyclopts', 'rich', 'joblib', 'numpy', 'scipy'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = run(code=program)

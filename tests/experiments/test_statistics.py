@@ -60,3 +60,15 @@ def test_bands_do_not_see_what_moves_all_curves_together_nor_a_third_curve():
     values[2] *= 1e6
     np.testing.assert_allclose(statistics.paired_bands(values, 0)[1][:2], half[:2])
     assert not statistics.paired_bands(values[:, :1], 0)[1].any()
+
+
+def test_seeds_that_agree_leave_no_doubt_and_no_warning():
+    found = statistics.estimate([0.1, 0.1, 0.1])
+    assert (found.low, found.high) == pytest.approx((0.1, 0.1))
+
+
+def test_where_a_curve_has_no_value_there_is_no_band():
+    values = np.ones((2, 3, 2))
+    values[1, :, 1] = np.nan
+    _, half = statistics.paired_bands(values, 0)
+    np.testing.assert_array_equal(half, [[0.0, 0.0], [0.0, np.nan]])

@@ -466,9 +466,24 @@ def test_without_pyarrow_the_tables_are_csv_and_one_line_says_so(folder):
 def test_without_joblib_nothing_starts(folder, command):
     done = without(folder, ("joblib",), *command, "--out", "out")
     assert done.returncode == 2
-    assert done.stderr == 'airfed: Sweeps need joblib: pip install "airfed[sweep]".\n'
+    assert done.stderr == "airfed: This needs airfed[sweep] (joblib is missing): pip install 'airfed[sweep]'.\n"
     assert done.stdout == ""
     assert not (folder / "out").exists()
+
+
+def test_a_picture_that_cannot_be_drawn_is_told_before_the_training(folder):
+    command = ("sweep", "experiment.toml", "--out", "out", "--plot")
+    done = without(folder, ("matplotlib",), *command, "p.png")
+    sentence = "airfed: This needs airfed[report] (matplotlib is missing): pip install 'airfed[report]'.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
+    done = without(folder, (), *command, "p.nothing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert not (folder / "out").exists()
+
+
+def test_drawing_a_sweep_needs_no_torch(folder):
+    done = without(folder, ("torch",), "sweep", "experiment.toml", "--out", "out", "--jobs", "1", "--plot", "p.png")
+    assert done.stderr == "airfed: Nothing to draw: the runs of experiment have no accuracy.\n"  # and of nothing else
 
 
 def test_without_a_cluster_nothing_starts(folder):

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import betaincinv, log_ndtr, ndtri
+from scipy.special import log_ndtr, ndtri
+from scipy.stats import binomtest
 
 Vector = NDArray[np.float64]
 
@@ -65,11 +66,10 @@ def guessing_bound(scores: Vector, level: float) -> float:
     Guess each canary's sign by that of its score. Against μ-Gaussian-DP no test guesses right more often than Φ(μ/2),
     so the Clopper-Pearson bound p on the share of right guesses gives μ ≥ 2Φ⁻¹(p).
     """
-    count = scores.size
-    right = int(np.count_nonzero(scores > 0))
-    if count < _FEWEST or right == 0:
+    if scores.size < _FEWEST:
         return 0.0
-    share = float(betaincinv(right, count - right + 1, level))
+    guesses = binomtest(int(np.count_nonzero(scores > 0)), scores.size, alternative="greater")
+    share = guesses.proportion_ci(1.0 - level, method="exact").low
     return max(0.0, 2.0 * float(ndtri(share)))
 
 

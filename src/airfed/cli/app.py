@@ -10,11 +10,10 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 
-from airfed import __version__
+from airfed import __version__, _extras
 from airfed.cli import account as account_commands
 from airfed.cli import calibrate as calibrate_commands
 from airfed.cli import explore as explore_command
@@ -25,15 +24,6 @@ from airfed.cli import run as run_commands
 from airfed.cli import sweep as sweep_commands
 from airfed.problem import InfeasibleError
 from airfed.showing import output
-
-EXTRAS: Final = {
-    "sim": ("torch", "numba", "llvmlite", "safetensors", "mlxtend"),
-    "report": ("matplotlib", "jinja2"),
-    "sweep": ("joblib", "pyarrow"),
-    "web": ("nicegui", "starlette", "fastapi", "uvicorn"),
-    "flower": ("flwr",),
-}
-"""Extra -> the packages that come with it."""
 
 app = App(
     name="airfed",
@@ -63,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokens = sys.argv[1:] if arguments is None else list(arguments)
     _open_streams()
     try:
-        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        with _extras.explained():
+            code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
         text = " ".join(str(error).split())
@@ -72,12 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(2, f"{text} (airfed --help lists the commands)")
     except InfeasibleError as error:
         return _fail(3, str(error))
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        for extra, packages in EXTRAS.items():
-            if package in packages:
-                return _fail(2, f"This needs airfed[{extra}] ({package} is missing): pip install 'airfed[{extra}]'.")
-        raise
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):  # the reader, say `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,10 +27,6 @@ def explore(
 ) -> int:
     """Open the planner as a web page on this machine: move a slider, read the decision. Ctrl-C stops it."""
     start = design.Design() if file is None else design.from_scenario(scenario.load(file))
-    try:
-        from airfed.explorer.server import serve
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("airfed"):
-            raise
-        raise ValueError(f'The explorer needs {error.name}: pip install "airfed[web]".') from None
+    from airfed.explorer.server import serve
+
     return serve(start, host=host, port=port, runs=runs, open_browser=browser)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from airfed import _extras
 from airfed.cli.plan import Json, whole_number
 from airfed.cli.run import _signals as signals
 from airfed.showing import output
@@ -53,8 +54,13 @@ def sweep(
     console = output.make_console(stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     workers.check(backend, address)
-    if not records.has_parquet():
-        console.print('Tables: CSV only; Parquet needs pyarrow: pip install "airfed[sweep]".', markup=False)
+    if plot is not None:  # before the training, which takes a while
+        from airfed.experiments import figures
+        from airfed.showing import figure
+
+        figure.check_name(plot)
+    if not _extras.has("pyarrow"):
+        console.print("Tables: CSV only; Parquet needs pyarrow: pip install 'airfed[sweep]'.", markup=False)
     loaded = points.load(experiment, quick=quick)
     expanded = points.expand(loaded)
     costs = print_effort(console, expanded, out, at_a_time)
@@ -83,9 +89,6 @@ def sweep(
     if caught:
         return 128 + caught[0]
     if plot is not None:
-        from airfed.experiments import figures
-        from airfed.showing import figure
-
         figure.save(figures.training(loaded, results), plot)
         console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
     return 2 if counts["failed"] else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,13 @@ from scipy import optimize
 
 from airfed import seeds
 from airfed.experiments.steps import Steps, Tell, counted
-from airfed.learning import curvature
 from airfed.learning.task import ImageTask, QuadraticLearning, build_task
 from airfed.network import Network
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from airfed.learning import curvature
 
 _PLACES: Final = 3  # rounds of the noise-free training
 _LOCAL_STEPS: Final = (1, 2, 5, 10, 20)
@@ -156,6 +158,8 @@ def linear_optimum(task: ImageTask, loss: curvature.Loss) -> float:
 
 
 def _images(world: Scenario, task: ImageTask, steps: Steps) -> Calibration:
+    from airfed.learning import curvature  # here: the quadratic task needs no torch
+
     held = np.sort(task.shards, axis=None)
     images, labels = task.dataset.train_images[held], task.dataset.train_labels[held]
     model = task.model
@@ -212,13 +216,15 @@ def _smoothness(
     loss: curvature.Loss, path: list[Parameters], rng: np.random.Generator, steps: Steps
 ) -> tuple[float, int]:
     """The largest Hessian norm on a path and the number of Hessian-vector products that it took."""
+    from airfed.learning.curvature import spectral_norm
+
     largest, products = 0.0, 0
     direction: NDArray[np.float64] | None = None
     for place, parameters in enumerate(path):
         point = parameters.astype(np.float64)
         tell = functools.partial(_tell_product, steps, place, len(path))
         product = counted(functools.partial(loss.hessian_product, point), tell)
-        value, direction, count = curvature.spectral_norm(product, point.size, rng, start=direction)
+        value, direction, count = spectral_norm(product, point.size, rng, start=direction)
         largest, products = max(largest, value), products + count
     return largest, products
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 import math
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from airfed import _extras
 from airfed._disk import write_whole
 from airfed.experiments.points import Point
 from airfed.running.directory import RunError
@@ -185,7 +185,7 @@ def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
         "rounds": [row for record in records for row in record.round_rows()],
     }
     content = {out / f"{name}.csv": csv_text(rows).encode() for name, rows in tables.items()}
-    if has_parquet():
+    if _extras.has("pyarrow"):
         content |= {out / f"{name}.parquet": parquet(rows) for name, rows in tables.items()}
     try:
         for file, whole in content.items():
@@ -196,14 +196,6 @@ def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
             "the tables once there is room."
         ) from None
     return list(content)
-
-
-def has_parquet() -> bool:
-    """Return whether tables can be written as Parquet, too."""
-    try:
-        return importlib.util.find_spec("pyarrow") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
-LEVEL = 0.95
+from airfed.showing.intervals import half_width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ def estimate(values: ArrayLike) -> Estimate:
     if sample.size == 0:
         raise ValueError("Expected at least one value to estimate a mean from, got none.")
     mean = float(sample.mean())
-    half = quantile(sample.size) * float(sample.std(ddof=1)) / math.sqrt(sample.size) if sample.size > 1 else math.inf
+    half = float(half_width(sample)) if sample.size > 1 else math.inf
     return Estimate(mean=mean, low=mean - half, high=mean + half, count=sample.size)
 
 
@@ -47,11 +46,6 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
     if len(first) != len(second):
         raise ValueError(f"Expected as many values on both sides, got {len(first)} and {len(second)}.")
     return estimate(np.subtract(first, second))
-
-
-def quantile(count: int) -> float:
-    """Return the two-sided 95% quantile of Student's t with count − 1 degrees of freedom."""
-    return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) if count > 1 else math.inf
 
 
 def paired_bands(values: NDArray[np.float64], reference: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -74,4 +68,4 @@ def paired_bands(values: NDArray[np.float64], reference: int) -> tuple[NDArray[n
         return means, np.zeros_like(means)
     differences = values - values[reference]
     differences[reference] = values[reference]
-    return means, quantile(seeds) * differences.std(axis=1, ddof=1) / math.sqrt(seeds)
+    return means, half_width(differences, axis=1)

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from airfed import _extras
 from airfed._disk import is_locked, locked
 from airfed.experiments import records, workers
 from airfed.experiments.points import Point
@@ -116,9 +117,10 @@ def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int
         mark.touch()
         resume = RunDirectory(path).exists
         try:
-            outcome = execute(
-                world, path, resume=resume, stop=stop, on_start=lambda setup, first_round: began.append(first_round)
-            )
+            with _extras.explained():
+                outcome = execute(
+                    world, path, resume=resume, stop=stop, on_start=lambda setup, first_round: began.append(first_round)
+                )
             status, message = outcome.status, outcome.message
         except (Exception, SystemExit) as error:
             # Whatever one scenario does wrong, a user's own model included, must not take the other points with it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -10,11 +9,12 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import Any, Final, Literal
 
+from airfed import _extras
+
 Backend = Literal["loky", "ray", "dask"]
 _NEEDS: Final = {
-    "joblib": 'Sweeps need joblib: pip install "airfed[sweep]".',
-    "ray": 'Backend ray needs Ray: pip install "ray".',
-    "distributed": 'Backend dask needs Dask: pip install "dask[distributed]".',
+    "ray": ("ray", 'Backend ray needs Ray: pip install "ray".'),
+    "dask": ("distributed", 'Backend dask needs Dask: pip install "dask[distributed]".'),
 }
 
 
@@ -30,13 +30,11 @@ def check(backend: Backend, address: str | None) -> None:
     """
     if backend == "loky" and address is not None:
         raise ValueError("Expected an address only with backend ray or dask.")
-    for module in ("joblib", *{"loky": (), "ray": ("ray",), "dask": ("distributed",)}[backend]):
-        try:
-            missing = importlib.util.find_spec(module) is None
-        except ModuleNotFoundError:
-            missing = True
-        if missing:
-            raise ValueError(_NEEDS[module])
+    _extras.require("joblib")
+    if backend != "loky":
+        package, sentence = _NEEDS[backend]
+        if not _extras.has(package):
+            raise ValueError(sentence)
 
 
 def hand_out(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import secrets
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from airfed import _extras
 from airfed.explorer.admission import NOTHING_OWN, Own, admit
 from airfed.explorer.design import Design
 from airfed.explorer.library import Library
@@ -110,8 +110,10 @@ class Trainer:
         return self._launch(name, run.path / "scenario.toml", "", "--resume")
 
     def _launch(self, name: str, file: Path, content: str, *options: str) -> Training:
-        if importlib.util.find_spec("torch") is None:
-            raise RunError('Training needs torch: pip install "airfed[sim]".')
+        try:
+            _extras.require("torch")
+        except _extras.MissingExtra as error:
+            raise RunError(str(error)) from None
         with self._lock:
             running = self.running()
             if name in running:

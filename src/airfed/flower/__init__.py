@@ -5,10 +5,13 @@ ClientApp, which clips and precodes what a device sends, and `OverTheAirFedAvg` 
 `client_app` and `server_app` are the two for an airfed scenario, ready to run.
 """
 
-from airfed.flower.app import client_app, server_app
-from airfed.flower.mod import over_the_air_mod
-from airfed.flower.strategy import NobodyThere, OverTheAirFedAvg
-from airfed.running.books import LedgerBooks
-from airfed.running.loop import Books
+from airfed._extras import explained
+
+with explained():
+    from airfed.flower.app import client_app, server_app
+    from airfed.flower.mod import over_the_air_mod
+    from airfed.flower.strategy import NobodyThere, OverTheAirFedAvg
+    from airfed.running.books import LedgerBooks
+    from airfed.running.loop import Books
 
 __all__ = ["Books", "LedgerBooks", "NobodyThere", "OverTheAirFedAvg", "client_app", "over_the_air_mod", "server_app"]

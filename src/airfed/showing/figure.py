@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from airfed.showing.chart import Axis, Band, Chart, Columns, Line, Mark, Part
 from airfed.showing.colours import PALETTE
-
-try:
-    import matplotlib as mpl
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-except ModuleNotFoundError:
-    raise ValueError('Pictures need matplotlib: pip install "airfed[report]".') from None
 
 __all__ = [
     "PAGE_INCHES",

