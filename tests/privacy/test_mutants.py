@@ -20,7 +20,7 @@ from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.task import QuadraticLearning
 from airfed.planning import limits
 from airfed.planning.plan import Plan
-from airfed.privacy import classic_epsilon, gaussian_epsilon, ledger
+from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.problem import Budget
 from airfed.running import books, execution, noise, setup
@@ -471,7 +471,7 @@ def edits_detected(world, path, patch):
 
 
 def chain_without_content(patch):
-    patch.setattr(ledger, "_link", lambda previous, body: hashlib.sha256(previous.encode()).hexdigest())
+    patch.setattr(chain, "_link", lambda previous, body: hashlib.sha256(previous.encode()).hexdigest())
 
 
 def total_is_that_of_the_plan(world, path, patch):
