@@ -23,7 +23,7 @@ from airfed.planning.plan import Plan
 from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.problem import Budget
-from airfed.running import books, execution, noise, setup
+from airfed.running import books, execution, metrics, noise, setup
 from airfed.running import loop as training
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
@@ -458,7 +458,7 @@ def changed_data_refused(world, path, patch):
 
 
 def changed_data_accepted(patch):
-    patch.setattr(books, "_check_same", lambda directory, setup, remote: None)
+    patch.setattr(books, "check_same", lambda directory, setup, remote: None)
 
 
 def edits_detected(world, path, patch):
@@ -581,7 +581,7 @@ def private_record_is_private(world, path, patch):
 
 
 def norms_in_the_private_record(patch):
-    patch.setattr(books, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
+    patch.setattr(metrics, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
 
 
 CHECKED = {

@@ -124,7 +124,10 @@ class Ledger(Chain):
         Raises:
             LedgerError: the round was never charged.
         """
-        return self.charges[self._position(round_index, run)]
+        charge = self.find(round_index, run=run)
+        if charge is None:
+            raise LedgerError(f"{self.path}: round {round_index + 1} was never charged.")
+        return charge
 
     def check(self, budget: Budget, *, mu: float, power: float) -> None:
         """Raise unless one more round of the given μ and planned power [W] fits the budget.
@@ -269,15 +272,9 @@ class Ledger(Chain):
         self.charges.append(charge)
         self._squares += Fraction(charge.mu) ** 2
 
-    def _position(self, round_index: int, run: str) -> int:
-        position = self._latest.get((run, round_index))
-        if position is None:
-            raise LedgerError(f"{self.path}: round {round_index + 1} was never charged.")
-        return position
-
     def _mark(self, round_index: int, run: str, **changes: Any) -> None:
-        position = self._position(round_index, run)
-        self.charges[position] = replace(self.charges[position], **changes)
+        charge = self.latest(round_index, run=run)
+        self.charges[self._latest[run, round_index]] = replace(charge, **changes)
 
     def _enter_line(self, kind: str, entry: dict[str, Any]) -> None:
         if kind == "open":
