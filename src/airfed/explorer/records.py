@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -73,31 +74,49 @@ class Library:
     root: Path
 
     def names(self) -> list[str]:
-        """Return the paths of all runs below the root, the newest first."""
+        """Return the paths of all runs below the root, the newest first, and of folders that cannot be looked into.
+
+        Raises:
+            OSError: the root cannot be listed.
+        """
         found: list[tuple[float, str]] = []
         folders = [(self.root, 0)]
         while folders and len(found) < _MOST_RUNS:
             folder, depth = folders.pop()
-            if RunDirectory(folder).exists and depth:
-                found.append((_modified(folder), folder.relative_to(self.root).as_posix()))
-            elif depth < _DEPTH and folder.is_dir():
-                inner = (item for item in folder.iterdir() if not item.name.startswith("."))
-                folders += [(item, depth + 1) for item in inner if item.is_dir() and not item.is_symlink()]
+            name = folder.relative_to(self.root).as_posix()
+            try:
+                if RunDirectory(folder).exists and depth:
+                    found.append((_modified(folder), name))
+                elif depth < _DEPTH and folder.is_dir():
+                    inner = (item for item in folder.iterdir() if not item.name.startswith("."))
+                    folders += [(item, depth + 1) for item in inner if item.is_dir() and not item.is_symlink()]
+            except FileNotFoundError:  # gone since it was found
+                continue
+            except OSError:
+                if not depth:
+                    raise
+                found.append((0.0, name))
         return [name for _, name in sorted(found, reverse=True)]
 
     def path(self, name: str) -> Path:
         """Return the folder of a run.
 
         Raises:
-            RunError: the name leads out of the root, or there is no run.
+            RunError: the name leads out of the root, there is no run, or it cannot be looked into.
         """
         root = self.root.resolve()
         folder = (root / name).resolve()
         if folder == root or not folder.is_relative_to(root):
             raise RunError(f"Expected a run below {self.root}, got {name!r}.")
-        if not RunDirectory(folder).exists:
-            raise RunError(f"Expected a run in {name!r}; there is none.")
-        return folder
+        try:
+            if RunDirectory(folder).exists:
+                return folder
+            os.listdir(folder)  # says why it cannot be looked into
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise RunError(f"Cannot read {name!r}: {error.strerror}.") from None
+        raise RunError(f"Expected a run in {name!r}; there is none.")
 
     def read(self, name: str) -> Record:
         """Return a run; damage is told in its `problem`, not raised, and nothing of a bad run is shown as right.
