@@ -268,6 +268,25 @@ def test_a_folder_with_somebodys_files_is_refused_even_if_they_have_our_names(tm
     assert (tmp_path / name).read_text() == "precious"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints/round-000003.safetensors", "ledger.jsonl", "metrics.jsonl", "devices.csv", "model.safetensors"],
+)
+def test_a_folder_in_the_place_of_a_file_stops_a_resume_before_a_round_is_spent(directory, name):
+    directory.save(checkpoint(4))
+    directory.file(name).unlink(missing_ok=True)
+    directory.file(name).mkdir()
+    with pytest.raises(RunError, match=rf"^Expected .*/{name} to be a file; it is none\. Move it away\.$"):
+        directory.check(resume=True)
+
+
+@pytest.mark.parametrize(("name", "read"), [("metrics.jsonl", "read_metrics"), ("devices.csv", "devices")])
+def test_a_folder_in_the_place_of_a_table_is_not_an_empty_table(directory, name, read):
+    directory.file(name).mkdir()
+    with pytest.raises(RunError, match=rf"^Expected a file at .*/{name}; this is none\.$"):
+        getattr(directory, read)()
+
+
 def test_a_beginning_that_was_cut_short_may_begin_again(tmp_path):
     found = RunDirectory(tmp_path / "run")
     with found.locked():

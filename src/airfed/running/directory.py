@@ -68,8 +68,12 @@ class RunDirectory:
         Raises:
             RunError: a run is here already, there is none to resume, or the folder holds something else.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"Expected {self.path} to be a folder; it is a file.")
+        for file in (self.path, self.file("checkpoints")):
+            if file.exists() and not file.is_dir():
+                raise RunError(f"Expected {file} to be a folder; it is a file.")
+        for file in (*map(self.file, sorted(_OWN_FILES - {"checkpoints"})), *self._checkpoint_files()):
+            if file.exists() and not file.is_file():  # before a round is spent that could not be saved
+                raise RunError(f"Expected {file} to be a file; it is none. Move it away.")
         if self.exists:
             if not resume:
                 raise RunError(f"Expected no run in {self.path}; give another --out, or --resume to go on with it.")
@@ -158,7 +162,7 @@ class RunDirectory:
         Raises:
             RunError: it is damaged.
         """
-        if not self.file("devices.csv").is_file():
+        if not self.file("devices.csv").exists():
             return []
         try:
             lines = io.StringIO(self.read("devices.csv").decode())
@@ -180,7 +184,7 @@ class RunDirectory:
         file = self.file(name)
         try:
             if not file.is_file():
-                raise RunError(f"Expected {file}; it is missing.")
+                raise RunError(f"Expected a file at {file}; {'this is none' if file.exists() else 'it is missing'}.")
             if file.stat().st_size > _LARGEST:
                 raise RunError(f"Expected {file} to be smaller than {_LARGEST >> 20} MiB.")
             return file.read_bytes()
@@ -279,7 +283,7 @@ class RunDirectory:
 
     def _metric_lines(self) -> list[bytes]:
         """The complete lines of `metrics.jsonl`."""
-        content = self.read("metrics.jsonl") if self.file("metrics.jsonl").is_file() else b""
+        content = self.read("metrics.jsonl") if self.file("metrics.jsonl").exists() else b""
         *lines, torn = content.split(b"\n")
         if len(torn) > _LONGEST_LINE or b"\0" in torn:  # no crash of ours leaves that
             raise RunError(f"{self.file('metrics.jsonl')}: what follows line {len(lines)} is no record.")
