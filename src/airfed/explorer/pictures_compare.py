@@ -183,7 +183,7 @@ def _told(front: Front, x: Floats, y: Floats, area: Area) -> str:
 
 
 def _contour_labels(better: Mapping[float, Polylines], now: float, star: Point, area: Area) -> list[str]:
-    """The values of the lines, each where it hides neither another nor the star; one that finds no place is left out."""
+    """The values of the lines, each where it hides no other and not the star; one that finds no place is left out."""
     taken = [_Box(*star, 9.0, 9.0)]
     found = []
     for level in sorted(better, key=lambda level: (level != now, level)):
