@@ -280,6 +280,14 @@ def test_a_folder_in_the_place_of_a_file_stops_a_resume_before_a_round_is_spent(
         directory.check(resume=True)
 
 
+@pytest.mark.parametrize("line", ["1,0.5,0.1", "1,0.5", "1", "1,0.5,0.1,", "1,0.5,0.1,nan", "x,0.5,1,1"])
+def test_a_damaged_line_of_devices_is_one_sentence(directory, line):
+    head = "device,gain,power_planned,power_transmitted\n0,0.5,0.1,0.1\n"
+    directory.file("devices.csv").write_text(head + line + "\n")
+    with pytest.raises(RunError, match=r"devices\.csv is damaged"):
+        directory.devices()
+
+
 @pytest.mark.parametrize(("name", "read"), [("metrics.jsonl", "read_metrics"), ("devices.csv", "devices")])
 def test_a_folder_in_the_place_of_a_table_is_not_an_empty_table(directory, name, read):
     directory.file(name).mkdir()

@@ -172,7 +172,8 @@ class RunDirectory:
             return []
         try:
             lines = io.StringIO(self.read("devices.csv").decode())
-            rows: list[dict[str, Any]] = [dict(records.DEVICE.validate_strings(row)) for row in csv.DictReader(lines)]
+            read = csv.DictReader(lines, restval="")  # a cell that is missing is no number, and is named
+            rows: list[dict[str, Any]] = [dict(records.DEVICE.validate_strings(row)) for row in read]
         except (UnicodeDecodeError, csv.Error):
             raise RunError(f"{self.file('devices.csv')} is damaged.") from None
         except ValidationError as error:
