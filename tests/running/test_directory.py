@@ -219,6 +219,15 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
     assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize("write", [write_whole, _disk.write_new])
+def test_a_folder_is_no_place_for_a_file(tmp_path, monkeypatch, write):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("."), tmp_path):
+        with pytest.raises(OSError, match="directory|busy|exists"):
+            write(path, b"x")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_is_flushed_before_it_takes_its_place(tmp_path, monkeypatch):
     events = []
     fsync, replace = os.fsync, Path.replace
