@@ -223,7 +223,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
 def test_a_folder_is_no_place_for_a_file(tmp_path, monkeypatch, write):
     monkeypatch.chdir(tmp_path)
     for path in (Path("."), tmp_path):
-        with pytest.raises(OSError, match="directory|busy|exists"):
+        with pytest.raises(OSError, match=r"directory|busy|exists"):
             write(path, b"x")
     assert not list(tmp_path.iterdir())
 
