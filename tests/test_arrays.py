@@ -68,6 +68,7 @@ def test_every_plain_array_comes_back(array, fortran):
 
 def test_headers_of_other_writers_are_read():
     assert load_npy(crafted(version=2)).tolist() == [0.0]
+    assert load_npy(npy(np.ones((1,) * 32))).shape == (1,) * 32
     assert load_npy(crafted(padding=" " * 9000 + "\n")).tolist() == [0.0]
     assert load_npy(crafted(padding="\n  \n ")).tolist() == [0.0]
     assert load_npy(crafted(descr='"<f8"')).tolist() == [0.0]

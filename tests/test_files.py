@@ -95,6 +95,25 @@ def test_a_pipe_that_takes_the_place_of_a_file_is_refused(tmp_path, monkeypatch)
         pass
 
 
+def test_a_pipe_that_was_handed_over_is_read_to_its_end_and_no_further_than_allowed(monkeypatch):
+    monkeypatch.setattr(_files, "MOST_TEXT", 100)
+    for content, expected in ((b"a = 1\n", {"a": 1}), (b"#" * 101, None)):
+        reading, writing = os.pipe()
+        os.write(writing, content)
+        os.close(writing)
+        path = Path(f"/dev/fd/{reading}")
+        try:
+            with pytest.raises(DataError, match="got a pipe"):  # a table of gains, say
+                _files.read_text(path, "a text")
+            if expected is not None:
+                assert _files.read_toml(path, "a scenario") == expected
+                continue
+            with pytest.raises(DataError, match="it is longer"):
+                _files.read_toml(path, "a scenario")
+        finally:
+            os.close(reading)
+
+
 def test_a_text_that_grows_is_cut_off(tmp_path, monkeypatch):
     monkeypatch.setattr(_files, "MOST_TEXT", 100)
     (tmp_path / "x").write_bytes(b"#" * 100)

@@ -16,7 +16,7 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written; the file is as it was.
     """
-    beside = path.with_name(f".{path.name}.part")
+    beside = path.parent / f".{path.name}.part"
     try:
         with beside.open("wb") as stream:
             flush(stream, content)
@@ -34,7 +34,7 @@ def write_new(path: Path, content: bytes) -> None:
         FileExistsError: there is one already.
         OSError: it cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
         with beside.open("wb") as stream:
             flush(stream, content)

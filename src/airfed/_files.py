@@ -1,7 +1,8 @@
 """Reading what a user names: regular files only, never more than a stated size, and one sentence for whatever is wrong.
 
-A pipe, a device or a socket is refused before it is opened, so that nothing hangs; no file is believed to be as long as
-it says; and nothing is made room for that does not fit into memory.
+A pipe, a device or a socket is refused before it is opened, so that nothing hangs, unless it is a pipe that the user
+has handed over for a TOML file (`/dev/stdin`, `<(command)`); no file is believed to be as long as it says; and nothing
+is made room for that does not fit into memory.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _KINDS: Final = (
     (stat.S_ISBLK, "a device"),
     (stat.S_ISSOCK, "a socket"),
 )
+_HANDED: Final = re.compile(r"/dev/stdin|/(?:dev|proc/self)/fd/[0-9]+")  # what a shell calls an open pipe
 _PART: Final = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _MOST_PARTS: Final = 16  # of a dotted key; tomllib's time grows with their square
 _LONG_KEY: Final = re.compile(rf"(?:\.[ \t]*+{_PART}[ \t]*+){{{_MOST_PARTS}}}")
@@ -40,21 +42,24 @@ class DataError(ValueError):
 
 
 @contextmanager
-def opened(path: Path, what: str, *, hint: str = "") -> Iterator[IO[bytes]]:
-    """Open a regular file for reading.
+def opened(path: Path, what: str, *, hint: str = "", pipe: bool = False) -> Iterator[IO[bytes]]:
+    """Open a regular file, or a pipe, for reading.
 
     Args:
         path: the file.
         what: what it should be, as in "a scenario".
         hint: said in addition where there is no such file.
+        pipe: whether it may be a pipe that this process was handed open; it is waited for.
 
     Raises:
         DataError: it is missing, no regular file, or cannot be read (now or inside the block).
     """
+    pipe = pipe and _HANDED.fullmatch(str(path)) is not None
     try:
-        _check_regular(os.stat(path), path, what)  # before opening: some devices act on being opened
+        _check_kind(os.stat(path), path, what, pipe)  # before opening: some devices act on being opened
         with os.fdopen(os.open(path, _FLAGS), "rb") as stream:
-            _check_regular(os.fstat(stream.fileno()), path, what)
+            _check_kind(os.fstat(stream.fileno()), path, what, pipe)
+            os.set_blocking(stream.fileno(), True)
             yield stream
     except FileNotFoundError:
         raise DataError(f"Expected {what} at {path}; there is no such file{hint}.") from None
@@ -75,7 +80,7 @@ def read_exactly(stream: IO[bytes], size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_text(path: Path, what: str, *, hint: str = "") -> str:
+def read_text(path: Path, what: str, *, hint: str = "", pipe: bool = False) -> str:
     """Return the text of a file in UTF-8, at most `MOST_TEXT` bytes of it.
 
     A byte order mark is removed, and every kind of line end is turned into a newline.
@@ -83,7 +88,7 @@ def read_text(path: Path, what: str, *, hint: str = "") -> str:
     Raises:
         DataError: see `opened`; or it is no text in UTF-8.
     """
-    with opened(path, what, hint=hint) as stream:
+    with opened(path, what, hint=hint, pipe=pipe) as stream:
         raw = read_exactly(stream, MOST_TEXT + 1)
     if len(raw) > MOST_TEXT:
         raise DataError(
@@ -106,7 +111,7 @@ def read_toml(path: Path, what: str, *, hint: str = "") -> dict[str, Any]:
         DataError: see `opened`; or it is no valid TOML.
     """
     try:
-        return parse_toml(read_text(path, what, hint=hint))
+        return parse_toml(read_text(path, what, hint=hint, pipe=True))
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path}: not valid TOML: {error}.") from None
 
@@ -179,7 +184,7 @@ def shown(value: object, most: int = 60) -> str:
     return line.strip() if len(text) <= most else f"{line.strip()} ..."
 
 
-def _check_regular(status: os.stat_result, path: Path, what: str) -> None:
-    if not stat.S_ISREG(status.st_mode):
+def _check_kind(status: os.stat_result, path: Path, what: str, pipe: bool) -> None:
+    if not stat.S_ISREG(status.st_mode) and not (pipe and stat.S_ISFIFO(status.st_mode)):
         kind = next((name for test, name in _KINDS if test(status.st_mode)), "no regular file")
         raise DataError(f"Expected {what} at {path}, got {kind}.")

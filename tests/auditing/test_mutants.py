@@ -20,10 +20,10 @@ from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.task import QuadraticLearning
 from airfed.planning import limits
 from airfed.planning.plan import Plan
-from airfed.privacy import classic_epsilon, gaussian_epsilon, ledger
+from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.problem import Budget
-from airfed.running import books, execution, noise, setup
+from airfed.running import books, execution, metrics, noise, setup
 from airfed.running import loop as training
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
@@ -459,7 +459,7 @@ def changed_data_refused(world, path, patch):
 
 
 def changed_data_accepted(patch):
-    patch.setattr(books, "_check_same", lambda directory, setup, remote: None)
+    patch.setattr(books, "check_same", lambda directory, setup, remote: None)
 
 
 def edits_detected(world, path, patch):
@@ -472,7 +472,7 @@ def edits_detected(world, path, patch):
 
 
 def chain_without_content(patch):
-    patch.setattr(ledger, "_link", lambda previous, body: hashlib.sha256(previous.encode()).hexdigest())
+    patch.setattr(chain, "_link", lambda previous, body: hashlib.sha256(previous.encode()).hexdigest())
 
 
 def total_is_that_of_the_plan(world, path, patch):
@@ -581,7 +581,7 @@ def private_record_is_private(world, path, patch):
 
 
 def norms_in_the_private_record(patch):
-    patch.setattr(books, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
+    patch.setattr(metrics, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
 
 
 CHECKED = {

@@ -3,12 +3,15 @@
 import csv
 import dataclasses
 import json
+import sys
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from airfed.cli import main
+from airfed.cli.figures import FigureName
 from airfed.experiments import curves, figures, notes
 from airfed.experiments.records import Record
 from airfed.experiments.results import Results
@@ -47,6 +50,13 @@ def test_every_figure_has_its_points(name, quick, monkeypatch):
             assert len(seeds) >= (3 if quick else 5)
             dataset = {point.scenario.learning.dataset for point in study.points}
             assert dataset == ({"mnist-5k"} if quick else {"mnist"})
+
+
+def test_a_wrong_name_is_refused_before_anything_heavy_is_imported(monkeypatch, capsys):
+    assert get_args(FigureName) == tuple(figures.FIGURES)
+    monkeypatch.setitem(sys.modules, "airfed.experiments.figures", None)  # an import of it would raise
+    assert main(["figures", "fig7"]) == 2
+    assert 'Invalid value "fig7"' in capsys.readouterr().err
 
 
 def test_figures_share_the_points_they_have_in_common(monkeypatch):

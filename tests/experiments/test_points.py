@@ -6,41 +6,12 @@ import pytest
 from airfed.experiments import points
 from airfed.scenario.errors import ScenarioError
 
-SCENARIO = """
-seed = 0
-[fleet]
-num_devices = 8
-peak_power = 1.0
-[channel]
-model = "rayleigh"
-minimum = 0.2
-[link]
-noise_std = 0.1
-[budget]
-epsilon = 2.0
-delta = 1e-3
-total_power = 1000.0
-[learning]
-model = "quadratic"
-dimension = 20
-total_steps = 12
-learning_rate = 0.1
-clip_norm = 1.0
-smoothness = 10.0
-strong_convexity = 0.1
-initial_gap = 2.3
-[policy]
-name = "uniform"
-size = 4
-[run]
-checkpoint_every = 100
-"""
-
 
 @pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "scenario.toml").write_text(SCENARIO)
-    return tmp_path
+def folder(folder):
+    with (folder / "scenario.toml").open("a") as file:
+        file.write('[policy]\nname = "uniform"\nsize = 4\n')
+    return folder
 
 
 def load(folder, text, **options):
@@ -125,7 +96,8 @@ def test_the_key_follows_the_file_of_gains(folder):
 
 
 def test_data_and_model_are_looked_for_beside_the_scenario(folder):
-    text = SCENARIO.replace('model = "quadratic"', 'model = "beside:make"\ndataset = "tiny.npz"')
+    text = (folder / "scenario.toml").read_text()
+    text = text.replace('model = "quadratic"', 'model = "beside:make"\ndataset = "tiny.npz"')
     (folder / "scenario.toml").write_text(text)
     images, labels = np.zeros((8, 4, 4), np.float32), np.arange(8) % 4
     np.savez(folder / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)

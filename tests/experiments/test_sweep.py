@@ -17,34 +17,6 @@ from airfed.experiments import effort, points, records, sweep, watching
 from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory, RunError
 
-SCENARIO = """
-seed = 0
-[fleet]
-num_devices = 8
-peak_power = 1.0
-[channel]
-model = "rayleigh"
-minimum = 0.2
-[link]
-noise_std = 0.1
-[budget]
-epsilon = 2.0
-delta = 1e-3
-total_power = 1000.0
-[learning]
-model = "quadratic"
-dimension = 20
-total_steps = 12
-learning_rate = 0.1
-clip_norm = 1.0
-smoothness = 10.0
-strong_convexity = 0.1
-initial_gap = 2.3
-[policy]
-rounds = 4
-[run]
-checkpoint_every = 100
-"""
 EXPERIMENT = """
 base = "scenario.toml"
 [axes]
@@ -53,10 +25,11 @@ seed = [0, 1]
 
 
 @pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "scenario.toml").write_text(SCENARIO)
-    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
-    return tmp_path
+def folder(folder):
+    with (folder / "scenario.toml").open("a") as file:
+        file.write("[policy]\nrounds = 4\n")
+    (folder / "experiment.toml").write_text(EXPERIMENT)
+    return folder
 
 
 @pytest.fixture
@@ -372,7 +345,8 @@ def test_a_model_that_misbehaves_costs_its_own_points_only(folder, model, senten
     np.savez(folder / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
     (folder / "own.py").write_text(OWN_MODEL)
     change = f'dataset = "{folder / "tiny.npz"}"\nmodel = "own:make"\ndimension = 68'
-    (folder / "scenario.toml").write_text(SCENARIO.replace('model = "quadratic"\ndimension = 20', change))
+    text = (folder / "scenario.toml").read_text()
+    (folder / "scenario.toml").write_text(text.replace('model = "quadratic"\ndimension = 20', change))
     axis = f'"learning.model" = ["own:{model}", "own:make"]\nseed = [0, 1]\n'
     (folder / "experiment.toml").write_text('base = "scenario.toml"\n[axes]\n' + axis)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))

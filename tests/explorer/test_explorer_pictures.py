@@ -86,3 +86,22 @@ def test_comparison_pictures_are_well_formed(spread: float) -> None:
     sentences = dict(pictures_compare.price_sentences(tradeoffs.price(world)))
     assert set(sentences) == {"One more watt", "One more unit of ε", "Twice the power", "Twice the ε"}
     assert all(text.startswith(("lowers the bound by", "buys nothing")) for text in sentences.values())
+
+
+@pytest.mark.parametrize("width", [300.0, 360.0, 800.0])
+def test_labels_of_lines_do_not_hide_each_other(width: float) -> None:
+    front = tradeoffs.front(Design().change("fleet.num_devices", 30).change("link.noise_std", 1.0).world())
+    assert front is not None
+    texts = [
+        element
+        for element in parse(pictures_compare.front_map(front, width)).iter(f"{SVG}text")
+        if "contour-label" in element.get("class", "")
+    ]
+    assert any("now" in element.get("class", "") for element in texts)
+    assert len(texts) >= 4
+    places = [
+        (float(element.get("x", 0)), float(element.get("y", 0)), 6.1 * len(element.text or "")) for element in texts
+    ]
+    for index, (x, y, wide) in enumerate(places):
+        for other_x, other_y, other_wide in places[:index]:
+            assert abs(x - other_x) >= (wide + other_wide) / 2 or abs(y - other_y) >= 11

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,40 @@ def test_no_name_leads_out_of_the_root(tmp_path: Path, make_run: MakeRun, name: 
     for ask in (library.read, Trainer(root).resume):
         with pytest.raises(RunError):
             ask(name)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
+def test_a_folder_that_cannot_be_looked_into_is_shown_as_bad(
+    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, error: OSError, depth: int
+) -> None:
+    make_run(tmp_path / "a")
+    closed = tmp_path.joinpath(*["inner"] * (depth - 1), "closed")
+    closed.mkdir(parents=True)
+    _break_listing(monkeypatch, closed, error)
+    name = closed.relative_to(tmp_path).as_posix()
+    assert Library(tmp_path).names() == ["a", name]
+    good, bad = read(tmp_path).entries
+    assert (good.name, good.state, bad.name, bad.state) == ("a", "stopped", name, "bad")
+    assert bad.text == f"Cannot read {name!r}: {error.strerror}."
+
+
+def test_a_folder_that_vanishes_is_left_out(tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path / "a")
+    (tmp_path / "gone").mkdir()
+    _break_listing(monkeypatch, tmp_path / "gone", FileNotFoundError(2, "No such file or directory"))
+    assert Library(tmp_path).names() == ["a"]
+
+
+def _break_listing(monkeypatch: pytest.MonkeyPatch, folder: Path, error: OSError) -> None:
+    real = os.listdir
+
+    def listdir(path: Any = ".") -> Any:
+        if Path(path) == folder:
+            raise error
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)  # pathlib's iterdir asks it, too
 
 
 def test_damage_is_told_not_raised(tmp_path: Path, make_run: MakeRun) -> None:

@@ -21,7 +21,7 @@ from airfed.learning.quadratic import QuadraticEngine
 from airfed.privacy import classic_epsilon, compose, gaussian_epsilon
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, _root_up
 from airfed.problem import Budget
-from airfed.running import books, execution
+from airfed.running import execution, metrics
 from airfed.running.books import UNNOISED
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
@@ -464,7 +464,7 @@ def test_released_fields_are_listed():
         "epsilon_round",
         "epsilon_total",
     }
-    source = Path(books.__file__).read_text(encoding="utf-8")
+    source = Path(metrics.__file__).read_text(encoding="utf-8")
     body = source.split("record = {", 1)[1].split("}\n", 1)[0]
     written = {line.split('"')[1] for line in body.splitlines() if line.strip().startswith('"')}
     assert written == released | set(UNNOISED)

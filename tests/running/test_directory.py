@@ -219,6 +219,15 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
     assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize("write", [write_whole, _disk.write_new])
+def test_a_folder_is_no_place_for_a_file(tmp_path, monkeypatch, write):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("."), tmp_path):
+        with pytest.raises(OSError, match=r"directory|busy|exists"):
+            write(path, b"x")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_is_flushed_before_it_takes_its_place(tmp_path, monkeypatch):
     events = []
     fsync, replace = os.fsync, Path.replace
@@ -266,6 +275,33 @@ def test_a_folder_with_somebodys_files_is_refused_even_if_they_have_our_names(tm
     with pytest.raises(RunError, match=rf"Expected .* to be empty or a run; it holds '{re.escape(name)}'"):
         RunDirectory(tmp_path).check(resume=resume)
     assert (tmp_path / name).read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints/round-000003.safetensors", "ledger.jsonl", "metrics.jsonl", "devices.csv", "model.safetensors"],
+)
+def test_a_folder_in_the_place_of_a_file_stops_a_resume_before_a_round_is_spent(directory, name):
+    directory.save(checkpoint(4))
+    directory.file(name).unlink(missing_ok=True)
+    directory.file(name).mkdir()
+    with pytest.raises(RunError, match=rf"^Expected .*/{name} to be a file; it is none\. Move it away\.$"):
+        directory.check(resume=True)
+
+
+@pytest.mark.parametrize("line", ["1,0.5,0.1", "1,0.5", "1", "1,0.5,0.1,", "1,0.5,0.1,nan", "x,0.5,1,1"])
+def test_a_damaged_line_of_devices_is_one_sentence(directory, line):
+    head = "device,gain,power_planned,power_transmitted\n0,0.5,0.1,0.1\n"
+    directory.file("devices.csv").write_text(head + line + "\n")
+    with pytest.raises(RunError, match=r"devices\.csv is damaged"):
+        directory.devices()
+
+
+@pytest.mark.parametrize(("name", "read"), [("metrics.jsonl", "read_metrics"), ("devices.csv", "devices")])
+def test_a_folder_in_the_place_of_a_table_is_not_an_empty_table(directory, name, read):
+    directory.file(name).mkdir()
+    with pytest.raises(RunError, match=rf"^Expected a file at .*/{name}; this is none\.$"):
+        getattr(directory, read)()
 
 
 def test_a_beginning_that_was_cut_short_may_begin_again(tmp_path):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from airfed.experiments.results import Results
     from airfed.experiments.verdicts import Verdict
 
+# As in `airfed.experiments.figures`, whose import takes seconds.
+FigureName = Literal["fig2", "fig3", "fig4", "fig5", "fig6", "limits", "thousand", "range", "bounds"]
+
 
 def figures(
-    *names: Annotated[str, Parameter(help="fig2 to fig6 (default: all five), limits, thousand, range, bounds.")],
+    *names: Annotated[FigureName, Parameter(help="Which ones; fig2 to fig6 unless named.")],
     out: Annotated[Path, Parameter(help="Where pictures, tables and records go.")] = Path("figures"),
     quick: Annotated[bool, Parameter(help="mnist-5k and few seeds: minutes instead of hours.", negative="")] = False,
     check: Annotated[bool, Parameter(help="Test every claim of Section V on the records.", negative="")] = False,

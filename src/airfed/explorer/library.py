@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,10 +21,10 @@ class Library:
     root: Path
 
     def names(self) -> list[str]:
-        """Return the paths of all runs below the root, the newest first.
+        """Return the paths of all runs below the root, the newest first, and of folders that cannot be looked into.
 
         Raises:
-            OSError: a folder cannot be listed.
+            OSError: the root cannot be listed.
         """
         found = sorted(runs_below(self.root, most=_MOST_RUNS), reverse=True)
         return [folder.relative_to(self.root).as_posix() for folder in sorted(found, key=_modified, reverse=True)]
@@ -32,15 +33,21 @@ class Library:
         """Return a run, whatever state it is in.
 
         Raises:
-            RunError: the name leads out of the root, or there is no run.
+            RunError: the name leads out of the root, there is no run, or it cannot be looked into.
         """
         root = self.root.resolve()
         folder = (root / name).resolve()
         if folder == root or not folder.is_relative_to(root):
             raise RunError(f"Expected a run below {self.root}, got {name!r}.")
-        if not RunDirectory(folder).exists:
-            raise RunError(f"Expected a run in {name!r}; there is none.")
-        return Run.open(folder)
+        try:
+            if RunDirectory(folder).exists:
+                return Run.open(folder)
+            os.listdir(folder)  # says why it cannot be looked into
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise RunError(f"Cannot read {name!r}: {error.strerror}.") from None
+        raise RunError(f"Expected a run in {name!r}; there is none.")
 
 
 def _modified(folder: Path) -> float:

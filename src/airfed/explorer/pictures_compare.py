@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,13 +70,12 @@ def front_map(front: Front, width: float) -> str:
         svg.left_axis(ys, area, up.ticks(6), label=up.label),
         svg.clipped(area, *held, *_contours(better, now), *void),
     ]
-    parts += [_contour_label(found, number(level), area, level == now) for level, found in better.items()]
+    here = float(x[front.epsilon_index]), float(y[front.power_index])
     parts += [
+        *_contour_labels(better, now, here, area),
         svg.bottom_axis(xs, area),
         _told(front, x, y, area),
-        svg.star(
-            float(x[front.epsilon_index]), float(y[front.power_index]), title=f"present design: bound {number(now)}"
-        ),
+        svg.star(*here, title=f"present design: bound {number(now)}"),
     ]
     return svg.document(width, height, "Bound over privacy budget and total power", *parts)
 
@@ -182,15 +182,42 @@ def _told(front: Front, x: Floats, y: Floats, area: Area) -> str:
     return "".join(parts)
 
 
-def _contour_label(lines: Polylines, label: str, area: Area, now: bool) -> str:
-    inside = [
-        (x, y) for line in lines for x, y in line if area.left <= x <= area.right and area.top <= y <= area.bottom
-    ]
-    if not inside:
-        return ""
-    x, y = max(inside, key=lambda point: point[0] - 0.4 * point[1])
-    x, y = min(max(x, area.left + 14), area.right - 16), min(max(y, area.top + 10), area.bottom - 4)
-    return svg.text(x, y - 3, label, "contour-label now" if now else "contour-label", anchor="middle")
+def _contour_labels(better: Mapping[float, Polylines], now: float, star: Point, area: Area) -> list[str]:
+    """The values of the lines, each where it hides no other and not the star; one that finds no place is left out."""
+    taken = [_Box(*star, 9.0, 9.0)]
+    found = []
+    for level in sorted(better, key=lambda level: (level != now, level)):
+        label = number(level)
+        half = 3.5 * len(label) + 2
+        inside = [
+            (min(max(x, area.left + half), area.right - half), min(max(y, area.top + 10), area.bottom - 4))
+            for line in better[level]
+            for x, y in line
+            if area.left <= x <= area.right and area.top <= y <= area.bottom
+        ]
+        for x, y in sorted(inside, key=lambda point: 0.4 * point[1] - point[0]):
+            box = _Box(x, y - 7, half, 7.0)
+            if not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                css = "contour-label now" if level == now else "contour-label"
+                found.append(svg.text(x, y - 3, label, css, anchor="middle"))
+                break
+    return found
+
+
+class _Box(NamedTuple):
+    """A rectangle around a point, by half its width and half its height [px]."""
+
+    x: float
+    y: float
+    half_width: float
+    half_height: float
+
+    def overlaps(self, other: _Box) -> bool:
+        return (
+            abs(self.x - other.x) < self.half_width + other.half_width
+            and abs(self.y - other.y) < self.half_height + other.half_height
+        )
 
 
 def _bought(now: float, then: float, binding: str, budget: str) -> str:

@@ -18,9 +18,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from airfed import _validate
+from airfed import _arrays, _validate
 from airfed.air import Air
-from airfed.flower.npy import decode
 
 RECORD: Final = "over-the-air"
 ARRAYS: Final = "arrays"
@@ -168,7 +167,7 @@ def received_update(reply: Message, air: Air, device: int, dimension: int) -> ND
         raise ValueError("the reply holds no signal: is over_the_air_mod among the ClientApp's mods?")
     if len(content) != 1 or len(record) != 1:
         raise ValueError("the reply holds more than the signal: is over_the_air_mod the first of the ClientApp's mods?")
-    signal = decode(record["signal"])
+    signal = decode(record["signal"], "the signal", most_values=dimension)
     if signal.size != dimension or signal.dtype.kind != "f":
         raise ValueError(f"expected a signal of {dimension} floating-point numbers")
     update = air.undo_precoding(np.array([device]), signal[None, :])
@@ -196,6 +195,19 @@ def unflatten(vector: NDArray[np.float32], like: Mapping[str, Array]) -> ArrayRe
         record[name] = Array(vector[start:end].reshape(array.shape).astype(array.dtype))
         start = end
     return record
+
+
+def decode(array: object, name: str, *, most_values: int | None = None) -> NDArray[Any]:
+    """Return the numbers of a Flower Array as one vector, in the order of the array's C layout.
+
+    Flower's own reader lets NumPy evaluate the header, allocate what it claims, and open archives and pickles.
+
+    Raises:
+        ValueError: it is not what `numpy.save` writes for an array of numbers, or not of the size that it claims.
+    """
+    if not isinstance(array, Array) or array.stype != "numpy.ndarray" or not isinstance(array.data, bytes):
+        raise ValueError(f"expected {name} to be an array that NumPy has written")
+    return _arrays.load_npy(array.data, name=name, most_values=most_values).ravel()
 
 
 def quote(text: object) -> str:
@@ -226,7 +238,7 @@ def _content(reply: Message) -> RecordDict:
 
 
 def _real(name: str, array: Array) -> NDArray[np.float64]:
-    values = decode(array)
+    values = decode(array, "an array of the model")
     if values.dtype.kind != "f":
         raise ValueError(
             f"Expected floating-point arrays only, got {values.dtype} for {name!r}: only what is trained can be "

@@ -6,9 +6,9 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,30 +18,25 @@ from airfed.planning import Plan
 from airfed.privacy.account import open_account
 from airfed.privacy.ledger import Charge, Ledger, LedgerError
 from airfed.problem import Budget
-from airfed.running.directory import Checkpoint, RunDirectory, RunError, sha256
+from airfed.running.agreement import (
+    check_account,
+    check_header,
+    check_rounds,
+    check_same,
+    ledger_header,
+    plan_bytes,
+    verified_ledger,
+)
+from airfed.running.checkpoints import Checkpoint
+from airfed.running.directory import RunDirectory, RunError, sha256
 from airfed.running.loop import Diverged, Parameters, Round
+from airfed.running.metrics import UNNOISED, device_rows, round_record
 from airfed.running.noise import SecureNoise
 from airfed.running.setup import Setup, versions
-from airfed.scenario import Scenario, load
+
+__all__ = ["UNNOISED", "LedgerBooks", "RunBooks", "check_header", "check_rounds", "ledger_header", "verified_ledger"]
 
 _LOG = logging.getLogger(__name__)
-_RTOL: Final = 1e-9  # sums that are added up in another order
-
-# Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one:
-# with the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
-UNNOISED: Final = (
-    "loss",
-    "update_norm_mean",
-    "update_norm_max",
-    "clipped_share",
-    "refused",
-    "missing",
-    "fading_error",
-    "noise_error",
-    "signal_to_noise_db",
-    "power_transmitted",
-    "power_transmitted_total",
-)
 
 
 class LedgerBooks:
@@ -111,7 +106,7 @@ class RunBooks:
         self._repeatable = setup.noise.repeatable and not remote
         if directory.exists:
             self.ledger = verified_ledger(directory)
-            _check_same(directory, setup, remote)
+            check_same(directory, setup, remote)
             check_header(self.ledger, setup.plan, setup.noise.privacy)
         else:
             self._begin(remote)
@@ -121,7 +116,7 @@ class RunBooks:
         if (account := setup.scenario.account_path) is not None:
             self._name = sha256(json.dumps(self.ledger.header, sort_keys=True).encode())[:32] + "/"
             self.account = open_account(account, setup.plan.problem.budget)
-            _check_account(self.account, self.ledger, self._name)
+            check_account(self.account, self.ledger, self._name)
         self.state = self._newest()
         self._saved = self.state.round_index
         directory.rewind_metrics(self.state.round_index)
@@ -197,11 +192,14 @@ class RunBooks:
         if finished:
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
             tensors = self.setup.task.named_tensors(self.state.parameters)
-            self.directory.finish(tensors, metadata, self._devices())
+            private = self.setup.scenario.run.record == "private"
+            energy, rounds = self.state.energy, self.state.round_index
+            devices = [] if private or not energy.size else device_rows(self.setup.plan, energy, rounds)
+            self.directory.finish(tensors, metadata, devices)
 
     def _begin(self, remote: str) -> None:
         setup = self.setup
-        scenario, plan = setup.scenario.anchored().to_toml().encode(), _plan_bytes(setup.plan)
+        scenario, plan = setup.scenario.anchored().to_toml().encode(), plan_bytes(setup.plan)
         manifest = {
             "airfed": airfed.__version__,
             "name": setup.scenario.name,
@@ -257,147 +255,20 @@ class RunBooks:
             return np.empty(0)
         return self.state.energy + done.reception.energy
 
-    def _devices(self) -> list[dict[str, Any]]:
-        plan, energy = self.setup.plan, self.state.energy
-        if not energy.size or self.setup.scenario.run.record == "private":
-            return []
-        gain, planned = plan.problem.fleet.gain, plan.power * self.state.round_index
-        columns = ("device", "gain", "power_planned", "power_transmitted")
-        rows = zip(
-            plan.scheduled.tolist(), gain[plan.scheduled].tolist(), planned.tolist(), energy.tolist(), strict=True
-        )
-        return [dict(zip(columns, row, strict=True)) for row in rows]
-
     def _evaluate(self, done: Round) -> dict[str, float]:
         last = done.index + 1 == self.setup.plan.rounds
         if last or done.index % self.setup.scenario.run.evaluate_every == 0:
             return self.setup.task.evaluate(done.parameters)
         return {}
 
-    def _record(self, done: Round, quality: dict[str, float]) -> dict[str, Any]:
-        plan, reception, run = self.setup.plan, done.reception, self.setup.scenario.run
-        transmitted = reception.power
-        self.ledger.settle(done.index, None if run.record == "private" else transmitted)
-        self.transmitted.append(transmitted)
-        charge = self.ledger.find(done.index)
-        assert charge is not None  # `settle` has looked
+    def _record(self, done: Round, quality: Mapping[str, float]) -> dict[str, Any]:
+        reception, private = done.reception, self.setup.scenario.run.record == "private"
+        self.ledger.settle(done.index, None if private else reception.power)
+        self.transmitted.append(reception.power)
         if reception.refused.size:
             _LOG.warning("round %d: NaN or Inf from devices %s; counted as zero", done.index + 1, reception.refused)
-        record = {
-            "round": done.index,
-            "steps": done.steps,
-            "loss": _finite(quality.get("loss")),
-            "accuracy": _finite(quality.get("accuracy")),
-            "test_loss": _finite(quality.get("test_loss")),
-            "update_norm_mean": reception.norm_mean,
-            "update_norm_max": reception.norm_max,
-            "clipped_share": reception.clipped / plan.num_scheduled,
-            "refused": reception.heard - reception.usable,
-            "missing": plan.num_scheduled - reception.heard,
-            "fading_error": reception.fading_error,
-            "noise_error": reception.noise_error,
-            "signal_to_noise_db": 10 * math.log10(reception.signal_to_noise) if reception.signal_to_noise else None,
-            "power_planned": float(np.sum(plan.power)),
-            "power_transmitted": transmitted,
-            "power_planned_total": (done.index + 1) * float(np.sum(plan.power)),
-            "power_transmitted_total": math.fsum(self.transmitted),
-            "epsilon_round": charge.epsilon_round,
-            "epsilon_total": charge.epsilon_total,
-        }
-        if run.record == "private":
-            record |= dict.fromkeys(UNNOISED)
-        return record
-
-
-def verified_ledger(directory: RunDirectory) -> Ledger:
-    """Return the ledger of a run whose files are those that its first line names.
-
-    In format 1 it names none; `run.json` does, and of its digests that of the plan is one of a file.
-
-    Raises:
-        LedgerError: the ledger does not hold together, or a file is not the one that the ledger has seen.
-        RunError: a file cannot be read.
-    """
-    ledger = Ledger.load(directory.file("ledger.jsonl"), repair=True)
-    files = {"run.json": "run_sha256", "scenario.toml": "scenario_sha256", "plan.json": "plan_sha256"}
-    named: Mapping[str, Any] = ledger.header
-    if "run_sha256" not in named and (manifest := directory.any_manifest())["format"] == 1:
-        files, named = {"plan.json": "plan_sha256"}, manifest
-    for name, key in files.items():
-        if named.get(key) != sha256(directory.read(name)):
-            raise LedgerError(f"{directory.file(name)} is not the file that the ledger has seen: it was changed.")
-    return ledger
-
-
-def check_rounds(rounds: Iterable[Mapping[str, Any]], ledger: Ledger) -> None:
-    """Raise where the metrics of a run say something else than its ledger.
-
-    Raises:
-        LedgerError: a round that was trained was never charged, or has another ε or power than was charged.
-    """
-    file, sent = ledger.path.with_name("metrics.jsonl"), 0.0
-    for record in rounds:
-        number, charge = record["round"] + 1, ledger.find(record["round"])
-        if charge is None:
-            raise LedgerError(f"{ledger.path}: round {number} was trained, and its charge is gone.")
-        for name in ("epsilon_round", "epsilon_total", "power_planned"):
-            if record[name] != getattr(charge, name):
-                raise LedgerError(f"{file}: the {name} of round {number} is not the ledger's.")
-        metered = record["power_transmitted"]
-        if metered is not None and charge.power_metered not in (None, metered):
-            raise LedgerError(f"{ledger.path}: the power of round {number} is not the one in metrics.jsonl.")
-        sent += metered or 0.0
-        totals = {"power_planned_total": number * charge.power_planned, "power_transmitted_total": sent}
-        for name, total in totals.items():
-            said = record[name]
-            if said is not None and not math.isclose(said, total, rel_tol=_RTOL):
-                raise LedgerError(f"{file}: the {name} of round {number} does not add up.")
-
-
-def check_header(ledger: Ledger, plan: Plan, privacy: str) -> None:
-    """Raise where the first line of a run's ledger is not what its plan and its noise make it.
-
-    Raises:
-        LedgerError: it counts something else, or towards another budget.
-    """
-    expected = ledger_header(plan, scenario="", privacy=privacy)
-    if "run_sha256" in ledger.header:  # since format 2
-        expected |= {"rounds": plan.rounds, "mu_round": plan.mu_round}
-    for name, value in expected.items():
-        if name != "scenario" and ledger.header.get(name) != value:
-            raise LedgerError(f"{ledger.path}: its {name} is not that of the plan and the scenario.")
-
-
-def _check_account(account: Ledger, ledger: Ledger, run: str) -> None:
-    """Raise unless all that a run has charged is in its account."""
-    known = [charge.mu for charge in account.charges if charge.run == run]
-    if len(known) < ledger.rounds or any(charge.mu not in known for charge in ledger.charges):
-        raise LedgerError(
-            f"Expected the {ledger.rounds} charges of {ledger.path} in the account {account.path}; some are gone. "
-            "Bring that account back: what was spent must not be forgotten."
-        )
-
-
-def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
-    """Return what the first line of a plan's ledger says: what is counted, and against which budget."""
-    budget, link = plan.problem.budget, plan.problem.link
-    return {
-        "scenario": scenario,
-        "unit": "device",
-        "relation": budget.relation,
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "scope": budget.scope,
-        "formula": budget.formula,
-        "total_power": budget.total_power,
-        "noise_std": link.noise_std,
-        "amplification": plan.amplification,
-        "estimation_error": link.estimation_error,
-        "estimation_failure": link.estimation_failure,
-        "trust_estimates": link.trust_estimates,
-        "privacy": privacy,
-        "devices": plan.scheduled.tolist(),
-    }
+        charge, total = self.ledger.latest(done.index), math.fsum(self.transmitted)
+        return round_record(self.setup.plan, done, charge, quality, transmitted_total=total, private=private)
 
 
 def _charge(ledger: Ledger, plan: Plan, index: int, *, within: Budget | float | None = None, run: str = "") -> Charge:
@@ -410,53 +281,3 @@ def _charge(ledger: Ledger, plan: Plan, index: int, *, within: Budget | float | 
         within=within,
         run=run,
     )
-
-
-def _check_same(directory: RunDirectory, setup: Setup, remote: str) -> None:
-    """Raise where a resume would mix two different runs; the sentence says what has changed."""
-    old = directory.manifest()
-
-    def refuse(what: str) -> None:
-        raise RunError(f"Expected {what} of the run in {directory.path}; it has changed. Give another --out.")
-
-    changed = _changed_keys(load(directory.file("scenario.toml")), setup.scenario.anchored())
-    if changed:
-        refuse(f"the scenario ({', '.join(changed)})")
-    if old["engine"] != (remote or setup.task.engine.name):
-        refuse(f"the engine ({old['engine']})")
-    for name, digest in old["signal"].items():
-        if setup.signal.get(name) != digest:
-            refuse(f"the {name}")
-    if setup.signal.keys() != old["signal"].keys():
-        refuse("all that shapes the signal")
-    if old["plan_sha256"] != sha256(_plan_bytes(setup.plan)):
-        refuse("the plan")
-    if old["privacy"] != setup.noise.privacy:
-        refuse("the noise source")
-    if load(directory.file("scenario.toml")).run.record != setup.scenario.run.record:
-        refuse("run.record")
-
-
-def _changed_keys(old: Scenario, new: Scenario) -> list[str]:
-    """The dotted keys in which two scenarios differ, less the name and how to compute."""
-    flat = [dict(_flattened(scenario.content())) for scenario in (old, new)]
-    return [key for key in dict.fromkeys((*flat[0], *flat[1])) if flat[0].get(key) != flat[1].get(key)]
-
-
-def _flattened(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    return [
-        pair
-        for key, value in table.items()
-        for pair in (
-            _flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
-        )
-    ]
-
-
-def _plan_bytes(plan: Plan) -> bytes:
-    return json.dumps(plan.to_dict(), allow_nan=False).encode()
-
-
-def _finite(value: float | None) -> float | None:
-    """The value, or None where it cannot be written as JSON."""
-    return value if value is not None and math.isfinite(value) else None

@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
 
 from airfed._disk import flush, locked, write_whole
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running import records
+from airfed.running.checkpoints import Checkpoint, decode, encode, tensor_file
 from airfed.running.records import FORMAT, Manifest, OldManifest, PlanFigures
+
+__all__ = ["Checkpoint", "RunDirectory", "RunError", "sha256"]
 
 _LOG = logging.getLogger(__name__)
 _Checked = TypeVar("_Checked")
@@ -42,23 +43,6 @@ _LONGEST_LINE: Final = 2**16  # bytes of a round's record
 
 class RunError(ValueError):
     """A run directory cannot be used as asked; the message is the user's."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Checkpoint:
-    """The state before round `round_index`: with it, and nothing else, training goes on.
-
-    Args:
-        round_index: the next round, 0 before the first.
-        parameters: the global model, float32.
-        ledger_head: hash of the ledger's last line when this was saved.
-        energy: [W] that each scheduled device has transmitted so far; empty where it is not metered device by device.
-    """
-
-    round_index: int
-    parameters: NDArray[np.float32]
-    ledger_head: str
-    energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -89,6 +73,7 @@ class RunDirectory:
         if self.exists:
             if not resume:
                 raise RunError(f"Expected no run in {self.path}; give another --out, or --resume to go on with it.")
+            self._check_kinds()
             return
         if resume and not self.path.is_dir():
             raise RunError(f"Expected a run to resume in {self.path}; there is none.")
@@ -103,6 +88,15 @@ class RunDirectory:
                 f"Expected run.json beside {trace} in {self.path}: what was spent there cannot be gone on with, and "
                 "must not be forgotten. Bring run.json back, or give another --out."
             )
+
+    def _check_kinds(self) -> None:
+        """Raise where a folder is in the place of a file: before a round is spent that could not be saved."""
+        folder = self.file("checkpoints")
+        if folder.exists() and not folder.is_dir():
+            raise RunError(f"Expected {folder} to be a folder; it is none. Move it away.")
+        for file in (*map(self.file, sorted(_OWN_FILES - {folder.name})), *self._checkpoint_files()):
+            if file.exists() and not file.is_file():
+                raise RunError(f"Expected {file} to be a file; it is none. Move it away.")
 
     def _trace(self) -> str:
         """What a run has left that got further than its beginning, in a directory without run.json; "" for nothing."""
@@ -188,11 +182,12 @@ class RunDirectory:
         Raises:
             RunError: it is damaged.
         """
-        if not self.file("devices.csv").is_file():
+        if not self.file("devices.csv").exists():
             return []
         try:
             lines = io.StringIO(self.read("devices.csv").decode())
-            rows: list[dict[str, Any]] = [dict(records.DEVICE.validate_strings(row)) for row in csv.DictReader(lines)]
+            read = csv.DictReader(lines, restval="")  # a cell that is missing is no number, and is named
+            rows: list[dict[str, Any]] = [dict(records.DEVICE.validate_strings(row)) for row in read]
         except (UnicodeDecodeError, csv.Error):
             raise RunError(f"{self.file('devices.csv')} is damaged.") from None
         except ValidationError as error:
@@ -210,7 +205,7 @@ class RunDirectory:
         file = self.file(name)
         try:
             if not file.is_file():
-                raise RunError(f"Expected {file}; it is missing.")
+                raise RunError(f"Expected a file at {file}; {'this is none' if file.exists() else 'it is missing'}.")
             if file.stat().st_size > _LARGEST:
                 raise RunError(f"Expected {file} to be smaller than {_LARGEST >> 20} MiB.")
             return file.read_bytes()
@@ -249,7 +244,7 @@ class RunDirectory:
             OSError: the disk is full or the like; the older checkpoints are untouched.
         """
         folder = self.file("checkpoints")
-        write_whole(folder / f"round-{checkpoint.round_index:06d}.safetensors", _encode(checkpoint))
+        write_whole(folder / f"round-{checkpoint.round_index:06d}.safetensors", encode(checkpoint))
         for old in self._checkpoint_files()[_KEPT_CHECKPOINTS:]:
             old.unlink(missing_ok=True)
 
@@ -259,7 +254,7 @@ class RunDirectory:
             try:
                 if not file.is_file() or file.stat().st_size > _LARGEST_CHECKPOINT:
                     raise ValueError("it is no file, or far too large")
-                return _decode(file.read_bytes())
+                return decode(file.read_bytes())
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 _LOG.warning("checkpoint %s is damaged (%s); trying the one before", file.name, error)
         return None
@@ -309,7 +304,7 @@ class RunDirectory:
 
     def _metric_lines(self) -> list[bytes]:
         """The complete lines of `metrics.jsonl`."""
-        content = self.read("metrics.jsonl") if self.file("metrics.jsonl").is_file() else b""
+        content = self.read("metrics.jsonl") if self.file("metrics.jsonl").exists() else b""
         *lines, torn = content.split(b"\n")
         if len(torn) > _LONGEST_LINE or b"\0" in torn:  # no crash of ours leaves that
             raise RunError(f"{self.file('metrics.jsonl')}: what follows line {len(lines)} is no record.")
@@ -327,7 +322,7 @@ class RunDirectory:
             write_whole(self.file("metrics.csv"), _csv(rounds))
         if devices:
             write_whole(self.file("devices.csv"), _csv(devices))
-        write_whole(self.file("model.safetensors"), _tensors(parameters, metadata))
+        write_whole(self.file("model.safetensors"), tensor_file(parameters, metadata))
 
 
 _OWN_FILES: Final = {
@@ -350,48 +345,6 @@ _HALF_WRITTEN: Final = re.compile(rf"\.({'|'.join(map(re.escape, sorted(_OWN_FIL
 def sha256(content: bytes) -> str:
     """Return the digest of a file's content."""
     return hashlib.sha256(content).hexdigest()
-
-
-def _encode(checkpoint: Checkpoint) -> bytes:
-    metadata = {"round": str(checkpoint.round_index), "ledger_head": checkpoint.ledger_head}
-    tensors: dict[str, NDArray[Any]] = {"parameters": checkpoint.parameters, "energy": checkpoint.energy}
-    metadata["sha256"] = _checksum(metadata, tensors)
-    return _tensors(tensors, metadata)
-
-
-def _tensors(tensors: Mapping[str, NDArray[np.floating]], metadata: dict[str, str]) -> bytes:
-    """The safetensors file, always with the same bytes: the library shuffles the metadata at every call."""
-    content = save_tensors(dict(tensors), metadata)
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # tensors are aligned
-    return len(header).to_bytes(8, "little") + header + content[end:]
-
-
-def _decode(content: bytes) -> Checkpoint:
-    tensors = load_tensors(content)  # checks the header: what follows is a file that safetensors could have written
-    header_size = int.from_bytes(content[:8], "little")
-    metadata = json.loads(content[8 : 8 + header_size]).get("__metadata__") or {}
-    claimed = metadata.pop("sha256", None)
-    if set(tensors) != {"parameters", "energy"} or _checksum(metadata, tensors) != claimed:
-        raise ValueError("its checksum does not match")
-    parameters, energy, index = tensors["parameters"], tensors["energy"], int(metadata["round"])
-    kinds = (parameters.dtype, parameters.ndim, energy.dtype, energy.ndim)
-    if index < 0 or kinds != (np.dtype(np.float32), 1, np.dtype(np.float64), 1) or not _all_finite(parameters, energy):
-        raise ValueError("it is not what a run saves")
-    return Checkpoint(round_index=index, ledger_head=metadata["ledger_head"], parameters=parameters, energy=energy)
-
-
-def _all_finite(*arrays: NDArray[np.floating]) -> bool:
-    return all(bool(np.isfinite(array).all()) for array in arrays)
-
-
-def _checksum(metadata: dict[str, str], tensors: Mapping[str, NDArray[np.floating]]) -> str:
-    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
-        digest.update(tensor.tobytes())
-    return digest.hexdigest()
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -10,20 +10,28 @@ from airfed.running.directory import RunDirectory, RunError
 def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list[Path]:
     """Return the run directories up to `depth` levels below a folder, by their paths; a sweep keeps its runs two down.
 
-    Nothing hidden is looked into, nor what a link leads to; `most` ends the search.
+    Nothing hidden is looked into, nor what a link leads to; `most` ends the search. A folder below that cannot be
+    looked into is returned as well: there may be a run in it.
 
     Raises:
-        OSError: a folder cannot be listed.
+        OSError: the folder itself cannot be listed.
     """
     found: list[Path] = []
     todo = [(folder, 0)]
     while todo and (most is None or len(found) < most):
         here, level = todo.pop()
-        if level and RunDirectory(here).exists:
+        try:
+            if level and RunDirectory(here).exists:
+                found.append(here)
+            elif level < depth and here.is_dir():
+                inner = (item for item in here.iterdir() if not item.name.startswith("."))
+                todo += [(item, level + 1) for item in inner if item.is_dir() and not item.is_symlink()]
+        except FileNotFoundError:  # gone since it was found
+            continue
+        except OSError:
+            if not level:
+                raise
             found.append(here)
-        elif level < depth and here.is_dir():
-            inner = (item for item in here.iterdir() if not item.name.startswith("."))
-            todo += [(item, level + 1) for item in inner if item.is_dir() and not item.is_symlink()]
     return sorted(found)
 
 
