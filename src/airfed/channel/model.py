@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from airfed import _validate
-from airfed.keys import Fraction, Key, NonNegative, Section, Slider
+from airfed.keys.declare import Control, Fraction, Key, NonNegative, Section, control_of
 from airfed.problem import Link
 
 _OWN_KEYS: Final[dict[str, str]] = {}
@@ -28,50 +28,43 @@ class ChannelModel(Section, ABC):
 
     minimum: Annotated[
         NonNegative,
-        Key(
-            "smallest gain in the cell",
-            note="weaker gains are raised to it",
-            symbol="h_min",
-            label="Minimum gain",
-            slider=Slider(0.0, 1.0, "linear"),
-        ),
+        Key("smallest gain in the cell", "h_min", note="weaker gains are raised to it"),
+        Control("Minimum gain", 0.0, 1.0, "linear"),
     ] = 0.0
     pin_minimum: Annotated[
         bool,
         Key(
             "set the weakest device exactly to the minimum, as the paper's figures do",
-            label="Weakest device",
             choices={True: "exactly at h_min", False: "as drawn"},
         ),
+        Control("Weakest device"),
     ] = False
     estimation_error: Annotated[
         NonNegative,
-        Key(
-            "NMSE of the gains as the devices know them",
-            note="relative; privacy counts on it",
-            label="Error of the known gains",
-            slider=Slider(0.0, 0.2, "linear"),
-        ),
+        Key("NMSE of the gains as the devices know them", note="relative; privacy counts on it"),
+        Control("Error of the known gains", 0.0, 0.2, "linear"),
     ] = Link.estimation_error
     estimation_failure: Annotated[
-        Fraction, Key("probability with which some device may arrive stronger than is accounted for", symbol="β")
+        Fraction, Key("probability with which some device may arrive stronger than is accounted for", "β")
     ] = Link.estimation_failure
     trust_estimates: Annotated[
         bool, Key("plan and account as if the known gains were exact; where they are not, the privacy is not kept")
     ] = Link.trust_estimates
-    model: Annotated[str, Key("law of the gains", label="Channel law", choices=_OWN_KEYS)]
+    model: Annotated[str, Key("law of the gains", choices=_OWN_KEYS), Control("Channel law")]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         """Enter the model under its name."""
         if not (field := cls.model_fields["model"]).is_required():
             MODELS[field.default] = cls
-            _OWN_KEYS[field.default] = ", ".join(cls.own_keys())
+            _OWN_KEYS[field.default] = ", ".join(cls.starts())
 
     @classmethod
-    def own_keys(cls) -> list[str]:
-        """Return the keys that not every model has."""
-        return [name for name in cls.model_fields if name not in ChannelModel.model_fields]
+    def starts(cls) -> dict[str, Any]:
+        """Return the keys that not every model has, each with the value that a page starts from."""
+        own = {key: info for key, info in cls.model_fields.items() if key not in ChannelModel.model_fields}
+        starts = {key: control.start for key, info in own.items() if (control := control_of(info))}
+        return {key: info.default if (start := starts.get(key)) is None else start for key, info in own.items()}
 
     @property
     def num_gains(self) -> int | None:

@@ -12,11 +12,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from airfed.channel import files
 from airfed.channel.model import ChannelModel
-from airfed.keys import Key, Metres, NonNegative, Positive, Slider
+from airfed.keys.declare import Control, Key, Metres, NonNegative, Positive
 
-_Scale = Annotated[
-    Positive, Key("root mean square of the gain", label="Scale", symbol="rms |h|", slider=Slider(0.01, 10.0))
-]
+_Scale = Annotated[Positive, Key("root mean square of the gain", "rms |h|"), Control("Scale", 0.01, 10.0)]
 
 
 class Fixed(ChannelModel):
@@ -26,13 +24,8 @@ class Fixed(ChannelModel):
     gains: Annotated[
         list[NonNegative],
         Field(min_length=1),
-        Key(
-            "the gains themselves",
-            note="one per device, with commas",
-            symbol="|h|",
-            label="Gains",
-            start=[0.2, 0.5, 0.8, 1.1, 1.6],
-        ),
+        Key("the gains themselves", "|h|", note="one per device, with commas"),
+        Control("Gains", start=[0.2, 0.5, 0.8, 1.1, 1.6]),
     ]
 
     @property
@@ -63,13 +56,8 @@ class Rician(ChannelModel):
     scale: _Scale = 1.0
     k_factor: Annotated[
         NonNegative,
-        Key(
-            "power of the direct path over that of the scattered ones",
-            symbol="K",
-            label="Line of sight over scatter",
-            slider=Slider(0.0, 20.0, "linear"),
-            start=3.0,
-        ),
+        Key("power of the direct path over that of the scattered ones", "K"),
+        Control("Line of sight over scatter", 0.0, 20.0, "linear", start=3.0),
     ] = 1.0
 
     def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -84,10 +72,8 @@ class Uniform(ChannelModel):
     """Gains spread evenly between `low` and `high`."""
 
     model: Literal["uniform"] = "uniform"
-    low: Annotated[
-        NonNegative, Key("smallest gain", label="Smallest gain", slider=Slider(0.0, 2.0, "linear"), start=0.1)
-    ]
-    high: Annotated[Positive, Key("largest gain", label="Largest gain", slider=Slider(0.05, 5.0), start=2.0)]
+    low: Annotated[NonNegative, Key("smallest gain"), Control("Smallest gain", 0.0, 2.0, "linear", start=0.1)]
+    high: Annotated[Positive, Key("largest gain"), Control("Largest gain", 0.05, 5.0, start=2.0)]
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -107,47 +93,26 @@ class Cell(ChannelModel):
     """
 
     model: Literal["cell"] = "cell"
-    radius: Annotated[
-        Metres, Key("radius of the cell", unit="m", label="Cell radius", slider=Slider(60.0, 3000.0), start=300.0)
-    ]
+    radius: Annotated[Metres, Key("radius of the cell", unit="m"), Control("Cell radius", 60.0, 3000.0, start=300.0)]
     path_loss_exponent: Annotated[
         Positive,
-        Key(
-            "received power falls as distance to the minus this",
-            symbol="α",
-            label="Path loss exponent",
-            slider=Slider(1.5, 5.0, "linear"),
-        ),
+        Key("received power falls as distance to the minus this", "α"),
+        Control("Path loss exponent", 1.5, 5.0, "linear"),
     ] = 3.0
     shadowing_db: Annotated[
         NonNegative,
-        Key(
-            "standard deviation of the shadowing",
-            unit="dB",
-            label="Shadowing",
-            slider=Slider(0.0, 12.0, "linear"),
-            start=4.0,
-        ),
+        Key("standard deviation of the shadowing", unit="dB"),
+        Control("Shadowing", 0.0, 12.0, "linear", start=4.0),
     ] = 0.0
     reference_distance: Annotated[
         Metres,
-        Key(
-            "where the mean gain is `scale`; nobody is closer",
-            unit="m",
-            label="Reference distance",
-            slider=Slider(1.0, 500.0),
-            start=50.0,
-        ),
+        Key("where the mean gain is `scale`; nobody is closer", unit="m"),
+        Control("Reference distance", 1.0, 500.0, start=50.0),
     ] = 1.0
     scale: Annotated[
         Positive,
-        Key(
-            "root mean square of the gain at the reference distance",
-            symbol="rms |h|",
-            label="Scale",
-            slider=Slider(0.01, 10.0),
-            start=2.0,
-        ),
+        Key("root mean square of the gain at the reference distance", "rms |h|"),
+        Control("Scale", 0.01, 10.0, start=2.0),
     ] = 1.0
 
     @model_validator(mode="after")

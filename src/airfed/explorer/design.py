@@ -20,7 +20,6 @@ import numpy as np
 from airfed import scenario
 from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
-from airfed.keys import start_of
 from airfed.scenario import Scenario, ScenarioError, template
 
 Tables = dict[str, Any]
@@ -32,11 +31,7 @@ _SPREAD: Final = "peak_spread"
 _OTHER_QUERY: Final = ("tab", "token")  # query parameters that are not the scenario's
 
 # What a channel needs beyond its model, where nothing is written yet; files are not read on request.
-CHANNELS: Final[dict[str, Tables]] = {
-    name: {key: start_of(model.model_fields[key]) for key in model.own_keys()}
-    for name, model in MODELS.items()
-    if not model.file_keys()
-}
+CHANNELS: Final[dict[str, Tables]] = {name: model.starts() for name, model in MODELS.items() if not model.file_keys()}
 _SHARED_CHANNEL: Final = tuple(key for key in ChannelModel.model_fields if key != "model")
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_origin
 
 from airfed.channel import ChannelModel
 from airfed.explorer.design import CHANNELS, Design
-from airfed.keys import key_of
+from airfed.keys.declare import control_of, key_of
 from airfed.planning import POLICIES
 from airfed.scenario.reference import find
 
@@ -134,18 +134,17 @@ def applies(key: str, design: Design) -> bool:
 def _item(key: str) -> Knob | Choice:
     """The widget of a key, as its declaration has it."""
     info = find(key)
-    said = key_of(info)
-    help = f"{said.note[:1].upper()}{said.note[1:]}." if said.note else ""
-    if key == "channel.model":
-        return Choice(key=key, label=said.label, options={name: name for name in CHANNELS})
-    if key == "policy.name":
-        return Choice(key=key, label=said.label, options={name: name for name in POLICIES})
-    if said.choices:
-        return Choice(key=key, label=said.label, options=dict(said.choices), help=help)
-    field = Knob(key=key, label=said.label, symbol=said.symbol, unit=said.unit, help=help, kind="text")
-    if said.slider is None:
-        return replace(field, kind="list") if get_origin(info.annotation) is list else field
-    return replace(field, **said.slider._asdict())
+    said, control = key_of(info), control_of(info)
+    if said is None or control is None:
+        raise AssertionError(f"{key} is on the page, but its declaration does not say how")
+    note = f"{said.note[:1].upper()}{said.note[1:]}." if said.note else ""
+    offered = {"channel.model": CHANNELS, "policy.name": POLICIES}.get(key)
+    if options := {name: name for name in offered} if offered else dict(said.choices):
+        return Choice(key=key, label=control.label, options=options, help=note)
+    knob = Knob(key=key, label=control.label, symbol=said.symbol, unit=said.unit, help=note)
+    if control.low is None or control.high is None:
+        return replace(knob, kind="list" if get_origin(info.annotation) is list else "text")
+    return replace(knob, low=control.low, high=control.high, kind=control.kind)
 
 
 def _group(title: str, *keys: str, open: bool = True) -> Group:
@@ -163,7 +162,7 @@ SPREAD: Final = Knob(
 _CHANNEL: Final = [
     f"channel.{key}"
     for key in dict.fromkeys((*(key for law in CHANNELS.values() for key in law), *ChannelModel.model_fields))
-    if key_of(find(f"channel.{key}")).label and key != "model"
+    if control_of(find(f"channel.{key}")) and key != "model"
 ]
 GROUPS: Final = (
     _group(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -35,39 +35,25 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Name = Annotated[str, AfterValidator(_shown)]
 
 
-class Slider(NamedTuple):
-    """Where a slider starts and ends; a field beside it takes any value. "log" and "count" run logarithmically."""
-
-    low: float
-    high: float
-    kind: Literal["log", "count", "linear"] = "log"
-
-
 @dataclass(frozen=True)
 class Key:
     """What a key is for, beyond its type and default.
 
     Args:
-        meaning: one sentence, without its capital and full stop; pages do without it.
-        note: a second one that a page shows too.
+        meaning: one sentence, without its capital and full stop.
         symbol: as in `docs/notation.md`.
         unit: of a bare number.
-        label: what a page calls it.
-        slider: its range on a page.
+        note: a second sentence, which a page shows too.
         choices: its values, as a page calls them; unless the type is a Literal there may be others.
-        start: where a page starts when the default is missing or shows little.
         file: it is the path of a file, from the scenario's folder.
     """
 
     meaning: str
-    _: KW_ONLY
-    note: str = ""
     symbol: str = ""
     unit: str = ""
-    label: str = ""
-    slider: Slider | None = None
+    _: KW_ONLY
+    note: str = ""
     choices: Mapping[Any, str] = field(default_factory=dict)
-    start: Any = None
     file: bool = False
 
     @property
@@ -78,15 +64,33 @@ class Key:
         return self.meaning + ": " * bool(named) + ", ".join(named) + "; " * bool(self.note) + self.note
 
 
-def key_of(info: FieldInfo) -> Key:
-    """Return the declaration of a field; an empty one where there is none."""
-    return next((item for item in info.metadata if isinstance(item, Key)), Key(""))
+@dataclass(frozen=True)
+class Control:
+    """How a page turns a key.
+
+    Args:
+        label: what the page calls it.
+        low, high: ends of its slider, if it has one; the field beside it takes any value.
+        kind: "log" and "count" (whole numbers) run logarithmically.
+        start: where the page starts, unless at the default.
+    """
+
+    label: str
+    low: float | None = None
+    high: float | None = None
+    kind: Literal["log", "count", "linear"] = "log"
+    _: KW_ONLY
+    start: Any = None
 
 
-def start_of(info: FieldInfo) -> Any:
-    """Return the value that a page starts from."""
-    start = key_of(info).start
-    return info.default if start is None else start
+def key_of(info: FieldInfo) -> Key | None:
+    """Return what a field declares itself to be."""
+    return next((item for item in info.metadata if isinstance(item, Key)), None)
+
+
+def control_of(info: FieldInfo) -> Control | None:
+    """Return how a page turns a field, if it does."""
+    return next((item for item in info.metadata if isinstance(item, Control)), None)
 
 
 class Section(BaseModel):
@@ -112,4 +116,4 @@ class Section(BaseModel):
     @classmethod
     def file_keys(cls) -> list[str]:
         """Return the keys that are paths of files."""
-        return [name for name, info in cls.model_fields.items() if key_of(info).file]
+        return [name for name, info in cls.model_fields.items() if (key := key_of(info)) and key.file]

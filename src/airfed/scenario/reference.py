@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 
 from airfed._validate import LARGEST
 from airfed.channel import MODELS, ChannelModel
-from airfed.keys import Section, expectation, key_of
+from airfed.keys.declare import Key, Section, key_of
+from airfed.keys.sentences import expectation
 from airfed.keys.units import METRES, WATTS
 from airfed.scenario.scenario import Scenario
 
@@ -23,9 +24,9 @@ _HEAD = f"""\
 # Keys of a scenario
 
 A scenario is a TOML file; `airfed new FILE.toml` writes a commented one. Unknown keys are refused. Bare numbers are in
-SI units; a power may also be a text with a unit, `"30 dBm"` ({", ".join(WATTS)}), and so may a length ({", ".join(METRES)}).
-Numbers that are not counts or probabilities are at most {LARGEST:g}. Paths start at the scenario's folder. Symbols
-are those of [notation.md](notation.md).
+SI units; a power may also be a text with a unit, `"30 dBm"` ({", ".join(WATTS)}), and so may a length
+({", ".join(METRES)}). Numbers that are not counts or probabilities are at most {LARGEST:g}. Paths start at the
+scenario's folder. Symbols are those of [notation.md](notation.md).
 
 This page is generated from the declarations (`python -m airfed.scenario.reference docs/scenario.md`).
 """
@@ -58,8 +59,9 @@ def page() -> str:
     parts = [_HEAD]
     for table, kind in sections():
         shared = ChannelModel.model_fields if table == "channel" and kind is not ChannelModel else {}
-        names = [name for name, info in kind.model_fields.items() if key_of(info).meaning and name not in shared]
-        parts.append("\n".join([*_title(table, kind), *_TABLE, *(_row(kind, name) for name in names)]) + "\n")
+        keys = {name: key_of(info) for name, info in kind.model_fields.items() if name not in shared}
+        rows = [_row(kind, name, key) for name, key in keys.items() if key is not None]
+        parts.append("\n".join([*_title(table, kind), *_TABLE, *rows]) + "\n")
     return "\n".join(parts)
 
 
@@ -75,9 +77,8 @@ def _title(table: str, kind: type[Section]) -> list[str]:
     return [f"## [{table}]", "", meaning[:1].upper() + meaning[1:], ""]
 
 
-def _row(kind: type[Section], name: str) -> str:
+def _row(kind: type[Section], name: str, key: Key) -> str:
     info = kind.model_fields[name]
-    key = key_of(info)
     default = "required" if info.is_required() else "" if info.default is None else f"`{json.dumps(info.default)}`"
     meaning = f"{key.text[:1].upper()}{key.text[1:]}."
     cells = [f"`{name}`", key.symbol, expectation(kind, name), key.unit, default, meaning]

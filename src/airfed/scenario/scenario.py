@@ -13,7 +13,8 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from airfed import _files, network, seeds
-from airfed.keys import Key, Name, Section, Seed, Slider, sentence
+from airfed.keys.declare import Control, Key, Name, Section, Seed
+from airfed.keys.sentences import sentence
 from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError
@@ -41,11 +42,8 @@ class Scenario(Section):
     name: Annotated[Name, Key("what tables and reports call it")] = "scenario"
     seed: Annotated[
         Seed,
-        Key(
-            "one seed for channels, data, initial model, policy and noise",
-            label="Seed of the draw",
-            slider=Slider(1, 1000, "count"),
-        ),
+        Key("one seed for channels, data, initial model, policy and noise"),
+        Control("Seed of the draw", 1, 1000, "count"),
     ] = 0
     fleet: FleetSection
     channel: Channel

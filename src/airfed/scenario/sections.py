@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, Union
 from pydantic import BeforeValidator, Field, model_validator
 
 from airfed.channel import MODELS, ChannelModel
-from airfed.keys import Count, Fraction, Key, NonNegative, Positive, Section, Slider, Watts
+from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
 from airfed.keys.units import amplitude
 from airfed.problem import Budget, Formula, Learning, Relation, Scope
 from airfed.scenario.usercode import user_code
@@ -25,23 +25,13 @@ class FleetSection(Section):
 
     num_devices: Annotated[
         Count | None,
-        Key(
-            "number of devices, unless a list of gains or peak powers tells",
-            symbol="N",
-            label="Devices",
-            slider=Slider(1, 5000, "count"),
-        ),
+        Key("number of devices, unless a list of gains or peak powers tells", "N"),
+        Control("Devices", 1, 5000, "count"),
     ] = None
     peak_power: Annotated[
         Watts | Annotated[list[Watts], Field(min_length=1)],
-        Key(
-            "largest transmit power",
-            note='also "30 dBm", or a list with one per device',
-            symbol="P_k",
-            unit="W",
-            label="Peak power",
-            slider=Slider(0.01, 100.0),
-        ),
+        Key("largest transmit power", "P_k", "W", note='also "30 dBm", or a list with one per device'),
+        Control("Peak power", 0.01, 100.0),
     ]
 
 
@@ -51,14 +41,8 @@ class LinkSection(Section):
     noise_std: Annotated[
         Positive,
         BeforeValidator(amplitude),
-        Key(
-            "receiver noise",
-            note="per real dimension: complex noise of s² W has σ = s/√2",
-            symbol="σ",
-            unit="√W",
-            label="Receiver noise",
-            slider=Slider(0.01, 10.0),
-        ),
+        Key("receiver noise", "σ", "√W", note="per real dimension: complex noise of s² W has σ = s/√2"),
+        Control("Receiver noise", 0.01, 10.0),
     ]
     noise_source: Annotated[
         Literal["seeded", "secure"],
@@ -75,57 +59,36 @@ class LinkSection(Section):
 class BudgetSection(Section):
     """[budget]: what may be spent."""
 
-    epsilon: Annotated[
-        Positive, Key("privacy loss allowed", symbol="ε", label="Privacy loss", slider=Slider(0.05, 50.0))
-    ]
+    epsilon: Annotated[Positive, Key("privacy loss allowed", "ε"), Control("Privacy loss", 0.05, 50.0)]
     delta: Annotated[
         Fraction,
-        Key(
-            "probability with which ε may be exceeded (ξ in the paper)",
-            symbol="δ",
-            label="Failure probability",
-            slider=Slider(1e-9, 0.1),
-        ),
+        Key("probability with which ε may be exceeded (ξ in the paper)", "δ"),
+        Control("Failure probability", 1e-9, 0.1),
     ]
     total_power: Annotated[
         Watts,
-        Key(
-            "transmit power that may be spent",
-            note="summed over all devices and rounds",
-            symbol="P_tot",
-            unit="W",
-            label="Total power",
-            slider=Slider(1.0, 1e5),
-        ),
+        Key("transmit power that may be spent", "P_tot", "W", note="summed over all devices and rounds"),
+        Control("Total power", 1.0, 1e5),
     ]
     scope: Annotated[
-        Scope,
-        Key(
-            "what (ε, δ) covers",
-            label="ε covers",
-            choices={"round": "each round", "total": "the training"},
-        ),
+        Scope, Key("what (ε, δ) covers", choices={"round": "each round", "total": "the training"}), Control("ε covers")
     ] = Budget.scope
     formula: Annotated[
         Formula,
         Key(
             "how ε is computed",
             note="Lemma 1 speaks of one round only",
-            label="Formula",
             choices={"exact": "exact", "classic": "Lemma 1"},
         ),
+        Control("Formula"),
     ] = Budget.formula
     relation: Annotated[
         Relation,
-        Key(
-            "what neighbouring fleets differ in",
-            label="Neighbours differ in",
-            choices={"replace": "one's data", "add_remove": "one device"},
-        ),
+        Key("what neighbouring fleets differ in", choices={"replace": "one's data", "add_remove": "one device"}),
+        Control("Neighbours differ in"),
     ] = Budget.relation
     account: Annotated[
-        str | None,
-        Key('with scope = "total": a ledger that all trainings on the same data charge', file=True),
+        str | None, Key('with scope = "total": a ledger that all trainings on the same data charge', file=True)
     ] = None
 
     def build(self, *, spent: float = 0.0) -> Budget:
@@ -152,8 +115,7 @@ class LearningSection(Section):
     partition: Annotated[
         Literal["iid", "dirichlet", "shards"],
         Key(
-            "how data are dealt to devices",
-            choices={"iid": "iid", "dirichlet": "alpha", "shards": "shards_per_device"},
+            "how data are dealt to devices", choices={"iid": "iid", "dirichlet": "alpha", "shards": "shards_per_device"}
         ),
     ] = "iid"
     alpha: Annotated[Positive, Key("of a dirichlet partition: the smaller, the fewer classes a device has")] = 0.5
@@ -165,52 +127,33 @@ class LearningSection(Section):
         Key(
             'your own "module:callable" that returns a torch module (it may lie beside the scenario), quadratic, or a '
             "network",
-            label="Model",
             choices={"cnn": "CNN", "mlp": "MLP", "logistic": "logistic"},
         ),
+        Control("Model"),
     ] = "cnn"
     dimension: Annotated[
-        Count | None, Key("number of the model's parameters; found unless written down", symbol="d")
+        Count | None, Key("number of the model's parameters; quadratic needs it, others tell", "d")
     ] = None
     total_steps: Annotated[
         Count,
-        Key(
-            "local steps per device over the whole training",
-            symbol="T",
-            label="Local steps in all",
-            slider=Slider(1, 2000, "count"),
-        ),
+        Key("local steps per device over the whole training", "T"),
+        Control("Local steps in all", 1, 2000, "count"),
     ]
     learning_rate: Annotated[
-        Positive,
-        Key("step size; the bound is proved for τ = 1/ζ", symbol="τ", label="Learning rate", slider=Slider(1e-3, 1.0)),
+        Positive, Key("step size; the bound is proved for τ = 1/ζ", "τ"), Control("Learning rate", 1e-3, 1.0)
     ]
     batch_size: Annotated[Count | None, Key("images per local step; all that a device has unless written down")] = None
-    clip_norm: Annotated[
-        Positive,
-        Key("norm that every upload is clipped to", symbol="ϖ", label="Clip norm", slider=Slider(0.01, 10.0)),
-    ]
+    clip_norm: Annotated[Positive, Key("norm that every upload is clipped to", "ϖ"), Control("Clip norm", 0.01, 10.0)]
     smoothness: Annotated[
-        Positive,
-        Key("smoothness of the loss (for the bound)", symbol="ζ", label="Smoothness", slider=Slider(0.1, 100.0)),
+        Positive, Key("smoothness of the loss (for the bound)", "ζ"), Control("Smoothness", 0.1, 100.0)
     ]
     strong_convexity: Annotated[
-        Positive,
-        Key(
-            "strong convexity of the loss (for the bound)",
-            symbol="ϱ",
-            label="Strong convexity",
-            slider=Slider(1e-3, 10.0),
-        ),
+        Positive, Key("strong convexity of the loss (for the bound)", "ϱ"), Control("Strong convexity", 1e-3, 10.0)
     ]
     initial_gap: Annotated[
         Positive,
-        Key(
-            "loss before training above the smallest (for the bound)",
-            symbol="G",
-            label="Initial gap",
-            slider=Slider(0.01, 100.0),
-        ),
+        Key("loss before training above the smallest (for the bound)", "G"),
+        Control("Initial gap", 0.01, 100.0),
     ]
 
     @model_validator(mode="after")
@@ -229,25 +172,18 @@ class PolicySection(Section):
     """[policy]: who decides."""
 
     name: Annotated[
-        Literal["optimal", "paper", "full", "uniform", "top_k", "threshold"], Key("who decides", label="Who decides")
+        Literal["optimal", "paper", "full", "uniform", "top_k", "threshold"], Key("who decides"), Control("Who decides")
     ] = "optimal"
     rounds: Annotated[
         Count | None,
-        Key(
-            "number of rounds",
-            note="the best one unless written down",
-            symbol="I",
-            label="Rounds, fixed",
-            slider=Slider(1, 2000, "count"),
-        ),
+        Key("number of rounds", "I", note="the best one unless written down"),
+        Control("Rounds, fixed", 1, 2000, "count"),
     ] = None
     size: Annotated[
-        Count | None,
-        Key("devices to schedule", symbol="|K|", label="Devices to schedule", slider=Slider(1, 5000, "count")),
+        Count | None, Key("devices to schedule", "|K|"), Control("Devices to schedule", 1, 5000, "count")
     ] = None
     threshold: Annotated[
-        NonNegative | None,
-        Key("smallest gain to schedule", label="Smallest gain to schedule", slider=Slider(0.0, 2.0, "linear")),
+        NonNegative | None, Key("smallest gain to schedule"), Control("Smallest gain to schedule", 0.0, 2.0, "linear")
     ] = None
 
 
@@ -268,8 +204,7 @@ class RunSection(Section):
     record: Annotated[
         Literal["full", "private"],
         Key(
-            "what a run writes down",
-            choices={"full": "all", "private": "no figure of the devices' data without noise"},
+            "what a run writes down", choices={"full": "all", "private": "no figure of the devices' data without noise"}
         ),
     ] = "full"
     patience: Annotated[

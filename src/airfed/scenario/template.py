@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from airfed.keys import key_of
+from airfed.keys.declare import key_of
 from airfed.scenario.reference import find
 
 _VALUES: Final = """\
@@ -70,10 +70,10 @@ def _commented() -> Iterator[str]:
     for line in _VALUES.splitlines():
         if header := re.fullmatch(r"(?:# )?\[(\w+)\]", line):
             table = f"{header[1]}."
-        if (value := re.fullmatch(r"(?:# )?(\w+) = .+", line)) is None:
+        value = re.fullmatch(r"(?:# )?(\w+) = .+", line)
+        if value is None or (key := key_of(find(table + value[1]))) is None:
             yield line
             continue
-        key = key_of(find(table + value[1]))
         unit = f" [{key.unit}]" if key.unit else ""
         text = f"{key.symbol}{unit}: {key.text}" if key.symbol else f"{key.text}{unit}"
         first, *more = textwrap.wrap(text, _WIDTH - _COLUMN - len("# "))
