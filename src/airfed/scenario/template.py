@@ -76,9 +76,9 @@ def _commented() -> Iterator[str]:
             continue
         unit = f" [{key.unit}]" if key.unit else ""
         text = f"{key.symbol}{unit}: {key.text}" if key.symbol else f"{key.text}{unit}"
-        first, *more = textwrap.wrap(text, _WIDTH - _COLUMN - len("# "))
-        yield f"{line:<{_COLUMN}}# {first}"
-        yield from (f"{'':<{_COLUMN}}# {part}" for part in more)
+        wrapped = textwrap.wrap(text.replace(" (", "\0("), _WIDTH - _COLUMN - len("# "))  # brackets follow their word
+        for start, part in zip([line, *[""] * len(wrapped)], wrapped, strict=False):
+            yield f"{start:<{_COLUMN}}# {part}".replace("\0", " ")
 
 
 SCENARIO: Final = "\n".join(_commented()) + "\n"
