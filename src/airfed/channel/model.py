@@ -62,9 +62,12 @@ class ChannelModel(Section, ABC):
     @classmethod
     def starts(cls) -> dict[str, Any]:
         """Return the keys that not every model has, each with the value that a page starts from."""
-        own = {key: info for key, info in cls.model_fields.items() if key not in ChannelModel.model_fields}
-        starts = {key: control.start for key, info in own.items() if (control := control_of(info))}
-        return {key: info.default if (start := starts.get(key)) is None else start for key, info in own.items()}
+        found = {}
+        for key, info in cls.model_fields.items():
+            if key not in ChannelModel.model_fields:
+                control = control_of(info)
+                found[key] = info.default if control is None or control.start is None else control.start
+        return found
 
     @property
     def num_gains(self) -> int | None:

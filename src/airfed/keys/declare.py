@@ -93,6 +93,13 @@ def control_of(info: FieldInfo) -> Control | None:
     return next((item for item in info.metadata if isinstance(item, Control)), None)
 
 
+def _plain(value: Any) -> Any:
+    """A number of NumPy's, an array or a tuple as what TOML would give."""
+    if isinstance(value, tuple):
+        return list(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 class Section(BaseModel):
     """A table of keys: unknown ones are refused, values are not converted.
 
@@ -103,11 +110,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def __init__(self, /, **values: Any) -> None:
-        plain = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in values.items()}
         try:
-            super().__init__(
-                **{key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
-            )
+            super().__init__(**{key: _plain(value) for key, value in values.items()})
         except ValidationError as error:
             raise ValueError(sentence(error, type(self))) from None
 
