@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from airfed.notebook import compare, run
     from airfed.planning.plan import Plan
     from airfed.planning.policies import plan
+    from airfed.planning.policy import Decision
     from airfed.problem import Budget, Fleet, InfeasibleError, Learning, Link, Problem
     from airfed.running.run import Run
     from airfed.scenario.scenario import Scenario, load
 
 __all__ = [
     "Budget",
+    "Decision",
     "Fleet",
     "InfeasibleError",
     "Learning",
@@ -35,7 +37,7 @@ __all__ = [
     "run",
 ]
 _HOMES = {
-    "planning": ("Plan", "plan"),
+    "planning": ("Decision", "Plan", "plan"),
     "running.run": ("Run",),
     "scenario": ("Scenario", "load"),
     "notebook": ("compare", "run"),

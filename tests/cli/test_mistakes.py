@@ -39,6 +39,7 @@ ready = nn.Linear(784, 10)
 def said(tmp_path, monkeypatch, capsys):
     """Type a command line into a folder with a small scenario; what is said must be one sentence."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AIRFED_DATA", str(tmp_path / "data"))
     (tmp_path / "s.toml").write_text(SMALL)
     (tmp_path / "beginners_net.py").write_text(NET)
 

@@ -137,7 +137,7 @@ def begun(page: Page) -> None:
 
 def expected(design: Design) -> str:
     world = design.world()
-    return decision(planning.from_policy(world.problem(), world.policy, seed=world.seed))
+    return decision(world.plan())
 
 
 def shows(page: Page, sentence: str) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airfed import planning
 from airfed.explorer import pictures, pictures_compare, pictures_runs, tradeoffs, view
 from airfed.explorer.design import Design
 from airfed.explorer.records import Record, Spending
@@ -82,7 +81,7 @@ def test_comparison_pictures_are_well_formed(spread: float) -> None:
         pictures_compare.slice_chart(front, 380.0, over="total_power"),
     ):
         assert all(np.isfinite(coordinates(markup)))
-    plans, reasons = planning.compare(world.problem(), world.policy, seed=world.seed)
+    plans, reasons = world.compare()
     table = pictures_compare.policy_table(plans, {**reasons, "threshold": "<b>no</b>"})
     assert "&lt;b&gt;no" in table
     sentences = dict(pictures_compare.price_sentences(tradeoffs.price(world)))

@@ -36,7 +36,7 @@ def design(name: str) -> Design:
 def test_the_view_is_the_plan(name: str) -> None:
     world = design(name).world()
     seen = view.look(world)
-    plan = planning.from_policy(world.problem(), world.policy, seed=world.seed)
+    plan = world.plan()
     assert (seen.plan.scheduled == plan.scheduled).all()
     assert (seen.plan.rounds, seen.plan.alignment) == (plan.rounds, plan.alignment)
     optimum = planning.plan(world.problem(), rounds=plan.rounds)
@@ -119,7 +119,7 @@ def test_the_price_of_a_watt_is_the_difference_of_two_plans() -> None:
 def test_policies_without_a_plan_tell_why() -> None:
     weak = design("power").change("policy.name", "threshold").change("policy.threshold", 99.0)
     world = weak.world()
-    plans, reasons = planning.compare(world.problem(), world.policy, seed=world.seed)
+    plans, reasons = world.compare()
     assert "optimal" in plans
     assert "largest gain" in reasons["threshold"]
 

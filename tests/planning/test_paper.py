@@ -142,8 +142,9 @@ def test_p3_is_a_search_over_all_feasible_rounds(random_problem):
 def test_algorithm_2_comes_to_rest_where_neither_step_moves(random_problem, scope, formula):
     for index in range(60):
         problem = random_problem(np.random.default_rng(index), scope=scope, formula=formula)
-        scheduled, theta, rounds, notes = alternate(problem)
-        assert notes == ()
+        decision = alternate(problem)
+        scheduled, theta, rounds = decision.scheduled, decision.alignment, decision.rounds
+        assert decision.notes == ()
         again, same = solve_p2(problem, rounds)
         assert again.tolist() == scheduled.tolist()
         assert same == pytest.approx(theta, rel=1e-12)
@@ -317,7 +318,7 @@ def test_notes_say_when_the_iteration_did_not_rest(random_problem, monkeypatch):
     problem = random_problem(np.random.default_rng(0), total_steps=20)
     calls = iter(range(1, 1000))
     monkeypatch.setattr("airfed.planning.paper.solve_p3", lambda *args: (1 + next(calls) % 2, 1.0 / next(calls)))
-    assert any("not come to rest" in note for note in alternate(problem)[3])
+    assert any("not come to rest" in note for note in alternate(problem).notes)
 
 
 def test_the_bound_of_a_printed_plan_uses_whole_local_steps(random_problem):

@@ -8,14 +8,23 @@ import numpy as np
 import pytest
 
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan, scenario, seeds
-from airfed.planning import POLICIES
+from airfed.planning import POLICIES, Policy
 from airfed.privacy import classic_mu, gaussian_mu
 from airfed.scenario import template
 
 BUDGETS = [("round", "classic"), ("round", "exact"), ("total", "exact")]
 EQUAL, DIFFERENT = 0.0, 2.0  # decades of peak power
-CASES = list(product(POLICIES, BUDGETS, ("replace", "add_remove"), (EQUAL, DIFFERENT)))
-INSTANCES = 8  # random problems per case: 576 in all
+
+
+def strongest_third(problem):
+    """What a user might write."""
+    return np.argsort(problem.fleet.gain)[-max(1, problem.fleet.num_devices // 3) :]
+
+
+OWN = Policy.own(strongest_third)
+EVERY = {**POLICIES, OWN.name: OWN}
+CASES = list(product(EVERY, BUDGETS, ("replace", "add_remove"), (EQUAL, DIFFERENT)))
+INSTANCES = 8  # random problems per case: 672 in all
 
 
 def make(random_problem, policy, budget, relation, decades, index):
@@ -28,7 +37,7 @@ def make(random_problem, policy, budget, relation, decades, index):
 def decide(problem, policy, **options):
     if policy == "threshold":
         options["threshold"] = float(np.median(problem.fleet.gain))
-    return plan(problem, policy=policy, **options)
+    return plan(problem, policy=EVERY[policy], **options)
 
 
 def limits_by_hand(problem, scheduled, rounds):

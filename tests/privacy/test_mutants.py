@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from airfed import air, planning
+from airfed import air
 from airfed.air import Air, Superposition
 from airfed.auditing import Subject, audit
 from airfed.learning.quadratic import QuadraticEngine
@@ -29,13 +29,14 @@ from airfed.running.directory import RunError
 from airfed.running.execution import execute
 from airfed.running.noise import SecureNoise, SeededNoise
 from airfed.running.run import Run
+from airfed.scenario import Scenario
 
 FAST = {"pairs": 240, "trials": 6000, "samples": 150_000}
 # At μ ≈ 0.75 a round an error of √2 takes some 1,500 trials a side to prove.
 LOUD = {"budget__epsilon": 12.0, "fleet__peak_power": 100.0, "budget__total_power": 1e5}
 plan_module = importlib.import_module("airfed.planning.plan")  # the package has a function of that name
 real_clip, real_draw, real_receive = air.clip, SeededNoise.draw, Superposition.receive
-real_decide = planning.from_policy
+real_decide = Scenario.plan
 
 
 # Clipping -----------------------------------------------------------------------------------------------------------
@@ -530,10 +531,10 @@ def schedule_by_gradient_norm(patch):
         )
         best = devices[np.argsort(-np.linalg.norm(rows, axis=1))[:3]]
 
-        def by_norm(problem, settings, *, seed):
-            return replace(real_decide(problem, settings, seed=seed), scheduled=np.sort(best))
+        def by_norm(self, problem):
+            return replace(real_decide(self, problem), scheduled=np.sort(best))
 
-        patch.setattr(setup.planning, "from_policy", by_norm)
+        patch.setattr(Scenario, "plan", by_norm)
         return task
 
     patch.setattr(setup, "build_task", peeking)
@@ -549,11 +550,10 @@ def clip_norm_from_the_data(patch):
         )
         median = float(np.median(np.linalg.norm(rows, axis=1)))
 
-        def scaled_to_data(problem, settings, *, seed):
-            learning = replace(problem.learning, clip_norm=median)
-            return real_decide(replace(problem, learning=learning), settings, seed=seed)
+        def scaled_to_data(self, problem):
+            return real_decide(self, replace(problem, learning=replace(problem.learning, clip_norm=median)))
 
-        patch.setattr(setup.planning, "from_policy", scaled_to_data)
+        patch.setattr(Scenario, "plan", scaled_to_data)
         return task
 
     patch.setattr(setup, "build_task", peeking)

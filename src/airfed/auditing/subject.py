@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import planning
 from airfed.air import Air
 from airfed.learning.task import dimension_of
 from airfed.planning import Plan
@@ -42,7 +41,7 @@ class Subject:
     def of(cls, scenario: Scenario, *, dimension: int | None = None) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
         problem = scenario.problem(dimension=dimension_of(scenario) if dimension is None else dimension)
-        plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
+        plan = scenario.plan(problem)
         signal = signal_digests(scenario, problem.fleet.gain)
         return cls(scenario=scenario, plan=plan, air=air_of(scenario, plan), signal=signal)
 
@@ -60,7 +59,7 @@ class Subject:
             plan = run.plan
         except ValueError:
             problem = scenario.problem(dimension=run.figures["dimension"])
-            plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
+            plan = scenario.plan(problem)
         return cls(scenario=scenario, plan=plan, air=air_of(scenario, plan), signal=manifest["signal"], run=run)
 
     @property

@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -42,6 +41,9 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
 _MOST_DIGITS: Final = 1000
 Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.", converter=whole_number)]
 _MOST_PRICED: Final = 1000  # devices of different limits: their plans take longer to find
+Policy = Annotated[
+    str | None, Parameter(help=f"Who decides: {', '.join(planning.POLICIES)}, or your own as module:callable.")
+]
 Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.", converter=whole_number)]
 
 
@@ -54,14 +56,14 @@ def read(file: Path, **changes: Any) -> Scenario:
 
 def decide(world: Scenario) -> Plan:
     """Return the plan of the scenario's own policy."""
-    return planning.from_policy(problem_of(world), world.policy, seed=world.seed)
+    return world.plan(problem_of(world))
 
 
 def plan(
     file: ScenarioFile,
     /,
     *,
-    policy: Annotated[str | None, Parameter(help=f"One of {', '.join(planning.POLICIES)}.")] = None,
+    policy: Policy = None,
     rounds: Rounds = None,
     seed: Seed = None,
     json: Json = False,
@@ -104,7 +106,7 @@ def compare(
     the same ε in total. Unless told, that is what full participation spends, the design that makes no choice.
     """
     world = read(file, policy__rounds=rounds, seed=seed)
-    plans, failures = planning.compare(problem_of(world), world.policy, seed=world.seed)
+    plans, failures = world.compare(problem_of(world))
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
     equal = _equal_total(world, plans, total)
@@ -140,7 +142,7 @@ def _equal_total(
         if world.budget.scope == "total" or not 0 < epsilon < math.inf:  # no budget could say so
             return None
     budget = {"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": epsilon}
-    found, failures = planning.compare(problem_of(world.override(budget)), world.policy, seed=world.seed)
+    found, failures = world.compare(problem_of(world.override(budget)))
     if "optimal" not in found:
         raise InfeasibleError(failures["optimal"])
     return epsilon, found, failures
@@ -174,18 +176,11 @@ def _price(world: Scenario, decision: Plan) -> Price | None:
     if problem.fleet.num_devices > _MOST_PRICED and (not problem.fleet.equal_peak_power or matters(problem)):
         return None
     try:
-        return prices.price(problem, partial(planning.from_policy, settings=world.policy, seed=world.seed))
+        return prices.price(problem, world.plan)
     except ValueError:  # twice the budget is out of range, or a policy has no plan there
         return None
 
 
 def with_policy(world: Scenario, name: str | None) -> Scenario:
-    """The scenario under another policy; settings that only the old policy understands are dropped."""
-    if name is None or name == world.policy.name:
-        return world
-    changes: dict[str, Any] = {"policy.name": name}
-    if name not in ("uniform", "top_k"):
-        changes["policy.size"] = None
-    if name != "threshold":
-        changes["policy.threshold"] = None
-    return world.override(changes)
+    """The scenario under another policy, if one is named."""
+    return world if name is None else world.vary({"policy.name": name})

@@ -23,7 +23,7 @@ from rich.progress import (
     TextColumn,
 )
 
-from airfed.cli.plan import Json, Rounds, ScenarioFile, Seed, read, with_policy
+from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
 from airfed.showing import output, tables
 from airfed.showing.live import LiveLine
 
@@ -41,7 +41,7 @@ def run(
     *,
     out: Annotated[Path, Parameter(help="The run directory: new, or with --resume an interrupted run's.")],
     resume: Annotated[bool, Parameter(help="Go on with an interrupted run.", negative="")] = False,
-    policy: Annotated[str | None, Parameter(help="Override the scenario's policy.")] = None,
+    policy: Policy = None,
     rounds: Rounds = None,
     seed: Seed = None,
     json: Json = False,

@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import planning
 from airfed.experiments.points import Point
 from airfed.experiments.sweep import is_open
 from airfed.learning.task import ImageTask, Task, build_task
@@ -171,7 +170,7 @@ def _costs(worlds: Mapping[str, Scenario], rates: Mapping[_Kind, _Rate | None]) 
 def _plan(world: Scenario) -> tuple[int, int]:
     """How many devices transmit in how many rounds; everybody and in every step, where the plan is not known yet."""
     try:
-        plan = planning.from_policy(world.problem(), world.policy, seed=world.seed)
+        plan = world.plan()
     except ValueError:
         return world.num_devices, world.learning.total_steps
     return plan.num_scheduled, plan.rounds

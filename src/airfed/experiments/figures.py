@@ -146,7 +146,7 @@ def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
 def _changed(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     axes = {key: values for key, values in experiment.axes.items() if key not in changes}
     axes |= {key: tuple(value) for key, value in changes.items() if key in experiment.axes}
-    base = points.change(experiment.base, {key: value for key, value in changes.items() if key not in experiment.axes})
+    base = experiment.base.vary({key: value for key, value in changes.items() if key not in experiment.axes})
     return Experiment(name=experiment.name, title=experiment.title, base=base, axes=axes, variants=experiment.variants)
 
 
@@ -179,7 +179,7 @@ def _world(study: Study) -> Scenario:
 
 def _fig2(found: Studies) -> tuple[Rows, Figure]:
     world = _world(found["fig2"])
-    plan = planning.from_policy(world.problem(), world.policy, seed=world.seed)
+    plan = world.plan()
     space = planning.candidates(plan)
     columns = {
         "num_scheduled": space.size,

@@ -46,7 +46,6 @@ from airfed.scenario.usercode import user_code
 
 _KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
 _QUICK_KEYS: Final = ("set", "axes", "variants")
-_OF_POLICY: Final = {"policy.size": ("uniform", "top_k"), "policy.threshold": ("threshold",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,13 +184,6 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def change(world: Scenario, changes: Mapping[str, Any]) -> Scenario:
-    """Return the scenario with dotted keys changed; settings that only the old policy understands are dropped."""
-    policy = changes.get("policy.name", world.policy.name)
-    dropped = {key: None for key, policies in _OF_POLICY.items() if key not in changes and policy not in policies}
-    return world.override({**dropped, **changes})
-
-
 def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None) -> str:
     """Return the content hash of everything that shapes a run's record.
 
@@ -215,6 +207,8 @@ def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None
         "data": digest(source) if (source := _data(world)) else "",
         "model": _model_digest(world),
     }
+    if digest_of_policy := world.decider.digest():
+        content["policy"] = digest_of_policy
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
@@ -246,7 +240,7 @@ def _point(
 ) -> Point:
     changes = {**values, **variant.changes}
     try:
-        world = change(experiment.base, changes)
+        world = experiment.base.vary(changes)
         parts = (experiment.name, variant.label, *(f"{key}={value}" for key, value in values.items()))
         world = world.override({"name": " · ".join(part for part in parts if part)})
         return Point(label=variant.label, values=values, scenario=world, key=content_key(world, data_digest))

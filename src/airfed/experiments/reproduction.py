@@ -155,7 +155,7 @@ def _settings(results: Results) -> str:
     reasons = "\n".join(comment[2:])
     return (
         "## What the paper does not say\n\n"
-        f"{notes.settings(points.change(world, {'learning.dataset': dataset}))}\n\n```text\n{reasons}\n```"
+        f"{notes.settings(world.vary({'learning.dataset': dataset}))}\n\n```text\n{reasons}\n```"
     )
 
 

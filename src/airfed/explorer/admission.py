@@ -1,7 +1,7 @@
 """What the page computes for anyone who opens a link to it.
 
-Built-in models and data sets, and those of the scenario that the page was started with; no file of gains, and a size
-that can be drawn.
+Built-in models, data sets and policies, and those of the scenario that the page was started with; no file of gains,
+and a size that can be drawn.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from airfed.learning.task import dimension_of
+from airfed.planning import POLICIES
 from airfed.scenario import DATASET_SHAPES, Scenario, ScenarioError
 from airfed.scenario.usercode import MODELS
 
@@ -23,12 +24,13 @@ class Own:
     """What the user's own command line may name and a link may not bring in: code to import, files to read.
 
     Args:
-        model, dataset, account: of the scenario that the page was started with, None where they are built in.
+        model, dataset, policy, account: of the scenario that the page was started with, None where they are built in.
         dimension: d of that model on that data set.
     """
 
     model: str | None = None
     dataset: str | None = None
+    policy: str | None = None
     account: str | None = None
     dimension: int | None = None
 
@@ -46,6 +48,7 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
     for key, value, known, mine in (
         ("learning.model", learning.model, MODELS, own.model),
         ("learning.dataset", learning.dataset, DATASETS, own.dataset),
+        ("policy.name", world.policy.name, tuple(POLICIES), own.policy),
         ("budget.account", world.budget.account, (), own.account),
     ):
         if value is not None and value not in known and value != mine:
@@ -78,5 +81,6 @@ def find_own(world: Scenario) -> Own:
     learning = world.learning
     model = None if learning.model in MODELS else learning.model
     dataset = None if learning.dataset in DATASETS else learning.dataset
+    policy = None if world.policy.name in POLICIES else world.policy.name
     dimension = None if model is None and dataset is None else dimension_of(world)
-    return Own(model=model, dataset=dataset, account=world.budget.account, dimension=dimension)
+    return Own(model=model, dataset=dataset, policy=policy, account=world.budget.account, dimension=dimension)

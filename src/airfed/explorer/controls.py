@@ -99,9 +99,8 @@ class Controls:
             with ui.element("div").classes("knob-head"):
                 ui.label(choice.label).classes("knob-label")
                 widget: ValueElement[Any]
-                options = choice.options
-                if choice.key == "learning.model" and self._own.model:
-                    options = {**options, self._own.model: self._own.model}
+                own = {"learning.model": self._own.model, "policy.name": self._own.policy}.get(choice.key)
+                options = choice.options | ({own: own.rpartition("/")[2]} if own else {})
                 if len(options) <= 3:
                     widget = ui.toggle(options).props("dense unelevated no-caps")
                     widget.classes("knob-toggle")

@@ -20,6 +20,7 @@ import numpy as np
 from airfed import scenario
 from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
+from airfed.planning import POLICIES
 from airfed.scenario import Scenario, ScenarioError, template
 
 Tables = dict[str, Any]
@@ -90,7 +91,7 @@ class Design:
         """Return the design with one dotted key changed (None removes it); nothing is checked yet.
 
         Another `channel.model` brings the keys it needs and drops those it does not know; another `learning.model`
-        than one's own drops the dimension that was found for that.
+        than one's own drops the dimension that was found for that, another `policy.name` the settings it does not take.
         """
         if key == _SPREAD:
             return replace(self, spread=value)
@@ -103,6 +104,9 @@ class Design:
                 tables.setdefault("fleet", {}).setdefault("num_devices", _start()["fleet"]["num_devices"])
             return replace(self, tables=tables)
         _put(tables, key, value)
+        if key == "policy.name" and value in POLICIES:
+            for setting in {"size", "threshold", "options"} - POLICIES[value].settings:
+                _put(tables, f"policy.{setting}", None)
         if key == "learning.model" and self.own.dimension is not None:
             _put(tables, "learning.dimension", self.own.dimension if value == self.own.model else None)
         return replace(self, tables=tables)

@@ -124,10 +124,9 @@ def applies(key: str, design: Design) -> bool:
         return bool(design.get("channel.model") != "fixed")
     if key == "peak_spread":
         return not isinstance(design.get("fleet.peak_power"), list)
-    if key == "policy.size":
-        return design.get("policy.name") in ("uniform", "top_k")
-    if key == "policy.threshold":
-        return bool(design.get("policy.name") == "threshold")
+    if key in ("policy.size", "policy.threshold"):
+        policy = POLICIES.get(str(design.get("policy.name")))
+        return policy is not None and name in policy.settings
     return True
 
 
@@ -138,8 +137,8 @@ def _item(key: str) -> Knob | Choice:
     if said is None or control is None:
         raise AssertionError(f"{key} is on the page, but its declaration does not say how")
     note = f"{said.note[:1].upper()}{said.note[1:]}." if said.note else ""
-    offered = {"channel.model": CHANNELS, "policy.name": POLICIES}.get(key)
-    if options := {name: name for name in offered} if offered else dict(said.choices):
+    offered = {"channel.model": tuple(CHANNELS), "policy.name": tuple(POLICIES)}.get(key, ())
+    if options := {name: name for name in offered} or dict(said.choices):
         return Choice(key=key, label=control.label, options=options, help=note)
     knob = Knob(key=key, label=control.label, symbol=said.symbol, unit=said.unit, help=note)
     if control.low is None or control.high is None:

@@ -12,7 +12,6 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from airfed import planning
 from airfed.explorer import design as designs
 from airfed.explorer import pictures, tradeoffs
 from airfed.explorer import pictures_compare as draw
@@ -101,7 +100,7 @@ def compare(design: Design) -> Compared | Refusal:
     """Return the comparison of a design's policies, and the prices."""
     try:
         world = design.world()
-        plans, reasons = planning.compare(world.problem(), world.policy, seed=world.seed)
+        plans, reasons = world.compare()
         if "optimal" not in plans:
             return Refusal(reason=reasons["optimal"], infeasible=True)
         price = tradeoffs.price(world)

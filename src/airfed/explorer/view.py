@@ -34,7 +34,7 @@ def look(world: Scenario) -> View:
         ScenarioError: a length does not fit.
     """
     problem = world.problem()
-    plan = planning.from_policy(problem, world.policy, seed=world.seed)
+    plan = world.plan(problem)
     space = planning.candidates(plan)
     return View(
         world=world,

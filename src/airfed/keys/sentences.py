@@ -27,7 +27,7 @@ _RELATIONS = {
     "less_than": ("<", "lt"),
     "less_than_equal": ("<=", "le"),
 }
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+_KINDS = {dict: "a table", bool: "true or false", int: "a whole number", float: "a number"}
 _LONGEST = 60  # characters of a bad value that are shown
 _ENDLESS = 2**53  # a limit that nobody meets by accident is told only to those who do
 

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from airfed.learning import usercode
+from airfed import _usercode
 from airfed.network import Network
-from airfed.scenario.usercode import UserCode
 from airfed.seeds import stream
 
 Model = Network | nn.Module | str
@@ -69,8 +68,8 @@ def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserM
     Raises:
         ValueError: the module or the callable is missing, or what it returns cannot be trained privately.
     """
-    code = UserCode.parse(spec)
-    with torch.random.fork_rng(devices=[]), usercode.opened(code, folder) as own:
+    code = _usercode.UserCode.parse(spec)
+    with torch.random.fork_rng(devices=[]), _usercode.opened(code, folder, role="model") as own:
         torch.manual_seed(int(stream(seed, "init").integers(2**63)))
         made = own.call()
         digest = own.digest()
@@ -86,7 +85,7 @@ def load_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> nn.Mo
 
 
 def source_digest(spec: str, folder: Path, *, make: bool = True) -> str:
-    """Return the SHA-256 of the sources of a user's model; see `make_user_model` and `usercode.Opened.digest`.
+    """Return the SHA-256 of the sources of a user's model; see `make_user_model` and `_usercode.Opened.digest`.
 
     Args:
         spec, folder: as in `make_user_model`.
@@ -94,7 +93,7 @@ def source_digest(spec: str, folder: Path, *, make: bool = True) -> str:
     """
     if make:
         return make_user_model(spec, folder=folder).digest
-    with usercode.opened(UserCode.parse(spec), folder) as own:
+    with _usercode.opened(_usercode.UserCode.parse(spec), folder, role="model") as own:
         return own.digest()
 
 

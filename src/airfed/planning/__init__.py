@@ -1,7 +1,8 @@
 """Which devices transmit, how strongly, and in how many rounds."""
 
 from airfed.planning.plan import Plan
-from airfed.planning.policies import POLICIES, from_policy, plan
+from airfed.planning.policies import POLICIES, find, plan
+from airfed.planning.policy import Decision, Policy, Settings
 from airfed.planning.views import candidates, compare
 
-__all__ = ["POLICIES", "Plan", "candidates", "compare", "from_policy", "plan"]
+__all__ = ["POLICIES", "Decision", "Plan", "Policy", "Settings", "candidates", "compare", "find", "plan"]

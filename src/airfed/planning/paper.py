@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from airfed import convergence
 from airfed.planning import limits
+from airfed.planning.policy import Decision
 from airfed.problem import InfeasibleError, Problem
 
 _MAX_ITERATIONS = 100
@@ -28,8 +29,8 @@ class _Pairs(NamedTuple):
     theta: NDArray[np.float64]
 
 
-def alternate(problem: Problem, *, rounds: int | None = None) -> tuple[NDArray[np.intp], float, int, tuple[str, ...]]:
-    """Return (K, θ, I, notes) of Algorithm 2: P2 and P3 in turn, from I = T, until the objective rests.
+def alternate(problem: Problem, *, rounds: int | None = None) -> Decision:
+    """Return (K, θ, I) of Algorithm 2: P2 and P3 in turn, from I = T, until the objective rests.
 
     With `rounds` given only P2 is solved, once.
 
@@ -60,13 +61,7 @@ def alternate(problem: Problem, *, rounds: int | None = None) -> tuple[NDArray[n
         previous = value
     else:
         notes.append(f"Algorithm 2 had not come to rest after {_MAX_ITERATIONS} iterations.")
-    broken = limits.alignment_limits(problem, scheduled, chosen)
-    for name, limit in broken.items():
-        if theta > limit * (1 + _RTOL):
-            notes.append(
-                f"As printed, this plan breaks the {name} limit: θ = {theta:.6g} where {limit:.6g} is allowed."
-            )
-    return scheduled, theta, chosen, tuple(notes)
+    return Decision(scheduled=scheduled, alignment=theta, rounds=chosen, notes=tuple(notes))
 
 
 def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _validate, convergence, seeds
-from airfed.planning import limits, uncertain
+from airfed import _usercode, _validate, seeds
+from airfed.planning import uncertain
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
+from airfed.planning.policy import Decision, Policy, Settings
 from airfed.problem import InfeasibleError, Problem
 
 
 def plan(
     problem: Problem,
     *,
-    policy: str = "optimal",
+    policy: str | Callable[..., Any] | Policy = "optimal",
     rounds: int | None = None,
     size: int | None = None,
     threshold: float | None = None,
     seed: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return the decision of a policy about a problem.
 
@@ -33,11 +36,13 @@ def plan(
     Args:
         problem: the fleet, the link, the learning constants and the budgets.
         policy: "optimal", "paper" (Algorithms 1 and 2 as printed), "full" (every device), "uniform" (`size` devices at
-            random), "top_k" (the `size` devices of largest gain), "threshold" (every gain of at least `threshold`).
+            random), "top_k" (the `size` devices of largest gain), "threshold" (every gain of at least `threshold`);
+            or your own: a function from a `Problem` to device indices or a `Decision`, or "module:callable".
         rounds: I, to fix it; otherwise every I in 1..T is considered.
         size: |K| of "uniform" and "top_k"; half the fleet unless given.
         threshold: smallest gain that "threshold" schedules.
         seed: of the stream that "uniform" draws from.
+        options: what else your own policy takes, by name.
 
     Raises:
         InfeasibleError: no plan meets every limit.
@@ -56,112 +61,50 @@ def plan(
 
     Implements [Yan23, P1].
     """
-    if policy not in POLICIES:
-        raise ValueError(f"Expected policy to be one of {', '.join(POLICIES)}; got {policy!r}.")
-    if size is not None:
-        _validate.positive_integer(size=size)
-        if policy not in ("uniform", "top_k"):
-            raise ValueError(f"Expected no size with policy={policy!r}: it decides the size itself.")
-    if (threshold is not None) != (policy == "threshold"):
-        raise ValueError(
-            'Expected a threshold (policy.threshold in a scenario) with policy="threshold", and only there; '
-            f"got threshold={threshold!r} with policy={policy!r}."
-        )
-    candidates = _candidate_rounds(problem, rounds)
-    if policy == "optimal":
-        return _optimal(problem, candidates)
-    if policy == "paper":
-        scheduled, alignment, chosen, notes = alternate(uncertain.trusting(problem), rounds=rounds)
-        decision = Plan(
-            problem=problem, policy=policy, scheduled=scheduled, alignment=alignment, rounds=chosen, notes=notes
-        )
-        return uncertain.backed_off(decision)
-    devices = _RULES[policy](problem, size, threshold, seed)
-    return _best_for_devices(problem, policy, devices, candidates)
+    if not isinstance(policy, Policy):
+        policy = find(policy) if isinstance(policy, str) else Policy.own(policy)
+    settings = Settings(rounds=rounds, size=size, threshold=threshold, seed=seed, options=options or {})
+    return policy.plan(problem, settings)
 
 
-class Settings(Protocol):
-    """What a scenario's [policy] says."""
+def find(name: str, folder: Path = Path()) -> Policy:
+    """Return the policy of a name: a built-in one, or the user's "module:callable".
 
-    @property
-    def name(self) -> str: ...  # noqa: D102 - the names are `plan`'s
-    @property
-    def rounds(self) -> int | None: ...  # noqa: D102
-    @property
-    def size(self) -> int | None: ...  # noqa: D102
-    @property
-    def threshold(self) -> float | None: ...  # noqa: D102
+    Args:
+        name: as in a scenario.
+        folder: the scenario's, where the user's code is looked for first.
 
-
-def from_policy(problem: Problem, settings: Settings, *, seed: int) -> Plan:
-    """Return the plan that a scenario's [policy] asks for."""
-    return plan(
-        problem,
-        policy=settings.name,
-        rounds=settings.rounds,
-        size=settings.size,
-        threshold=settings.threshold,
-        seed=seed,
-    )
+    Raises:
+        ValueError: it is neither.
+    """
+    code = _usercode.named(name, builtin=POLICIES, key="policy")
+    return POLICIES[name] if code is None else Policy(name=code.name, function=code, folder=folder)
 
 
-def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]:
-    total_steps = problem.learning.total_steps
-    if rounds is None:
-        return np.arange(1, total_steps + 1)
-    convergence.local_steps(total_steps, rounds)  # raises where rounds is out of range
-    return np.array([int(rounds)])
+def _optimal(problem: Problem, *, rounds: int | None) -> Decision:
+    every = np.arange(1, problem.learning.total_steps + 1) if rounds is None else np.array([int(rounds)])
+    return uncertain.optimal(problem, every)
 
 
-def _optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
-    if uncertain.matters(problem):
-        return uncertain.optimal(problem, rounds)
-    choice = uncertain.search(problem, rounds, problem.fleet.peak_power)
-    return Plan(
-        problem=problem,
-        policy="optimal",
-        scheduled=choice.scheduled,
-        alignment=choice.alignment,
-        rounds=int(rounds[choice.round_index]),
-    )
+def _paper(problem: Problem, *, rounds: int | None) -> Decision:
+    return uncertain.backed_off(problem, alternate(uncertain.trusting(problem), rounds=rounds))
 
 
-def _best_for_devices(problem: Problem, policy: str, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]) -> Plan:
-    learning = problem.learning
-    theta = limits.largest_alignment(problem, scheduled, rounds)
-    participation = convergence.participation_error(scheduled.size, problem.fleet.num_devices)
-    with np.errstate(divide="ignore", over="ignore"):
-        noise = 0.5 * learning.dimension * np.square(problem.link.noise_std / (scheduled.size * theta))
-        objective = convergence.round_offsets(learning, rounds) + convergence.round_scales(learning, rounds) * (
-            participation + noise
-        )
-    best = int(np.argmin(objective))
-    if not np.isfinite(objective[best]):
-        raise InfeasibleError(
-            "No plan fits: the limits leave so little signal that the bound is not a finite number "
-            f"(the alignment would be {theta[best]:.3g})."
-        )
-    return Plan(
-        problem=problem, policy=policy, scheduled=scheduled, alignment=float(theta[best]), rounds=int(rounds[best])
-    )
-
-
-def _full(problem: Problem, size: int | None, threshold: float | None, seed: int) -> NDArray[np.intp]:
+def _full(problem: Problem) -> NDArray[np.intp]:
     return np.arange(problem.fleet.num_devices)
 
 
-def _uniform(problem: Problem, size: int | None, threshold: float | None, seed: int) -> NDArray[np.intp]:
+def _uniform(problem: Problem, *, size: int | None = None, seed: int) -> NDArray[np.intp]:
     rng = seeds.stream(seed, "policy")
-    return np.sort(rng.choice(problem.fleet.num_devices, _size(problem, size), replace=False))
+    return rng.choice(problem.fleet.num_devices, _size(problem, size), replace=False)
 
 
-def _top_k(problem: Problem, size: int | None, threshold: float | None, seed: int) -> NDArray[np.intp]:
+def _top_k(problem: Problem, *, size: int | None = None) -> NDArray[np.intp]:
     strongest = np.argsort(-problem.fleet.gain, kind="stable")
-    return np.sort(strongest[: _size(problem, size)])
+    return strongest[: _size(problem, size)]
 
 
-def _threshold(problem: Problem, size: int | None, threshold: float | None, seed: int) -> NDArray[np.intp]:
-    assert threshold is not None  # `plan` has checked
+def _threshold(problem: Problem, *, threshold: float) -> NDArray[np.intp]:
     _validate.non_negative(threshold=threshold)
     heard = np.flatnonzero(problem.fleet.gain >= threshold)
     if not heard.size:
@@ -180,6 +123,7 @@ def _size(problem: Problem, size: int | None) -> int:
     return size
 
 
-_Rule = Callable[[Problem, int | None, float | None, int], NDArray[np.intp]]
-_RULES: Final[dict[str, _Rule]] = {"full": _full, "uniform": _uniform, "top_k": _top_k, "threshold": _threshold}
-POLICIES: Final = ("optimal", "paper", *_RULES)
+_BUILT_IN = (_optimal, _paper, _full, _uniform, _top_k, _threshold)
+POLICIES: Final = {
+    policy.name: policy for policy in (Policy(name=each.__name__[1:], function=each) for each in _BUILT_IN)
+}

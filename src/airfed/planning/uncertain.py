@@ -18,7 +18,7 @@ from airfed import convergence
 from airfed.planning import limits
 from airfed.planning._rounds import best_rounds
 from airfed.planning.exact import Choice, best_schedule, usable_rounds
-from airfed.planning.plan import Plan
+from airfed.planning.policy import Decision
 from airfed.problem import InfeasibleError, Problem
 
 
@@ -46,39 +46,41 @@ def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
     return power
 
 
-def optimal(problem: Problem, rounds: NDArray[np.int64]) -> Plan:
-    """Return the joint optimum of [Yan23, P1] with θ f_k ≤ cap for every scheduled device.
+def optimal(problem: Problem, rounds: NDArray[np.int64]) -> Decision:
+    """Return the joint optimum of [Yan23, P1] over the given numbers of rounds, with θ f_k ≤ cap for all scheduled.
 
     Raises:
         InfeasibleError: no plan meets every limit.
 
     Deviations: the paper takes the channels for known.
     """
-    if problem.budget.scope == "round":
+    if matters(problem) and problem.budget.scope == "total":
+        best, chosen = _search_each(problem, rounds)
+    else:
         best = search(problem, rounds, effective_peak_power(problem, 1))
         chosen = int(rounds[best.round_index])
-    else:
-        best, chosen = _search_each(problem, rounds)
-    theta = limits.largest_alignment(problem, best.scheduled, np.array([chosen]))
-    return Plan(
-        problem=problem,
-        policy="optimal",
-        scheduled=best.scheduled,
-        alignment=min(best.alignment, float(theta[0])),
-        rounds=chosen,
-    )
+    alignment = best.alignment
+    if matters(problem):
+        alignment = min(alignment, float(limits.largest_alignment(problem, best.scheduled, np.array([chosen]))[0]))
+    return Decision(scheduled=best.scheduled, alignment=alignment, rounds=chosen)
 
 
-def backed_off(plan: Plan) -> Plan:
-    """Return the plan with θ lowered, if need be, to what privacy allows its devices; a note says so."""
-    allowed = plan.limits["privacy"]
-    if not matters(plan.problem) or plan.alignment <= allowed:
-        return plan
+def backed_off(problem: Problem, decision: Decision) -> Decision:
+    """Return the decision with θ lowered, if need be, to what privacy allows its devices; a note says so."""
+    if not matters(problem):
+        return decision
+    scheduled, theta = np.asarray(decision.scheduled), decision.alignment
+    assert theta is not None  # the paper decides it
+    assert decision.rounds is not None
+    allowed = limits.alignment_limits(problem, scheduled, decision.rounds)["privacy"]
+    if theta <= allowed:
+        return decision
     note = (
-        f"θ lowered from {plan.alignment:.6g} to {allowed:.6g}: a device may arrive {plan.amplification:.4g} times "
-        "stronger than planned, because its channel is known only roughly (the paper does not speak of this)."
+        f"θ lowered from {theta:.6g} to {allowed:.6g}: a device may arrive "
+        f"{np.max(limits.amplifications(problem)[scheduled]):.4g} times stronger than planned, because its channel is "
+        "known only roughly (the paper does not speak of this)."
     )
-    return replace(plan, alignment=allowed, notes=(*plan.notes, note))
+    return replace(decision, alignment=allowed, notes=(*decision.notes, note))
 
 
 def search(problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64]) -> Choice:

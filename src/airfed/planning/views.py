@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 
 from airfed.planning import limits
 from airfed.planning.exact import CandidateSpace, candidate_space
 from airfed.planning.plan import Plan
-from airfed.planning.policies import POLICIES, Settings, plan
+from airfed.planning.policies import POLICIES
+from airfed.planning.policy import Policy, Settings
 from airfed.planning.uncertain import effective_peak_power
 from airfed.problem import InfeasibleError, Problem
 
@@ -24,28 +28,34 @@ def candidates(decision: Plan) -> CandidateSpace:
     )
 
 
-def compare(problem: Problem, settings: Settings, *, seed: int) -> tuple[dict[str, Plan], dict[str, str]]:
+def compare(
+    problem: Problem, settings: Settings, *, policies: Iterable[Policy] = POLICIES.values()
+) -> tuple[dict[str, Plan], dict[str, str]]:
     """Return the plan of every policy on one channel draw, and the reason of each that has none.
 
     Args:
         problem: the realisation.
-        settings: rounds, size and threshold for the policies that take them; "threshold" without a threshold of its
-            own takes the mean gain, a rule one would try first.
-        seed: of the policies' own stream.
+        settings: for the policies that take them; "threshold" without a threshold of its own takes the mean gain, a
+            rule one would try first.
+        policies: who decides.
     """
-    threshold = settings.threshold if settings.threshold is not None else float(problem.fleet.gain.mean())
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
-    for name in POLICIES:
+    for policy in policies:
         try:
-            plans[name] = plan(
-                problem,
-                policy=name,
-                rounds=settings.rounds,
-                size=settings.size if name in ("uniform", "top_k") else None,
-                threshold=threshold if name == "threshold" else None,
-                seed=seed,
-            )
+            plans[policy.name] = policy.plan(problem, _taken(policy, problem, settings))
         except InfeasibleError as error:
-            reasons[name] = str(error)
+            reasons[policy.name] = str(error)
     return plans, reasons
+
+
+def _taken(policy: Policy, problem: Problem, settings: Settings) -> Settings:
+    """The settings that the policy takes."""
+    taken = policy.settings
+    threshold = float(problem.fleet.gain.mean()) if settings.threshold is None else settings.threshold
+    return replace(
+        settings,
+        size=settings.size if "size" in taken else None,
+        threshold=threshold if "threshold" in taken else None,
+        options={name: value for name, value in settings.options.items() if name in taken},
+    )

@@ -273,7 +273,7 @@ class Run:
     def label(self) -> str:
         """What tells this run from others of its scenario: the policy and its settings."""
         policy = self.scenario.policy
-        text: str = policy.name
+        text: str = self.scenario.decider.name
         if policy.size is not None:
             text += f" ({policy.size})"
         if policy.rounds is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import airfed
-from airfed import channel, planning, seeds
+from airfed import channel, seeds
 from airfed.air import Air
 from airfed.learning.task import Task, build_task
 from airfed.planning import Plan
@@ -58,7 +58,7 @@ def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
     """
     task = build_task(scenario)
     problem = scenario.problem(dimension=task.dimension, spent=spent)
-    plan = planning.from_policy(problem, scenario.policy, seed=scenario.seed)
+    plan = scenario.plan(problem)
     signal = signal_digests(scenario, problem.fleet.gain, task)
     return Setup(
         scenario=scenario,

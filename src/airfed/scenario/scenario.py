@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, ValidationError
 
-from airfed import _files, network, seeds
+from airfed import _files, network, planning, seeds
 from airfed.keys.declare import Control, Key, Name, Section, Seed
 from airfed.keys.sentences import sentence
+from airfed.planning import Plan, Policy, Settings
 from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError
@@ -27,7 +28,7 @@ from airfed.scenario.sections import (
     PolicySection,
     RunSection,
 )
-from airfed.scenario.usercode import user_code
+from airfed.scenario.usercode import own_policy, user_code
 
 DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
     name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
@@ -133,7 +134,47 @@ class Scenario(Section):
         except MemoryError:
             raise ScenarioError(f"Expected a fleet that fits into memory, got {self.num_devices} devices.") from None
 
-    def override(self, changes: dict[str, Any]) -> Scenario:
+    @property
+    def decider(self) -> Policy:
+        """Who decides: the policy that [policy] names."""
+        return planning.find(self.policy.name, self.folder)
+
+    @property
+    def settings(self) -> Settings:
+        """What [policy] says to it."""
+        said = self.policy
+        return Settings(
+            rounds=said.rounds, size=said.size, threshold=said.threshold, seed=self.seed, options=said.options or {}
+        )
+
+    def plan(self, problem: Problem | None = None) -> Plan:
+        """Return what the scenario's policy decides.
+
+        Args:
+            problem: the realisation, where it was drawn already.
+
+        Raises:
+            InfeasibleError: no plan meets every limit.
+            ValueError: a setting is not the policy's, or the user's own policy fails.
+        """
+        return self.decider.plan(self.problem() if problem is None else problem, self.settings)
+
+    def compare(self, problem: Problem | None = None) -> tuple[dict[str, Plan], dict[str, str]]:
+        """Return the plan of every built-in policy and of the scenario's own, and the reason of each without one."""
+        policies = {**planning.POLICIES, self.decider.name: self.decider}
+        return planning.compare(
+            self.problem() if problem is None else problem, self.settings, policies=policies.values()
+        )
+
+    def vary(self, changes: Mapping[str, Any]) -> Scenario:
+        """Return the scenario with dotted keys changed; settings that a new policy does not take are dropped."""
+        own_policy(name := changes.get("policy.name", self.policy.name))  # raises where there is no such policy
+        taken = planning.find(name, self.folder).settings
+        kept = {key: value for key, value in (self.policy.options or {}).items() if key in taken}
+        dropped = {f"policy.{key}": None for key in ("size", "threshold") if key not in taken}
+        return self.override({**dropped, "policy.options": kept or None, **changes})
+
+    def override(self, changes: Mapping[str, Any]) -> Scenario:
         """Return the scenario with dotted keys changed, checked like a file: {"policy.rounds": 20}."""
         tables = self.model_dump(mode="python", exclude_unset=True)
         for key, value in changes.items():
@@ -157,6 +198,8 @@ class Scenario(Section):
         }
         if (code := user_code(self.learning.model)) is not None:
             changes["learning.model"] = code.anchored(self.folder)
+        if (code := own_policy(self.policy.name)) is not None:
+            changes["policy.name"] = code.anchored(self.folder)
         return self.override(changes) if changes else self
 
     def _named_files(self) -> dict[str, str]:
@@ -178,6 +221,8 @@ class Scenario(Section):
             tables[section][key] = "a file"
         if (code := user_code(self.learning.model)) is not None:
             tables["learning"]["model"] = code.name
+        if "policy" in tables and (code := own_policy(self.policy.name)) is not None:
+            tables["policy"]["name"] = code.name
         return tables
 
     def digest(self) -> str:
@@ -228,6 +273,8 @@ def parse(tables: dict[str, Any], *, folder: Path = Path()) -> Scenario:
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, str):

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Annotated, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, Union
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from airfed.channel import MODELS, ChannelModel
 from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
 from airfed.keys.units import amplitude
+from airfed.planning import POLICIES
 from airfed.problem import Budget, Formula, Learning, Relation, Scope
-from airfed.scenario.usercode import user_code
+from airfed.scenario.usercode import own_policy, user_code
 
 if TYPE_CHECKING:
     Channel = ChannelModel
 else:
     Channel = Annotated[Union[tuple(MODELS.values())], Field(discriminator="model")]  # noqa: UP007 - of a tuple
+
+
+_POLICIES: Final = {
+    name: ", ".join(sorted(policy.settings - {"seed", "rounds"})) or name for name, policy in POLICIES.items()
+}
 
 
 class FleetSection(Section):
@@ -172,7 +178,9 @@ class PolicySection(Section):
     """[policy]: who decides."""
 
     name: Annotated[
-        Literal["optimal", "paper", "full", "uniform", "top_k", "threshold"], Key("who decides"), Control("Who decides")
+        str,
+        Key('who decides; your own "module:callable", or built in', choices=_POLICIES),
+        Control("Who decides"),
     ] = "optimal"
     rounds: Annotated[
         Count | None,
@@ -185,6 +193,15 @@ class PolicySection(Section):
     threshold: Annotated[
         NonNegative | None, Key("smallest gain to schedule"), Control("Smallest gain to schedule", 0.0, 2.0, "linear")
     ] = None
+    options: Annotated[
+        dict[str, bool | int | float | str] | None, Key("what else your own policy takes, by name: {share = 0.5}")
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        if own_policy(self.name) is None and self.options:
+            raise ValueError(f"Expected no policy.options with policy {self.name!r}: they are for your own.")
+        return self
 
 
 class RunSection(Section):

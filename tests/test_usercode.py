@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from airfed import scenario
-from airfed.learning import models, usercode
+from airfed import _usercode, scenario
+from airfed.learning import models
 from airfed.learning.task import build_task
 from airfed.scenario import template
 
@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(usercode, "_IMPORTED", set())
+    monkeypatch.setattr(_usercode, "_IMPORTED", set())
     before, path = set(sys.modules), list(sys.path)
     yield place
     assert sys.path == path

@@ -1,4 +1,4 @@
-"""Import the user's own code, call it, and name it by a digest of its sources.
+"""The user's own code, "module:callable": find it, import it, call it, and name it by a digest of its sources.
 
 What is executed must be what is digested: the module is read afresh each time, with the modules that it imports from
 its folder, and no bytecode is kept that could be older than its source.
@@ -6,6 +6,7 @@ its folder, and no bytecode is kept that could be older than its source.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import importlib
@@ -15,25 +16,116 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from airfed.scenario.usercode import UserCode
+from airfed.problem import InfeasibleError
 
 _LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
 _IMPORTED: set[str] = set()  # modules that came by way of the user's code, and are read again the next time
 _DEPTH: Final = 3  # of lists in lists in which functions are looked for
 
 
+@dataclass(frozen=True, kw_only=True)
+class UserCode:
+    """A callable in a module of the user's.
+
+    Args:
+        folder: where the module lies, absolute or relative to the scenario; "" where the text does not say.
+        module: its name, with dots in a package.
+        attribute: the callable's name.
+    """
+
+    folder: str
+    module: str
+    attribute: str
+
+    @classmethod
+    def parse(cls, text: str) -> UserCode:
+        """Return the code that a text names: "module:callable", or "folder/module:callable".
+
+        Raises:
+            ValueError: the text is neither; the message says how to write it.
+
+        >>> UserCode.parse("nets.small:make").module
+        'nets.small'
+        >>> UserCode.parse("nets.py:make")
+        Traceback (most recent call last):
+        ...
+        ValueError: Expected 'module:callable', got 'nets.py:make' (did you mean 'nets:make'?).
+        """
+        path, colon, attribute = text.rpartition(":")
+        folder, slash, module = path.rpartition("/")
+        if module.endswith(".py"):
+            module = module.removesuffix(".py")
+            raise ValueError(_malformed(text, f"{folder}{slash}{module}:{attribute}"))
+        if not colon:
+            head, dot, tail = text.removesuffix(".py").rpartition(".")
+            raise ValueError(_malformed(text, f"{head}:{tail}" if dot and not text.endswith(".py") else ""))
+        if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+            raise ValueError(_malformed(text, ""))
+        return cls(folder=folder + slash, module=module, attribute=attribute)
+
+    def places(self, folder: Path) -> list[Path]:
+        """Return where the module is looked for: the folder it names, else beside the scenario, then where we are."""
+        if self.folder:
+            return [(folder / self.folder).resolve()]
+        return list(dict.fromkeys(place.resolve() for place in (folder, Path())))
+
+    def place(self, folder: Path) -> Path | None:
+        """Return the first of the places that holds the module; None where it can only be an installed one."""
+        inner = Path(*self.module.split("."))
+        for place in self.places(folder):
+            if (place / inner).with_suffix(".py").is_file() or (place / inner / "__init__.py").is_file():
+                return place
+        return None
+
+    def anchored(self, folder: Path) -> str:
+        """Return the text that means the same wherever it is read."""
+        place = self.place(folder)
+        return self.name if place is None else f"{place.as_posix().rstrip('/')}/{self.name}"
+
+    @property
+    def name(self) -> str:
+        """The text without the folder."""
+        return f"{self.module}:{self.attribute}"
+
+
+def named(text: str, *, builtin: Collection[str], key: str) -> UserCode | None:
+    """Return the user's code that a text names; None where it names something built in.
+
+    Args:
+        text: a built-in name, or "module:callable".
+        builtin: the names that need no code.
+        key: what the text was given for.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if text in builtin:
+        return None
+    try:
+        return UserCode.parse(text)
+    except ValueError as error:
+        close = difflib.get_close_matches(text.lower(), builtin, n=1)
+        hint = f" (did you mean {close[0]!r}?)." if close else ""
+        reason = str(error).removeprefix("Expected ")
+        raise ValueError(
+            f"Expected {key} to be one of {', '.join(builtin)}, or your own as "
+            + (reason.removesuffix(".") + hint if hint else reason)
+        ) from None
+
+
 class Opened:
     """The user's code, imported; see `opened`."""
 
-    def __init__(self, code: UserCode, place: Path | None, before: set[str]) -> None:
-        self._name, self._place, self._before = code.name, place, before
-        with _explained(self._name, place, "to be importable"):
+    def __init__(self, code: UserCode, role: str, place: Path | None, before: set[str]) -> None:
+        self._name, self._role, self._place, self._before = code.name, role, place, before
+        with self._explained("to be importable"):
             self._module = importlib.import_module(code.module)
         found = getattr(self._module, code.attribute, None)
         if not callable(found):
@@ -42,16 +134,17 @@ class Opened:
                 f"Expected {code.module!r} ({self._module.__file__}) to have a callable {code.attribute!r}, got "
                 f"{found!r}; write 'module:callable'" + (f", it has {', '.join(known[:6])}." if known else ".")
             )
-        self._factory: Callable[[], Any] = found
+        self.function: Callable[..., Any] = found
 
-    def call(self) -> Any:
+    def call(self, *args: Any, **settings: Any) -> Any:
         """Return what the callable returns.
 
         Raises:
-            ValueError: it failed; the message says where.
+            InfeasibleError: it says so.
+            ValueError: it failed in any other way; the message says where.
         """
-        with _explained(self._name, self._place, "to be made without arguments"):
-            return self._factory()
+        with self._explained("to decide" if args else "to be made without arguments"):
+            return self.function(*args, **settings)
 
     def digest(self) -> str:
         """Return the SHA-256 of the callable's name and of all sources that it rests on; ask after `call`.
@@ -68,12 +161,40 @@ class Opened:
             digest.update(f"{name} {content}\n".encode())
         return digest.hexdigest()
 
+    @contextmanager
+    def _explained(self, wish: str) -> Iterator[None]:
+        """Turn whatever the user's code raises into one sentence that says where."""
+        try:
+            yield
+        except InfeasibleError:
+            raise
+        except (Exception, SystemExit) as error:  # it is somebody else's code: anything can come out of it
+            if isinstance(error, SyntaxError):
+                wish = "to be Python"
+            reason = " ".join(str(error).split()) or "no message"
+            if not isinstance(error, ImportError | SyntaxError):
+                reason = f"{type(error).__name__}: {reason}"
+            frames = [
+                frame
+                for frame in traceback.extract_tb(error.__traceback__)
+                if self._place is not None and _within(Path(frame.filename), self._place)
+            ]
+            where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+            raise ValueError(
+                f"Expected {self._role} {self._name!r} {wish}; {reason.removesuffix('.')}{where}."
+            ) from error
+
 
 @contextmanager
-def opened(code: UserCode, folder: Path) -> Iterator[Opened]:
+def opened(code: UserCode, folder: Path, *, role: str) -> Iterator[Opened]:
     """Import the user's code from beside the scenario, the working directory or the installed packages.
 
     Its folder is importable within the context: helper modules may lie there.
+
+    Args:
+        code: what to import.
+        folder: the scenario's.
+        role: what the code is for, "model" say, as messages name it.
 
     Raises:
         ValueError: there is no such module or callable, or the import failed.
@@ -83,17 +204,17 @@ def opened(code: UserCode, folder: Path) -> Iterator[Opened]:
         _forget(_IMPORTED)
         _IMPORTED.clear()
         if place is None:
-            _check_installed(code, folder)
+            _check_installed(code, folder, role)
         else:
             _forget(_in_the_way(code, place))
         before = set(sys.modules)
         try:
-            yield Opened(code, place, before)
+            yield Opened(code, role, place, before)
         finally:
             _IMPORTED.update(_arrived(before, place))
 
 
-def _check_installed(code: UserCode, folder: Path) -> None:
+def _check_installed(code: UserCode, folder: Path, role: str) -> None:
     """Raise where a module is neither in the places it is looked for nor installed."""
     try:
         found = not code.folder and importlib.util.find_spec(code.module) is not None
@@ -102,8 +223,8 @@ def _check_installed(code: UserCode, folder: Path) -> None:
     if not found:
         places = " or in ".join(str(place) for place in code.places(folder))
         raise ValueError(
-            f"Expected model {code.name!r} ('module:callable') to be importable; there is no module {code.module!r} in "
-            f"{places}{'' if code.folder else ', nor is it installed'}."
+            f"Expected {role} {code.name!r} ('module:callable') to be importable; there is no module {code.module!r} "
+            f"in {places}{'' if code.folder else ', nor is it installed'}."
         )
 
 
@@ -132,6 +253,12 @@ def _arrived(before: set[str], place: Path | None) -> set[str]:
     return {name for name in new if place is not None and _within(_file(name), place)}
 
 
+def _malformed(text: str, instead: str) -> str:
+    good = instead.rpartition(":")
+    hint = f" (did you mean {instead!r}?)" if good[0] and good[2] else ""
+    return f"Expected 'module:callable', got {text!r}{hint}."
+
+
 @contextmanager
 def _importable(place: Path | None) -> Iterator[None]:
     """Put the folder first on the import path."""
@@ -146,26 +273,6 @@ def _importable(place: Path | None) -> Iterator[None]:
         sys.dont_write_bytecode = wrote
         if place is not None:
             sys.path.remove(folder)
-
-
-@contextmanager
-def _explained(name: str, place: Path | None, wish: str) -> Iterator[None]:
-    """Turn whatever the user's code raises into one sentence that says where."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:  # it is somebody else's code: anything can come out of it
-        if isinstance(error, SyntaxError):
-            wish = "to be Python"
-        reason = " ".join(str(error).split()) or "no message"
-        if not isinstance(error, ImportError | SyntaxError):
-            reason = f"{type(error).__name__}: {reason}"
-        frames = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if place is not None and _within(Path(frame.filename), place)
-        ]
-        where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-        raise ValueError(f"Expected model {name!r} {wish}; {reason.removesuffix('.')}{where}.") from error
 
 
 def _reachable(module: ModuleType) -> set[str]:

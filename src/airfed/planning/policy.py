@@ -1,0 +1,230 @@
+"""What a policy is: a function from a problem to a decision, built in or the user's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from airfed import _usercode, _validate, convergence
+from airfed.planning import limits
+from airfed.planning.plan import FEASIBILITY_RTOL, Plan
+from airfed.problem import InfeasibleError, Problem
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Decision:
+    """What a policy decides. Whatever it leaves open airfed chooses: the largest feasible θ, the best I.
+
+    Args:
+        scheduled: K, device indices in any order, or one truth value per device.
+        alignment: θ, where the policy wants another than the largest that every limit allows.
+        rounds: I, where the policy wants another than the one with the smallest bound.
+        notes: remarks that a reader of the plan must know.
+
+    >>> def strongest_three(problem):
+    ...     return Decision(scheduled=problem.fleet.gain.argsort()[-3:], rounds=10)
+    >>> from airfed import load, plan
+    >>> plan(load("examples/paper.toml").problem(), policy=strongest_three).num_scheduled
+    3
+    """
+
+    scheduled: ArrayLike
+    alignment: float | None = None
+    rounds: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a user may say to a policy; each policy takes those that its function names.
+
+    Args:
+        rounds: I, to fix it.
+        size: how many devices to schedule.
+        threshold: the smallest gain to schedule.
+        seed: of the policy's own random stream.
+        options: whatever else the user's own policy takes, by name.
+    """
+
+    rounds: int | None = None
+    size: int | None = None
+    threshold: float | None = None
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings of one policy or another (not the rounds or the seed) that were given, by name."""
+        named = {"size": self.size, "threshold": self.threshold}
+        return {name: value for name, value in named.items() if value is not None} | dict(self.options)
+
+
+_FOR_ALL: Final = ("rounds", "seed")  # settings that a policy need not take: airfed sees to the rounds itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Who decides.
+
+    Args:
+        name: how a scenario and a record call it.
+        function: from a `Problem`, and those settings that it names as parameters, to device indices or a `Decision`;
+            for the user's own code in a file, what is to be imported each time that it is asked.
+        folder: where the user's code is looked for first.
+
+    >>> from airfed.planning import POLICIES
+    >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
+    (['seed', 'size'], [])
+    """
+
+    name: str
+    function: Callable[..., Any] | _usercode.UserCode
+    folder: Path = Path()
+
+    @classmethod
+    def own(cls, function: Callable[..., Any]) -> Policy:
+        """Return the policy that a function of the user's is."""
+        module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__)
+        return cls(name=f"{module}:{name}", function=function)
+
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        """The names of the settings that the policy takes."""
+        with self._opened() as (_, parameters):
+            return frozenset(parameters)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the sources of the user's own code in a file; "" for any other policy."""
+        if not isinstance(self.function, _usercode.UserCode):
+            return ""
+        with _usercode.opened(self.function, self.folder, role="policy") as code:
+            return code.digest()
+
+    def plan(self, problem: Problem, settings: Settings) -> Plan:
+        """Return the plan about a problem: what the policy decides, completed and checked against every limit.
+
+        Raises:
+            InfeasibleError: no plan meets every limit.
+            ValueError: a setting is missing or not the policy's, or what the user's own code returns is no decision.
+        """
+        candidates = _candidate_rounds(problem, settings.rounds)
+        with self._opened() as (decide, parameters):
+            self._check(settings, parameters)
+            known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
+            decided = decide(problem, **{name: value for name, value in known.items() if name in parameters})
+        decision = decided if isinstance(decided, Decision) else Decision(scheduled=decided)
+        scheduled = self._devices(problem, decision.scheduled)
+        if decision.rounds is not None:
+            candidates = _candidate_rounds(problem, decision.rounds)
+        return _completed(problem, self.name, replace(decision, scheduled=scheduled), scheduled, candidates)
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Callable[..., Any], dict[str, inspect.Parameter]]]:
+        """The function and its settings; the folder of the user's own code is importable within the context."""
+        if not isinstance(self.function, _usercode.UserCode):
+            yield self.function, _parameters(self.function)
+            return
+        with _usercode.opened(self.function, self.folder, role="policy") as code:
+            yield code.call, _parameters(code.function)
+
+    def _check(self, settings: Settings, parameters: Mapping[str, inspect.Parameter]) -> None:
+        given = settings.given()
+        if settings.size is not None:
+            _validate.positive_integer(size=settings.size)
+        for name in given:
+            if name not in parameters:
+                taken = ", ".join(sorted(set(parameters) - set(_FOR_ALL))) or "no settings"
+                raise ValueError(f"Expected no {name} with policy={self.name!r}: it takes {taken}.")
+        for name, parameter in parameters.items():
+            if parameter.default is parameter.empty and name not in (*given, *_FOR_ALL):
+                where = name if name in ("size", "threshold") else f"options.{name}"
+                raise ValueError(
+                    f"Expected a value of {name} (policy.{where} in a scenario) with policy={self.name!r}."
+                )
+
+    def _devices(self, problem: Problem, scheduled: ArrayLike) -> NDArray[np.intp]:
+        """K, ascending, each device once."""
+        num_devices = problem.fleet.num_devices
+        expected = f"Expected policy {self.name!r} to return device indices from 0 to {num_devices - 1}, each once"
+        try:
+            devices = np.asarray(scheduled)
+        except ValueError:  # ragged lists
+            raise ValueError(f"{expected}; got {type(scheduled).__name__}.") from None
+        if devices.dtype == bool and devices.shape == (num_devices,):
+            devices = np.flatnonzero(devices)
+        if devices.size == 0:
+            raise InfeasibleError(f"No plan fits: policy {self.name!r} schedules no device.")
+        if devices.ndim != 1 or devices.dtype.kind not in "iu":
+            raise ValueError(f"{expected}; got {devices.dtype} of shape {devices.shape}.")
+        devices = np.sort(devices)
+        if devices[0] < 0 or devices[-1] >= num_devices or np.any(devices[1:] == devices[:-1]):
+            raise ValueError(f"{expected}; got indices from {devices[0]} to {devices[-1]}, or one twice.")
+        return devices.astype(np.intp, copy=False)
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters after the first, which is the problem."""
+    return dict(list(inspect.signature(function).parameters.items())[1:])
+
+
+def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]:
+    total_steps = problem.learning.total_steps
+    if rounds is None:
+        return np.arange(1, total_steps + 1)
+    convergence.local_steps(total_steps, rounds)  # raises where rounds is out of range
+    return np.array([int(rounds)])
+
+
+def _completed(
+    problem: Problem, policy: str, decision: Decision, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]
+) -> Plan:
+    """The decision with the largest feasible θ and the best of the given numbers of rounds, where it left them open."""
+    if decision.alignment is None:
+        theta = limits.largest_alignment(problem, scheduled, rounds)
+    else:
+        _validate.positive(alignment=decision.alignment)
+        theta = np.full(rounds.shape, float(decision.alignment))
+    best = _best_rounds(problem, scheduled, theta, rounds)
+    completed = Plan(
+        problem=problem,
+        policy=policy,
+        scheduled=scheduled,
+        alignment=float(theta[best]),
+        rounds=int(rounds[best]),
+        notes=decision.notes,
+    )
+    broken = tuple(
+        f"This plan breaks the {name} limit: θ = {theta[best]:.6g} where {completed.limits[name]:.6g} is allowed."
+        for name in completed.violations
+    )
+    return replace(completed, notes=(*decision.notes, *broken)) if broken else completed
+
+
+def _best_rounds(
+    problem: Problem, scheduled: NDArray[np.intp], theta: NDArray[np.float64], rounds: NDArray[np.int64]
+) -> int:
+    """The index of the number of rounds with the smallest bound, among those whose θ is feasible if there are any."""
+    learning = problem.learning
+    participation = convergence.participation_error(scheduled.size, problem.fleet.num_devices)
+    with np.errstate(divide="ignore", over="ignore"):
+        noise = 0.5 * learning.dimension * np.square(problem.link.noise_std / (scheduled.size * theta))
+        objective = convergence.round_offsets(learning, rounds) + convergence.round_scales(learning, rounds) * (
+            participation + noise
+        )
+    if rounds.size > 1:
+        feasible = theta <= limits.largest_alignment(problem, scheduled, rounds) * (1 + FEASIBILITY_RTOL)
+        objective[~feasible & feasible.any()] = np.inf
+    best = int(np.argmin(objective))
+    if not np.isfinite(objective[best]):
+        raise InfeasibleError(
+            "No plan fits: the limits leave so little signal that the bound is not a finite number "
+            f"(the alignment would be {theta[best]:.3g})."
+        )
+    return best
