@@ -23,7 +23,8 @@ class ChannelModel(Section, ABC):
     """Draws the gains of a fleet.
 
     A subclass declares keys of its own and `magnitudes`; the keys here are every model's. With
-    `model: Literal["mine"] = "mine"` it has a name, and scenarios, template, reference and explorer have it.
+    `model: Literal["mine"] = "mine"` it has a name, and scenarios, template, reference and explorer have it (if it is
+    defined before `airfed.scenario` is imported, as those in `models` are).
     """
 
     minimum: Annotated[
