@@ -8,15 +8,6 @@ import pytest
 from airfed import plan, scenario, seeds
 from airfed.scenario import Scenario, ScenarioError, template
 
-CHANNELS = {
-    "fixed": {"gains": [0.3, 0.5, 1.0, 2.0]},
-    "rayleigh": {"scale": 0.5},
-    "rician": {"scale": 0.5, "k_factor": 3.0},
-    "uniform": {"low": 0.1, "high": 2.0},
-    "cell": {"radius": 300.0, "path_loss_exponent": 2.5, "shadowing_db": 4.0, "reference_distance": 2.0, "scale": 5.0},
-    "file": {"path": "gains.csv"},
-}
-
 
 def tables(**changes):
     """A valid scenario; `fleet__peak_power=...` changes a key, `...=None` removes it."""
@@ -255,21 +246,6 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path):
     assert scenario.load(path).name == "my-scenario"
 
 
-@pytest.mark.parametrize("model", CHANNELS)
-def test_round_trip_through_toml(tmp_path, model):
-    (tmp_path / "gains.csv").write_text("0.5\n0.6\n0.7\n0.8\n")
-    content = tables(channel={"model": model, "minimum": 0.05, "pin_minimum": True, **CHANNELS[model]})
-    first = scenario.parse(content, folder=tmp_path)
-    text = first.to_toml()
-    (tmp_path / "again.toml").write_text(text, encoding="utf-8")
-    second = scenario.load(tmp_path / "again.toml")
-    assert second.model_dump() == first.model_dump()
-    assert second.to_toml() == text
-    assert second.digest() == first.digest()
-    np.testing.assert_array_equal(first.problem().fleet.gain, second.problem().fleet.gain)
-    assert plan(first.problem()).to_dict() == plan(second.problem()).to_dict()
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -319,15 +295,6 @@ def test_gains_come_from_the_channel_stream():
     expected = seeds.stream(3, "channel").rayleigh(np.sqrt(0.5), 4)
     np.testing.assert_array_equal(world.problem().fleet.gain, expected)
     assert not np.array_equal(world.override({"seed": 4}).problem().fleet.gain, expected)
-
-
-def test_minimum_and_pin():
-    gains = scenario.parse(tables(fleet__num_devices=500, channel__minimum=0.4)).problem().fleet.gain
-    assert gains.min() == 0.4
-    free = scenario.parse(tables(fleet__num_devices=500)).problem().fleet.gain
-    np.testing.assert_array_equal(gains, np.maximum(free, 0.4))
-    pinned = scenario.parse(tables(fleet__num_devices=2, channel__minimum=1e-3, channel__pin_minimum=True)).problem()
-    assert pinned.fleet.gain.min() == 1e-3
 
 
 def test_the_number_of_devices_may_follow_from_a_list(tmp_path):
@@ -445,7 +412,7 @@ def test_the_digest_does_not_know_name_policy_and_run(tmp_path):
 
 def test_the_template_parses_and_plans():
     world = scenario.parse(tomllib.loads(template.SCENARIO))
-    assert plan(world.problem()).num_scheduled >= 1
+    assert 1 <= plan(world.problem()).num_scheduled < world.num_devices  # it starts where the decision matters
 
 
 def test_the_examples_parse_and_plan(repository):

@@ -11,7 +11,7 @@ from typing import Final
 
 from airfed.learning.task import dimension_of
 from airfed.planning import POLICIES
-from airfed.scenario import DATASET_SHAPES, FileChannel, FixedChannel, Scenario, ScenarioError
+from airfed.scenario import DATASET_SHAPES, Scenario, ScenarioError
 from airfed.scenario.usercode import MODELS
 
 DATASETS: Final = tuple(DATASET_SHAPES)
@@ -57,15 +57,17 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
                 f"{expected} in the explorer; got {value!r} (for one of your own start it with that scenario: "
                 "airfed explore SCENARIO.toml)."
             )
-    if isinstance(world.channel, FileChannel):
-        raise ScenarioError('Expected no channel.model="file" here: the explorer reads no files on request.')
+    if world.channel.file_keys():
+        raise ScenarioError(
+            f'Expected no channel.model="{world.channel.model}" here: the explorer reads no files on request.'
+        )
     if world.num_devices > MOST_DEVICES:
         raise ScenarioError(f"Expected fleet.num_devices={world.num_devices} <= {MOST_DEVICES} in the explorer.")
     if learning.total_steps > MOST_STEPS:
         raise ScenarioError(f"Expected learning.total_steps={learning.total_steps} <= {MOST_STEPS} in the explorer.")
-    if isinstance(world.channel, FixedChannel) and world.num_devices != len(world.channel.gains):
+    if world.channel.num_gains not in (None, world.num_devices):
         raise ScenarioError(
-            f"Expected {world.num_devices} channel.gains (fleet.num_devices), got {len(world.channel.gains)}."
+            f"Expected {world.num_devices} channel.gains (fleet.num_devices), got {world.channel.num_gains}."
         )
     return world
 

@@ -18,9 +18,10 @@ from urllib.parse import urlencode
 import numpy as np
 
 from airfed import scenario
+from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
 from airfed.planning import POLICIES
-from airfed.scenario import FileChannel, Scenario, ScenarioError, template
+from airfed.scenario import Scenario, ScenarioError, template
 
 Tables = dict[str, Any]
 
@@ -30,21 +31,9 @@ MOST_TEXT: Final = 4_000_000  # characters of a scenario that is pasted or uploa
 _SPREAD: Final = "peak_spread"
 _OTHER_QUERY: Final = ("tab", "token")  # query parameters that are not the scenario's
 
-# What a channel needs beyond its model, where nothing is written yet.
-CHANNELS: Final[dict[str, Tables]] = {
-    "rayleigh": {"scale": 1.0},
-    "rician": {"scale": 1.0, "k_factor": 3.0},
-    "uniform": {"low": 0.1, "high": 2.0},
-    "cell": {"radius": 300.0, "path_loss_exponent": 3.0, "shadowing_db": 4.0, "reference_distance": 50.0, "scale": 2.0},
-    "fixed": {"gains": [0.2, 0.5, 0.8, 1.1, 1.6]},
-}
-_SHARED_CHANNEL: Final[tuple[str, ...]] = (
-    "minimum",
-    "pin_minimum",
-    "estimation_error",
-    "estimation_failure",
-    "trust_estimates",
-)
+# What a channel needs beyond its model, where nothing is written yet; files are not read on request.
+CHANNELS: Final[dict[str, Tables]] = {name: model.starts() for name, model in MODELS.items() if not model.file_keys()}
+_SHARED_CHANNEL: Final = tuple(key for key in ChannelModel.model_fields if key != "model")
 
 
 @cache
@@ -200,9 +189,9 @@ def from_scenario(world: Scenario) -> Design:
     tables = world.model_dump(mode="json", exclude_unset=True)
     if own.dimension is not None:
         tables["learning"]["dimension"] = own.dimension
-    if isinstance(world.channel, FileChannel):
+    if world.channel.file_keys():
         try:
-            gains = world.channel.build(world.folder).draw(world.num_devices, np.random.default_rng(0))
+            gains = world.channel.located(world.folder).magnitudes(world.num_devices, np.random.default_rng(0))
         except ValueError as error:
             raise ScenarioError(str(error)) from None
         shared = {key: value for key, value in tables["channel"].items() if key in _SHARED_CHANNEL}

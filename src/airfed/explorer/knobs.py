@@ -1,13 +1,16 @@
-"""What can be turned on the page: keys of the scenario with their names, units and ranges. No NiceGUI here."""
+"""What can be turned on the page: which keys, in which order; the rest is in their declarations. No NiceGUI here."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, get_origin
 
+from airfed.channel import ChannelModel
 from airfed.explorer.design import CHANNELS, Design
+from airfed.keys.declare import control_of, key_of
 from airfed.planning import POLICIES
+from airfed.scenario.reference import find
 
 Kind = Literal["log", "count", "linear", "list", "text"]
 STEPS: Final = 1000  # positions of a slider
@@ -115,7 +118,7 @@ def shown(value: Any) -> str:
 def applies(key: str, design: Design) -> bool:
     """Return whether a knob means anything in the present design."""
     section, _, name = key.partition(".")
-    if section == "channel" and name not in ("model", "minimum", "pin_minimum", "estimation_error"):
+    if section == "channel" and name not in ChannelModel.model_fields:
         return name in CHANNELS.get(str(design.get("channel.model")), {})
     if key == "fleet.num_devices":
         return bool(design.get("channel.model") != "fixed")
@@ -127,155 +130,69 @@ def applies(key: str, design: Design) -> bool:
     return True
 
 
+def _item(key: str) -> Knob | Choice:
+    """The widget of a key, as its declaration has it."""
+    info = find(key)
+    said, control = key_of(info), control_of(info)
+    if said is None or control is None:
+        raise AssertionError(f"{key} is on the page, but its declaration does not say how")
+    note = f"{said.note[:1].upper()}{said.note[1:]}." if said.note else ""
+    offered = {"channel.model": tuple(CHANNELS), "policy.name": tuple(POLICIES)}.get(key, ())
+    if options := {name: name for name in offered} or dict(said.choices):
+        return Choice(key=key, label=control.label, options=options, help=note)
+    knob = Knob(key=key, label=control.label, symbol=said.symbol, unit=said.unit, help=note)
+    if control.low is None or control.high is None:
+        return replace(knob, kind="list" if get_origin(info.annotation) is list else "text")
+    return replace(knob, low=control.low, high=control.high, kind=control.kind)
+
+
+def _group(title: str, *keys: str, open: bool = True) -> Group:
+    return Group(title=title, items=tuple(SPREAD if key == SPREAD.key else _item(key) for key in keys), open=open)
+
+
+SPREAD: Final = Knob(
+    key="peak_spread",
+    label="Spread of peak powers",
+    unit="×",
+    low=1.0,
+    high=1000.0,
+    help="Largest over smallest; 1 means equal ones.",
+)
+_CHANNEL: Final = [
+    f"channel.{key}"
+    for key in dict.fromkeys((*(key for law in CHANNELS.values() for key in law), *ChannelModel.model_fields))
+    if control_of(find(f"channel.{key}")) and key != "model"
+]
 GROUPS: Final = (
-    Group(
-        title="Budgets",
-        items=(
-            Knob(key="budget.epsilon", label="Privacy loss", symbol="ε", low=0.05, high=50.0),
-            Knob(key="budget.delta", label="Failure probability", symbol="δ", low=1e-9, high=0.1),
-            Choice(
-                key="budget.scope",
-                label="ε covers",
-                options={"round": "each round", "total": "the training"},
-                help="What (ε, δ) is a budget for.",
-            ),
-            Choice(
-                key="budget.formula",
-                label="Formula",
-                options={"exact": "exact", "classic": "Lemma 1"},
-                help="Lemma 1 speaks of one round only.",
-            ),
-            Choice(
-                key="budget.relation",
-                label="Neighbours",
-                options={"replace": "replace one", "add_remove": "add/remove"},
-            ),
-            Knob(
-                key="budget.total_power",
-                label="Total power",
-                symbol="P_tot",
-                unit="W",
-                low=1.0,
-                high=1e5,
-                help="Over all devices and rounds.",
-            ),
-        ),
+    _group(
+        "Budgets",
+        "budget.epsilon",
+        "budget.delta",
+        "budget.scope",
+        "budget.formula",
+        "budget.relation",
+        "budget.total_power",
     ),
-    Group(
-        title="Fleet and channel",
-        items=(
-            Knob(key="fleet.num_devices", label="Devices", symbol="N", low=1, high=5000, kind="count"),
-            Knob(
-                key="fleet.peak_power",
-                label="Peak power",
-                symbol="P",
-                unit="W",
-                low=0.01,
-                high=100.0,
-                help='Also with a unit ("30 dBm"), or a list with one per device.',
-            ),
-            Knob(
-                key="peak_spread",
-                label="Spread of peak powers",
-                unit="×",
-                low=1.0,
-                high=1000.0,
-                help="Largest over smallest; 1 means equal ones.",
-            ),
-            Choice(
-                key="channel.model",
-                label="Channel law",
-                options={name: name for name in CHANNELS},
-            ),
-            Knob(key="channel.gains", label="Gains", symbol="|h|", kind="list", help="One per device, with commas."),
-            Knob(key="channel.scale", label="Scale", symbol="rms |h|", low=0.01, high=10.0),
-            Knob(
-                key="channel.k_factor",
-                label="Line of sight over scatter",
-                symbol="K",
-                low=0.0,
-                high=20.0,
-                kind="linear",
-            ),
-            Knob(key="channel.low", label="Smallest gain", low=0.0, high=2.0, kind="linear"),
-            Knob(key="channel.high", label="Largest gain", low=0.05, high=5.0),
-            Knob(key="channel.radius", label="Cell radius", unit="m", low=60.0, high=3000.0),
-            Knob(key="channel.reference_distance", label="Reference distance", unit="m", low=1.0, high=500.0),
-            Knob(
-                key="channel.path_loss_exponent",
-                label="Path loss exponent",
-                symbol="α",
-                low=1.5,
-                high=5.0,
-                kind="linear",
-            ),
-            Knob(key="channel.shadowing_db", label="Shadowing", unit="dB", low=0.0, high=12.0, kind="linear"),
-            Knob(
-                key="channel.minimum",
-                label="Minimum gain",
-                symbol="h_min",
-                low=0.0,
-                high=1.0,
-                kind="linear",
-                help="Weaker gains are raised to it.",
-            ),
-            Choice(
-                key="channel.pin_minimum",
-                label="Weakest device",
-                options={True: "exactly at h_min", False: "as drawn"},
-            ),
-            Knob(
-                key="channel.estimation_error",
-                label="Error of the known gains",
-                low=0.0,
-                high=0.2,
-                kind="linear",
-                help="Mean square, relative; privacy counts on it.",
-            ),
-            Knob(
-                key="link.noise_std",
-                label="Receiver noise",
-                symbol="σ",
-                low=0.01,
-                high=10.0,
-                help="Per real dimension.",
-            ),
-            Knob(key="seed", label="Seed of the draw", kind="count", low=1, high=1000),
-        ),
+    _group(
+        "Fleet and channel",
+        "fleet.num_devices",
+        "fleet.peak_power",
+        SPREAD.key,
+        "channel.model",
+        *_CHANNEL,
+        "link.noise_std",
+        "seed",
     ),
-    Group(
-        title="Learning",
+    _group(
+        "Learning",
+        "learning.model",
+        "learning.total_steps",
+        "learning.clip_norm",
+        "learning.learning_rate",
+        "learning.smoothness",
+        "learning.strong_convexity",
+        "learning.initial_gap",
         open=False,
-        items=(
-            Choice(
-                key="learning.model",
-                label="Model",
-                options={"cnn": "CNN", "mlp": "MLP", "logistic": "logistic"},
-            ),
-            Knob(key="learning.total_steps", label="Local steps in all", symbol="T", low=1, high=2000, kind="count"),
-            Knob(key="learning.clip_norm", label="Clip norm", symbol="ϖ", low=0.01, high=10.0),
-            Knob(key="learning.learning_rate", label="Learning rate", symbol="τ", low=1e-3, high=1.0),
-            Knob(key="learning.smoothness", label="Smoothness", symbol="ζ", low=0.1, high=100.0),
-            Knob(key="learning.strong_convexity", label="Strong convexity", symbol="ϱ", low=1e-3, high=10.0),
-            Knob(key="learning.initial_gap", label="Initial gap", symbol="G", low=0.01, high=100.0),
-        ),
     ),
-    Group(
-        title="Policy",
-        open=False,
-        items=(
-            Choice(key="policy.name", label="Who decides", options={name: name for name in POLICIES}),
-            Knob(
-                key="policy.rounds",
-                label="Rounds, fixed",
-                symbol="I",
-                low=1,
-                high=2000,
-                kind="count",
-                help="Empty: the best number.",
-            ),
-            Knob(key="policy.size", label="Devices to schedule", symbol="|K|", low=1, high=5000, kind="count"),
-            Knob(key="policy.threshold", label="Smallest gain to schedule", low=0.0, high=2.0, kind="linear"),
-        ),
-    ),
+    _group("Policy", "policy.name", "policy.rounds", "policy.size", "policy.threshold", open=False),
 )

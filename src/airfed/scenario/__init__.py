@@ -1,8 +1,10 @@
-"""TOML -> Problem: scenarios, their tables, units, errors and the commented template."""
+"""TOML -> Problem: scenarios, their tables, errors, the commented template and the reference of keys."""
 
+from airfed.channel import Fixed as FixedChannel
+from airfed.channel import FromFile as FileChannel
+from airfed.channel import Rayleigh as RayleighChannel
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.scenario import DATASET_SHAPES, Scenario, load, parse
-from airfed.scenario.sections import FileChannel, FixedChannel, RayleighChannel
 
 __all__ = [
     "DATASET_SHAPES",

@@ -7,29 +7,26 @@ import json
 import os
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, ValidationError
 
-from airfed import _files, channel, network, planning, seeds
+from airfed import _files, network, planning, seeds
+from airfed.keys.declare import Control, Key, Name, Section, Seed
+from airfed.keys.sentences import sentence
 from airfed.planning import Plan, Policy, Settings
 from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem
-from airfed.scenario.errors import ScenarioError, sentence
+from airfed.scenario.errors import ScenarioError
 from airfed.scenario.sections import (
     BudgetSection,
     Channel,
-    FileChannel,
-    FixedChannel,
     FleetSection,
     LearningSection,
     LinkSection,
-    Name,
     PolicySection,
     RunSection,
-    Section,
-    Seed,
 )
 from airfed.scenario.usercode import own_policy, user_code
 
@@ -50,8 +47,12 @@ class Scenario(Section):
     (7, 3)
     """
 
-    name: Name = "scenario"
-    seed: Seed = 0
+    name: Annotated[Name, Key("what tables and reports call it")] = "scenario"
+    seed: Annotated[
+        Seed,
+        Key("one seed for channels, data, initial model, policy and noise"),
+        Control("Seed of the draw", 1, 1000, "count"),
+    ] = 0
     fleet: FleetSection
     channel: Channel
     link: LinkSection
@@ -66,10 +67,8 @@ class Scenario(Section):
         """N, from [fleet], from the list of gains or peak powers, or from the file of gains."""
         if self.fleet.num_devices is not None:
             return self.fleet.num_devices
-        if isinstance(self.channel, FixedChannel):
-            return len(self.channel.gains)
-        if isinstance(self.channel, FileChannel):
-            return channel.FromFile(path=self.folder / self.channel.path, column=self.channel.column).read().size
+        if (gains := self.channel.located(self.folder).num_gains) is not None:
+            return gains
         if isinstance(self.fleet.peak_power, list):
             return len(self.fleet.peak_power)
         raise ScenarioError("Missing key fleet.num_devices: expected a whole number >= 1.")
@@ -123,7 +122,7 @@ class Scenario(Section):
                 raise MemoryError
             rng = seeds.stream(self.seed, "channel")
             with np.errstate(over="ignore"):  # an infinite gain is named below
-                gains = self.channel.draw(self.num_devices, rng, self.folder)
+                gains = self.channel.located(self.folder).draw(self.num_devices, rng)
             return Problem(
                 fleet=Fleet(gain=gains, peak_power=self.fleet.peak_power),
                 link=Link(
@@ -200,19 +199,23 @@ class Scenario(Section):
 
     def anchored(self) -> Scenario:
         """Return the scenario with the files it names by their full paths, so that it means the same elsewhere."""
-        changes: dict[str, Any] = {}
-        if isinstance(self.channel, FileChannel):
-            changes["channel.path"] = str((self.folder / self.channel.path).resolve())
-        if self.account_path is not None:
-            changes["budget.account"] = str(self.account_path.resolve())
-        data = self.folder / self.learning.dataset
-        if self.learning.dataset not in DATASET_SHAPES and os.path.exists(data):
-            changes["learning.dataset"] = str(data.resolve())
+        found = {key: self.folder / path for key, path in self._named_files().items()}
+        changes = {
+            key: str(path.resolve()) for key, path in found.items() if key != "learning.dataset" or os.path.exists(path)
+        }
         if (code := user_code(self.learning.model)) is not None:
             changes["learning.model"] = code.anchored(self.folder)
         if (code := own_policy(self.policy.name)) is not None:
             changes["policy.name"] = code.anchored(self.folder)
         return self.override(changes) if changes else self
+
+    def _named_files(self) -> dict[str, str]:
+        """The files that the scenario names, by their dotted keys."""
+        tables = {name: table for name, table in self if isinstance(table, Section)}
+        named = {f"{name}.{key}": getattr(table, key) for name, table in tables.items() for key in table.file_keys()}
+        if self.learning.dataset not in DATASET_SHAPES:
+            named["learning.dataset"] = self.learning.dataset
+        return {key: path for key, path in named.items() if path is not None}
 
     def content(self, *, less: Set[str] = frozenset()) -> dict[str, Any]:
         """Return all that shapes a result, as plain values: the scenario without its name, [run] and `less`.
@@ -221,12 +224,8 @@ class Scenario(Section):
         digests of their own. So the scenario that a run records has the same content as the one that was run.
         """
         tables = self.model_dump(mode="json", exclude={"name", "run", *less})
-        if isinstance(self.channel, FileChannel):
-            tables["channel"]["path"] = "a file"
-        if self.budget.account is not None:
-            tables["budget"]["account"] = "a file"
-        if self.learning.dataset not in DATASET_SHAPES:
-            tables["learning"]["dataset"] = "a file"
+        for section, key in (name.split(".") for name in self._named_files()):
+            tables[section][key] = "a file"
         if (code := user_code(self.learning.model)) is not None:
             tables["learning"]["model"] = code.name
         if "policy" in tables and (code := own_policy(self.policy.name)) is not None:

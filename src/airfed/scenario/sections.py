@@ -1,183 +1,101 @@
-"""The tables of a scenario: which keys each has, of which type and in which range."""
+"""The tables of a scenario: every key with its type, range, default and meaning."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-import unicodedata
-from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, Union
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from airfed import channel
-from airfed._validate import LARGEST_INTEGER
-from airfed.problem import Budget, Learning
-from airfed.scenario.units import METRES, WATTS, amplitude, in_si
+from airfed.channel import MODELS, ChannelModel
+from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
+from airfed.keys.units import amplitude
+from airfed.planning import POLICIES
+from airfed.problem import Budget, Formula, Learning, Relation, Scope
 from airfed.scenario.usercode import own_policy, user_code
 
-Watts = Annotated[float, BeforeValidator(in_si(WATTS)), Field(gt=0, allow_inf_nan=False)]
-Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seed = Annotated[int, Field(ge=0, le=2**128 - 1)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=LARGEST_INTEGER)]
+if TYPE_CHECKING:
+    Channel = ChannelModel
+else:
+    Channel = Annotated[Union[tuple(MODELS.values())], Field(discriminator="model")]  # noqa: UP007 - of a tuple
 
 
-def _shown(text: str) -> str:
-    """Return a text that is printed here and there, if nothing in it steers a terminal."""
-    if not text.isprintable() and any(unicodedata.category(character) in UNSHOWN for character in text):
-        raise ValueError("expected a text without control characters")
-    return text
-
-
-UNSHOWN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Categories of characters that are not to be seen, or that move what is."""
-
-Name = Annotated[str, AfterValidator(_shown)]
-
-
-class Section(BaseModel):
-    """A table: unknown keys are refused, values are not converted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+_POLICIES: Final = {
+    name: ", ".join(sorted(policy.settings - {"seed", "rounds"})) or name for name, policy in POLICIES.items()
+}
 
 
 class FleetSection(Section):
     """[fleet]: how many devices, and their peak power."""
 
-    num_devices: Count | None = None
-    peak_power: Watts | Annotated[list[Watts], Field(min_length=1)]
-
-
-class ChannelSection(Section):
-    """[channel]: what every model has."""
-
-    minimum: NonNegative = 0.0
-    pin_minimum: bool = False
-    estimation_error: NonNegative = 0.0
-    estimation_failure: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    trust_estimates: bool = False
-
-    @model_validator(mode="after")
-    def _check_minimum(self) -> Self:
-        if self.pin_minimum and self.minimum == 0:
-            raise ValueError("Expected channel.minimum > 0 with channel.pin_minimum = true: it is pinned to that.")
-        return self
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model; relative paths start at `folder`."""
-        raise AssertionError("every channel section builds its own model")
-
-    def draw(self, num_devices: int, rng: np.random.Generator, folder: Path) -> NDArray[np.float64]:
-        """Return the gains of one realisation, after `minimum`."""
-        gains = self.build(folder).draw(num_devices, rng)
-        return channel.raise_to_minimum(gains, self.minimum, pin=self.pin_minimum)
-
-
-class FixedChannel(ChannelSection):
-    """[channel] model = "fixed": the gains themselves."""
-
-    model: Literal["fixed"]
-    gains: Annotated[list[NonNegative], Field(min_length=1)]
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Fixed(gains=tuple(self.gains))
-
-
-class RayleighChannel(ChannelSection):
-    """[channel] model = "rayleigh"."""
-
-    model: Literal["rayleigh"]
-    scale: Positive = 1.0
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Rayleigh(scale=self.scale)
-
-
-class RicianChannel(ChannelSection):
-    """[channel] model = "rician"."""
-
-    model: Literal["rician"]
-    scale: Positive = 1.0
-    k_factor: NonNegative = 1.0
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Rician(scale=self.scale, k_factor=self.k_factor)
-
-
-class UniformChannel(ChannelSection):
-    """[channel] model = "uniform"."""
-
-    model: Literal["uniform"]
-    low: NonNegative
-    high: Positive
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Uniform(low=self.low, high=self.high)
-
-
-class CellChannel(ChannelSection):
-    """[channel] model = "cell": a disc with path loss, shadowing and Rayleigh fading."""
-
-    model: Literal["cell"]
-    radius: Metres
-    path_loss_exponent: Positive = 3.0
-    shadowing_db: NonNegative = 0.0
-    reference_distance: Metres = 1.0
-    scale: Positive = 1.0
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.Cell(
-            radius=self.radius,
-            path_loss_exponent=self.path_loss_exponent,
-            shadowing_db=self.shadowing_db,
-            reference_distance=self.reference_distance,
-            scale=self.scale,
-        )
-
-
-class FileChannel(ChannelSection):
-    """[channel] model = "file": gains from a .csv or .npy file, relative to the scenario's folder."""
-
-    model: Literal["file"]
-    path: str
-    column: str = "gain"
-
-    def build(self, folder: Path) -> channel.ChannelModel:
-        """Return the model."""
-        return channel.FromFile(path=folder / self.path, column=self.column)
-
-
-Channel = Annotated[
-    FixedChannel | RayleighChannel | RicianChannel | UniformChannel | CellChannel | FileChannel,
-    Field(discriminator="model"),
-]
+    num_devices: Annotated[
+        Count | None,
+        Key("number of devices, unless a list of gains or peak powers tells", "N"),
+        Control("Devices", 1, 5000, "count"),
+    ] = None
+    peak_power: Annotated[
+        Watts | Annotated[list[Watts], Field(min_length=1)],
+        Key("largest transmit power", "P_k", "W", note='also "30 dBm", or a list with one per device'),
+        Control("Peak power", 0.01, 100.0),
+    ]
 
 
 class LinkSection(Section):
     """[link]: the receiver."""
 
-    noise_std: Annotated[Positive, BeforeValidator(amplitude)]
-    noise_source: Literal["seeded", "secure"] = "seeded"
+    noise_std: Annotated[
+        Positive,
+        BeforeValidator(amplitude),
+        Key("receiver noise", "σ", "√W", note="per real dimension: complex noise of s² W has σ = s/√2"),
+        Control("Receiver noise", 0.01, 10.0),
+    ]
+    noise_source: Annotated[
+        Literal["seeded", "secure"],
+        Key(
+            "where the noise comes from",
+            choices={
+                "seeded": "the seed: a simulation that can be repeated",
+                "secure": "the operating system, kept nowhere",
+            },
+        ),
+    ] = "seeded"
 
 
 class BudgetSection(Section):
     """[budget]: what may be spent."""
 
-    epsilon: Positive
-    delta: Annotated[float, Field(gt=0, lt=1)]
-    total_power: Watts
-    scope: Literal["round", "total"] = "round"
-    formula: Literal["classic", "exact"] = "exact"
-    relation: Literal["replace", "add_remove"] = "replace"
-    account: str | None = None
+    epsilon: Annotated[Positive, Key("privacy loss allowed", "ε"), Control("Privacy loss", 0.05, 50.0)]
+    delta: Annotated[
+        Fraction,
+        Key("probability with which ε may be exceeded (ξ in the paper)", "δ"),
+        Control("Failure probability", 1e-9, 0.1),
+    ]
+    total_power: Annotated[
+        Watts,
+        Key("transmit power that may be spent", "P_tot", "W", note="summed over all devices and rounds"),
+        Control("Total power", 1.0, 1e5),
+    ]
+    scope: Annotated[
+        Scope, Key("what (ε, δ) covers", choices={"round": "each round", "total": "the training"}), Control("ε covers")
+    ] = Budget.scope
+    formula: Annotated[
+        Formula,
+        Key(
+            "how ε is computed",
+            note="Lemma 1 speaks of one round only",
+            choices={"exact": "exact", "classic": "Lemma 1"},
+        ),
+        Control("Formula"),
+    ] = Budget.formula
+    relation: Annotated[
+        Relation,
+        Key("what neighbouring fleets differ in", choices={"replace": "one's data", "add_remove": "one device"}),
+        Control("Neighbours differ in"),
+    ] = Budget.relation
+    account: Annotated[
+        str | None, Key('with scope = "total": a ledger that all trainings on the same data charge', file=True)
+    ] = None
 
     def build(self, *, spent: float = 0.0) -> Budget:
         """Return the budget, of which an account may have spent μ already."""
@@ -197,19 +115,52 @@ class BudgetSection(Section):
 class LearningSection(Section):
     """[learning]: the task, and the constants of its bound."""
 
-    dataset: str = "mnist-5k"
-    partition: Literal["iid", "dirichlet", "shards"] = "iid"
-    alpha: Positive = 0.5
-    shards_per_device: Count = 2
-    model: str = "cnn"
-    dimension: Count | None = None
-    total_steps: Count
-    learning_rate: Positive
-    batch_size: Count | None = None
-    clip_norm: Positive
-    smoothness: Positive
-    strong_convexity: Positive
-    initial_gap: Positive
+    dataset: Annotated[
+        str, Key("data: mnist-5k (built in), mnist, fashion-mnist, a folder of IDX files, an .npz file")
+    ] = "mnist-5k"
+    partition: Annotated[
+        Literal["iid", "dirichlet", "shards"],
+        Key(
+            "how data are dealt to devices", choices={"iid": "iid", "dirichlet": "alpha", "shards": "shards_per_device"}
+        ),
+    ] = "iid"
+    alpha: Annotated[Positive, Key("of a dirichlet partition: the smaller, the fewer classes a device has")] = 0.5
+    shards_per_device: Annotated[
+        Count, Key("of a partition into shards: pieces of one or two classes that a device gets")
+    ] = 2
+    model: Annotated[
+        str,
+        Key(
+            'your own "module:callable" that returns a torch module (it may lie beside the scenario), quadratic, or a '
+            "network",
+            choices={"cnn": "CNN", "mlp": "MLP", "logistic": "logistic"},
+        ),
+        Control("Model"),
+    ] = "cnn"
+    dimension: Annotated[
+        Count | None, Key("number of the model's parameters; quadratic needs it, others tell", "d")
+    ] = None
+    total_steps: Annotated[
+        Count,
+        Key("local steps per device over the whole training", "T"),
+        Control("Local steps in all", 1, 2000, "count"),
+    ]
+    learning_rate: Annotated[
+        Positive, Key("step size; the bound is proved for τ = 1/ζ", "τ"), Control("Learning rate", 1e-3, 1.0)
+    ]
+    batch_size: Annotated[Count | None, Key("images per local step; all that a device has unless written down")] = None
+    clip_norm: Annotated[Positive, Key("norm that every upload is clipped to", "ϖ"), Control("Clip norm", 0.01, 10.0)]
+    smoothness: Annotated[
+        Positive, Key("smoothness of the loss (for the bound)", "ζ"), Control("Smoothness", 0.1, 100.0)
+    ]
+    strong_convexity: Annotated[
+        Positive, Key("strong convexity of the loss (for the bound)", "ϱ"), Control("Strong convexity", 1e-3, 10.0)
+    ]
+    initial_gap: Annotated[
+        Positive,
+        Key("loss before training above the smallest (for the bound)", "G"),
+        Control("Initial gap", 0.01, 100.0),
+    ]
 
     @model_validator(mode="after")
     def _check_constants(self) -> Self:
@@ -219,25 +170,32 @@ class LearningSection(Section):
 
     def build(self, dimension: int) -> Learning:
         """Return the constants for a model of the given dimension."""
-        return Learning(
-            dimension=dimension,
-            total_steps=self.total_steps,
-            clip_norm=self.clip_norm,
-            learning_rate=self.learning_rate,
-            smoothness=self.smoothness,
-            strong_convexity=self.strong_convexity,
-            initial_gap=self.initial_gap,
-        )
+        constants = {field.name for field in dataclasses.fields(Learning)} - {"dimension"}
+        return Learning(dimension=dimension, **self.model_dump(include=constants))
 
 
 class PolicySection(Section):
     """[policy]: who decides."""
 
-    name: str = "optimal"
-    rounds: Count | None = None
-    size: Count | None = None
-    threshold: NonNegative | None = None
-    options: dict[str, bool | int | float | str] | None = None
+    name: Annotated[
+        str,
+        Key('who decides; your own "module:callable", or built in', choices=_POLICIES),
+        Control("Who decides"),
+    ] = "optimal"
+    rounds: Annotated[
+        Count | None,
+        Key("number of rounds", "I", note="the best one unless written down"),
+        Control("Rounds, fixed", 1, 2000, "count"),
+    ] = None
+    size: Annotated[
+        Count | None, Key("devices to schedule", "|K|"), Control("Devices to schedule", 1, 5000, "count")
+    ] = None
+    threshold: Annotated[
+        NonNegative | None, Key("smallest gain to schedule"), Control("Smallest gain to schedule", 0.0, 2.0, "linear")
+    ] = None
+    options: Annotated[
+        dict[str, bool | int | float | str] | None, Key("what else your own policy takes, by name: {share = 0.5}")
+    ] = None
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
@@ -249,14 +207,26 @@ class PolicySection(Section):
 class RunSection(Section):
     """[run]: how to compute; nothing here changes a result beyond rounding."""
 
-    engine: Literal["auto", "torch", "fused"] = "auto"
-    device: str = "auto"
-    threads: Count | None = None
-    chunk: Count = 32
-    evaluate_every: Count = 1
-    checkpoint_every: Count = 1
-    record: Literal["full", "private"] = "full"
-    patience: Positive = 60.0
+    engine: Annotated[
+        Literal["auto", "torch", "fused"],
+        Key(
+            "what trains", choices={"auto": "the fastest that fits", "torch": "any model", "fused": "built-in networks"}
+        ),
+    ] = "auto"
+    device: Annotated[str, Key("where the torch engine computes: auto, cpu, cuda, cuda:1, mps")] = "auto"
+    threads: Annotated[Count | None, Key("threads that train; one per processor unless written down")] = None
+    chunk: Annotated[Count, Key("devices trained at a time; bounds the memory")] = 32
+    evaluate_every: Annotated[Count, Key("rounds from one evaluation on the test data to the next")] = 1
+    checkpoint_every: Annotated[Count, Key("rounds from one checkpoint to the next")] = 1
+    record: Annotated[
+        Literal["full", "private"],
+        Key(
+            "what a run writes down", choices={"full": "all", "private": "no figure of the devices' data without noise"}
+        ),
+    ] = "full"
+    patience: Annotated[
+        Positive, Key("time without a sign of life after which another process is taken for lost", unit="s")
+    ] = 60.0
 
     @model_validator(mode="after")
     def _check_device(self) -> Self:

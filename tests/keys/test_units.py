@@ -2,7 +2,7 @@
 
 import pytest
 
-from airfed.scenario.units import METRES, WATTS, in_si
+from airfed.keys.units import METRES, WATTS, in_si
 
 
 @pytest.mark.parametrize(

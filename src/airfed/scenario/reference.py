@@ -1,0 +1,89 @@
+"""Every key of a scenario, from its declaration.
+
+`python -m airfed.scenario.reference docs/scenario.md` writes the page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from airfed._validate import LARGEST
+from airfed.channel import MODELS, ChannelModel
+from airfed.keys.declare import Key, Section, key_of
+from airfed.keys.sentences import expectation
+from airfed.keys.units import METRES, WATTS
+from airfed.scenario.scenario import Scenario
+
+_HEAD = f"""\
+# Keys of a scenario
+
+A scenario is a TOML file; `airfed new FILE.toml` writes a commented one. Unknown keys are refused. Bare numbers are in
+SI units; a power may also be a text with a unit, `"30 dBm"` ({", ".join(WATTS)}), and so may a length
+({", ".join(METRES)}). Numbers that are not counts or probabilities are at most {LARGEST:g}. Paths start at the
+scenario's folder. Symbols are those of [notation.md](notation.md).
+
+This page is generated from the declarations (`python -m airfed.scenario.reference docs/scenario.md`).
+"""
+_TABLE = ("| key | symbol | value | unit | default | meaning |", "|---|---|---|---|---|---|")
+
+
+def sections() -> Iterator[tuple[str, type[Section]]]:
+    """Yield every table with its name; [channel] first with what all its models share, then model by model."""
+    yield "", Scenario
+    for name, info in Scenario.model_fields.items():
+        if name == "channel":
+            yield name, ChannelModel
+            yield from ((name, model) for model in MODELS.values())
+        elif isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+            yield name, info.annotation
+
+
+def find(key: str) -> FieldInfo:
+    """Return the declaration of a dotted key.
+
+    >>> find("link.noise_std").is_required()
+    True
+    """
+    table, _, name = key.rpartition(".")
+    return next(kind.model_fields[name] for found, kind in sections() if found == table and name in kind.model_fields)
+
+
+def page() -> str:
+    """Return the reference of all keys, in Markdown."""
+    parts = [_HEAD]
+    for table, kind in sections():
+        shared = ChannelModel.model_fields if table == "channel" and kind is not ChannelModel else {}
+        keys = {name: key_of(info) for name, info in kind.model_fields.items() if name not in shared}
+        rows = [_row(kind, name, key) for name, key in keys.items() if key is not None]
+        parts.append("\n".join([*_title(table, kind), *_TABLE, *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def _title(table: str, kind: type[Section]) -> list[str]:
+    if kind is Scenario:
+        return ["## At the top", ""]
+    text = inspect.getdoc(kind) or ""
+    if kind is ChannelModel:
+        return [f"## [{table}]", "", "What every channel has:", ""]
+    if issubclass(kind, ChannelModel):
+        return [f'### [{table}] model = "{kind.model_fields["model"].default}"', "", text, ""]
+    meaning = text.removeprefix(f"[{table}]: ")
+    return [f"## [{table}]", "", meaning[:1].upper() + meaning[1:], ""]
+
+
+def _row(kind: type[Section], name: str, key: Key) -> str:
+    info = kind.model_fields[name]
+    default = "required" if info.is_required() else "" if info.default is None else f"`{json.dumps(info.default)}`"
+    meaning = f"{key.text[:1].upper()}{key.text[1:]}."
+    cells = [f"`{name}`", key.symbol, expectation(kind, name), key.unit, default, meaning]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

@@ -1,0 +1,163 @@
+"""Files of gains: what is read, and what is refused by its line."""
+
+import pickle
+import time
+
+import numpy as np
+import pytest
+
+from airfed.channel import FromFile
+
+
+def read(tmp_path, content, name="gains.csv", column="gain"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return FromFile(path=path, column=column).read()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "0.5\n1.25\n2\n",
+        "0.5\n1.25\n2",
+        "0.5\r\n1.25\r\n2\r\n",
+        "0.5\r1.25\r2\r",
+        "0.5\n1.25\n2\n\n  \n\n",
+        "gain\n0.5\n1.25\n2\n",
+        '"gain"\n"0.5"\n"1.25"\n"2"\n',
+        "﻿gain\n0.5\n1.25\n2\n",
+        "﻿0.5\n1.25\n2\n",
+        "name,gain\na,0.5\nb,1.25\nc,2\n",
+        'name,gain,note\na,0.5,"x, y"\nb,1.25,\nc,2,z\n',
+        " gain , name\n 0.5 ,a\n1.25,b\n2,c\n",
+        "  0.5\n\t1.25 \n+2.0e0\n",
+    ],
+)
+def test_csv(tmp_path, content):
+    assert read(tmp_path, content).tolist() == [0.5, 1.25, 2.0]
+
+
+def test_csv_with_a_column_of_another_name(tmp_path):
+    assert read(tmp_path, "gain,h_abs\n1,0.5\n2,0.7\n", column="h_abs").tolist() == [0.5, 0.7]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("", "at least one gain"),
+        ("\n\n", "at least one gain"),
+        ("gain\n", "only a header"),
+        ("gain\n\n", "only a header"),
+        ("\n0.5\n", "column 'gain'"),
+        ("0.5\nabc\n", "line 2 of .*got 'abc'"),
+        ("0.5\n\n0.7\n", "line 2 of .*got ''"),
+        ("gain\n0.5\n-0.1\n", "line 3 of .*got '-0.1'"),
+        ("gain\n0.5\nnan\n", "line 3 of .*got 'nan'"),
+        ("0.5\ninf\n", "line 2"),
+        ("0.5\n1e999\n", "line 2"),
+        ("0.5\n1_000\n", "line 2"),
+        ("0.5\n0,5\n", "line 2"),
+        ("0.5\n0x10\n", "line 2"),
+        ("name,gain\na,0.5\nb\n", "line 3 .*got 'b'"),
+        ("name,gain\na,0.5,9\n", "line 2"),
+        ("1,2\n3,4\n", "header line .*2 columns and no names"),
+        ("h\n0.5\n", "column 'gain' in .*its header has 'h'"),
+        ("x" * 200_000 + "\n0.5\n", "column 'gain'"),
+        ("0.5\n" + "9" * 200_000 + "\n", "line 2"),
+        (b"\xff\xfe0\x00.\x005\x00", "text in"),
+        (b"0.5\n\x00\n", "text in UTF-8 .*a NUL, byte 4"),
+    ],
+)
+def test_bad_csv(tmp_path, content, named):
+    with pytest.raises(ValueError, match=named) as caught:
+        read(tmp_path, content)
+    assert "gains.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("bad", ["abc", "-1", "nan"])
+def test_a_million_lines_with_one_bad_cell(tmp_path, bad):
+    lines = ["0.5"] * 1_000_000
+    lines[765_432] = bad
+    started = time.process_time()
+    with pytest.raises(ValueError, match=f"line 765433 of .*got '{bad}'"):
+        read(tmp_path, "\n".join(lines))
+    assert time.process_time() - started < 120  # about one second; a quadratic search would take hours
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int32, np.uint8, ">f8"])
+def test_npy(tmp_path, dtype):
+    np.save(tmp_path / "gains.npy", np.array([1, 2, 3], dtype=dtype))
+    gains = FromFile(path=tmp_path / "gains.npy").read()
+    assert gains.tolist() == [1.0, 2.0, 3.0]
+    assert gains.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("array", "named"),
+    [
+        (np.array(["a"]), "type '<U1'"),
+        (np.array([True]), "type '.b1'"),
+        (np.array([1 + 1j]), "dtype complex128"),
+        (np.zeros((2, 2)), "shape"),
+        (np.float64(1.0), "shape"),
+        (np.array([]), "at least one"),
+        (np.array([0.5, np.nan]), r"gain\[1\]=nan"),
+        (np.array([0.5, -1.0]), r"gain\[1\]=-1.0"),
+    ],
+)
+def test_bad_npy(tmp_path, array, named):
+    np.save(tmp_path / "gains.npy", array)
+    with pytest.raises(ValueError, match=named) as caught:
+        FromFile(path=tmp_path / "gains.npy").read()
+    assert "gains.npy" in str(caught.value)
+
+
+class Trap:
+    """Unpickling this would raise the alarm."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+def test_nothing_is_unpickled(tmp_path):
+    (tmp_path / "gains.npy").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(ValueError, match=r"NumPy array|plain numbers|header says"):
+        FromFile(path=tmp_path / "gains.npy").read()
+    np.save(tmp_path / "objects.npy", np.array([Trap()], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"NumPy array|plain numbers|header says"):
+        FromFile(path=tmp_path / "objects.npy").read()
+
+
+def test_files_that_only_look_like_vectors(tmp_path):
+    np.savez(tmp_path / "archive.npz", gain=np.ones(3))
+    (tmp_path / "archive.npz").rename(tmp_path / "gains.npy")
+    with pytest.raises(ValueError, match=r"NumPy array|plain numbers|header says"):
+        FromFile(path=tmp_path / "gains.npy").read()
+    np.save(tmp_path / "cut.npy", np.ones(1000))
+    whole = (tmp_path / "cut.npy").read_bytes()
+    for length in (0, 5, 20, 200, len(whole) - 8):
+        (tmp_path / "cut.npy").write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"NumPy array|plain numbers|header says"):
+            FromFile(path=tmp_path / "cut.npy").read()
+
+
+def test_files_that_are_not_there_or_of_another_kind(tmp_path):
+    with pytest.raises(ValueError, match="there is no such file"):
+        FromFile(path=tmp_path / "gains.csv").read()
+    with pytest.raises(ValueError, match=r"\.csv or \.npy file"):
+        FromFile(path=tmp_path).read()
+    (tmp_path / "gains.txt").write_text("0.5\n")
+    with pytest.raises(ValueError, match=r"\.csv or \.npy file, got gains\.txt"):
+        FromFile(path=tmp_path / "gains.txt").read()
+    (tmp_path / "GAINS.CSV").write_text("0.5\n")
+    assert FromFile(path=tmp_path / "GAINS.CSV").read().tolist() == [0.5]
+
+
+def test_the_count_must_fit(tmp_path):
+    (tmp_path / "gains.csv").write_text("0.5\n0.6\n")
+    model = FromFile(path=tmp_path / "gains.csv")
+    assert model.draw(2, np.random.default_rng(0)).tolist() == [0.5, 0.6]
+    with pytest.raises(ValueError, match=r"Expected 3 gains .* got 2"):
+        model.draw(3, np.random.default_rng(0))

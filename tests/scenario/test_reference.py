@@ -1,0 +1,66 @@
+"""Every key is declared once: the reference, the template and the page say what the declaration says."""
+
+from typing import Literal, get_args, get_origin
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from airfed.explorer import knobs
+from airfed.keys.declare import Section, control_of, key_of
+from airfed.scenario import reference, template
+from airfed.scenario.reference import find, sections
+
+FIELDS = {
+    f"{table}.{name}".lstrip("."): info
+    for table, kind in sections()
+    for name, info in kind.model_fields.items()
+    if not info.exclude and not (isinstance(info.annotation, type) and issubclass(info.annotation, Section))
+}
+SECTIONS = ("channel", "channel.model")  # a table in several kinds, and what tells them apart
+
+
+@pytest.mark.parametrize(("key", "info"), [(k, i) for k, i in FIELDS.items() if k not in SECTIONS])
+def test_every_key_says_what_it_is(key: str, info: FieldInfo) -> None:
+    said = key_of(info)
+    assert said is not None
+    assert said.meaning
+    assert not said.meaning[0].isupper() or said.meaning.split()[0].isupper()  # a sentence is made of it
+    assert not said.text.endswith(".")
+    if get_origin(info.annotation) is Literal:
+        assert set(said.choices) == set(get_args(info.annotation))
+    control = control_of(info)
+    if control is not None and control.low is not None and control.high is not None:
+        assert control.low < control.high
+        assert control.kind == "linear" or control.low > 0
+        if isinstance(info.default, float | int):
+            assert control.low <= info.default <= control.high or key == "seed"
+
+
+def test_the_page_of_the_documentation_is_up_to_date(repository) -> None:
+    written = (repository / "docs" / "scenario.md").read_text(encoding="utf-8")
+    assert written == reference.page(), "python -m airfed.scenario.reference docs/scenario.md"
+    for key in FIELDS:
+        assert f"\n| `{key.rpartition('.')[2]}` |" in written or key == "channel"
+
+
+def test_the_template_comments_every_key_it_has() -> None:
+    lines = template.SCENARIO.splitlines()
+    assert max(map(len, lines)) <= 120
+    values = [line for line in lines if " = " in line and not line.startswith(" ")]
+    assert len(values) >= 30
+    assert all("# " in line[2:] for line in values)
+    assert "noise_std = 1.0                  # σ [√W]: receiver noise; per real dimension: complex" in template.SCENARIO
+
+
+@pytest.mark.parametrize("item", [item for group in knobs.GROUPS for item in group.items if item.key != "peak_spread"])
+def test_a_knob_is_what_its_key_declares(item: knobs.Knob | knobs.Choice) -> None:
+    info = find(item.key)
+    said, control = key_of(info), control_of(info)
+    assert said is not None
+    assert control is not None
+    assert item.label == control.label
+    assert item.help.lower() == (f"{said.note}." if said.note else "").lower()
+    if isinstance(item, knobs.Knob):
+        assert (item.symbol, item.unit) == (said.symbol, said.unit)
+        if control.low is not None:
+            assert (item.low, item.high, item.kind) == (control.low, control.high, control.kind)
