@@ -16,7 +16,7 @@ from airfed.learning.task import problem_of
 from airfed.planning import Plan, prices
 from airfed.planning.prices import Price
 from airfed.planning.uncertain import matters
-from airfed.problem import InfeasibleError
+from airfed.problem import InfeasibleError, Problem
 from airfed.scenario import Scenario, template
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import output, tables
@@ -55,8 +55,12 @@ def read(file: Path, **changes: Any) -> Scenario:
 
 
 def decide(world: Scenario) -> Plan:
-    """Return the plan of the scenario's own policy."""
-    return world.plan(problem_of(world))
+    """Return the plan of the scenario's own policy, and what a response expects of it, if there is one."""
+    return _expected(world, world.plan(problem_of(world)))
+
+
+def _expected(world: Scenario, decision: Plan) -> Plan:
+    return decision if (response := world.response) is None else planning.predicted(decision, response)
 
 
 def plan(
@@ -106,7 +110,7 @@ def compare(
     the same ε in total. Unless told, that is what full participation spends, the design that makes no choice.
     """
     world = read(file, policy__rounds=rounds, seed=seed)
-    plans, failures = world.compare(problem_of(world))
+    plans, failures = _compared(world, problem_of(world))
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
     equal = _equal_total(world, plans, total)
@@ -128,6 +132,11 @@ def compare(
     return 0
 
 
+def _compared(world: Scenario, problem: Problem) -> tuple[dict[str, Plan], dict[str, str]]:
+    plans, failures = world.compare(problem)
+    return {name: _expected(world, decision) for name, decision in plans.items()}, failures
+
+
 def _rows(plans: Mapping[str, Plan]) -> dict[str, Any]:
     best = plans["optimal"].bound.total
     return {name: {**decision.to_dict(), "excess": decision.bound.total / best - 1} for name, decision in plans.items()}
@@ -142,7 +151,7 @@ def _equal_total(
         if world.budget.scope == "total" or not 0 < epsilon < math.inf:  # no budget could say so
             return None
     budget = {"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": epsilon}
-    found, failures = world.compare(problem_of(world.override(budget)))
+    found, failures = _compared(world, problem_of(world.override(budget)))
     if "optimal" not in found:
         raise InfeasibleError(failures["optimal"])
     return epsilon, found, failures

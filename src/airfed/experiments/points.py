@@ -209,6 +209,8 @@ def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None
     }
     if digest_of_policy := world.decider.digest():
         content["policy"] = digest_of_policy
+    if (response := world.settings.objective) is not None:
+        content["response"] = hashlib.sha256(response.to_json().encode()).hexdigest()
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 

@@ -24,7 +24,7 @@ class Own:
     """What the user's own command line may name and a link may not bring in: code to import, files to read.
 
     Args:
-        model, dataset, policy, account: of the scenario that the page was started with, None where they are built in.
+        model, dataset, policy, account, response: of the scenario that the page was started with, None where built in.
         dimension: d of that model on that data set.
     """
 
@@ -32,6 +32,7 @@ class Own:
     dataset: str | None = None
     policy: str | None = None
     account: str | None = None
+    response: str | None = None
     dimension: int | None = None
 
 
@@ -49,6 +50,7 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
         ("learning.model", learning.model, MODELS, own.model),
         ("learning.dataset", learning.dataset, DATASETS, own.dataset),
         ("policy.name", world.policy.name, tuple(POLICIES), own.policy),
+        ("policy.response", world.policy.response, (), own.response),
         ("budget.account", world.budget.account, (), own.account),
     ):
         if value is not None and value not in known and value != mine:
@@ -83,4 +85,11 @@ def find_own(world: Scenario) -> Own:
     dataset = None if learning.dataset in DATASETS else learning.dataset
     policy = None if world.policy.name in POLICIES else world.policy.name
     dimension = None if model is None and dataset is None else dimension_of(world)
-    return Own(model=model, dataset=dataset, policy=policy, account=world.budget.account, dimension=dimension)
+    return Own(
+        model=model,
+        dataset=dataset,
+        policy=policy,
+        account=world.budget.account,
+        response=world.policy.response,
+        dimension=dimension,
+    )

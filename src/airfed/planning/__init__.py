@@ -2,7 +2,7 @@
 
 from airfed.planning.plan import Plan
 from airfed.planning.policies import POLICIES, find, plan
-from airfed.planning.policy import Decision, Policy, Settings
+from airfed.planning.policy import Decision, Policy, Settings, predicted
 from airfed.planning.response import Prediction, Response, load_response
 from airfed.planning.views import candidates, compare
 
@@ -19,4 +19,5 @@ __all__ = [
     "find",
     "load_response",
     "plan",
+    "predicted",
 ]

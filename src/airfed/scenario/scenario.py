@@ -15,10 +15,11 @@ from pydantic import Field, ValidationError
 from airfed import _files, network, planning, seeds
 from airfed.keys.declare import Control, Key, Name, Section, Seed
 from airfed.keys.sentences import sentence
-from airfed.planning import Plan, Policy, Settings
+from airfed.planning import Plan, Policy, Response, Settings
 from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError
+from airfed.scenario.responses import named_response, shipped_response
 from airfed.scenario.sections import (
     BudgetSection,
     Channel,
@@ -147,11 +148,36 @@ class Scenario(Section):
         return planning.find(self.policy.name, self.folder)
 
     @property
+    def response(self) -> Response | None:
+        """What training gives, measured once: the file that [policy] names, or one that airfed comes with.
+
+        Raises:
+            ScenarioError: the file is no response for this scenario.
+        """
+        if self.policy.response is not None:
+            return named_response(self.folder / self.policy.response, self.learning)
+        return shipped_response(self.learning)
+
+    @property
     def settings(self) -> Settings:
-        """What [policy] says to it."""
-        said = self.policy
+        """What [policy] says to it.
+
+        Raises:
+            ScenarioError: it is to decide by a response, and there is none.
+        """
+        said, response = self.policy, None
+        if said.objective == "measured" and (response := self.response) is None:
+            raise ScenarioError(
+                "Expected policy.response with objective = 'measured': airfed comes with none for this model, data, "
+                "total_steps and learning_rate (airfed measure SCENARIO --out FILE makes one)."
+            )
         return Settings(
-            rounds=said.rounds, size=said.size, threshold=said.threshold, seed=self.seed, options=said.options or {}
+            rounds=said.rounds,
+            size=said.size,
+            threshold=said.threshold,
+            seed=self.seed,
+            objective=response,
+            options=said.options or {},
         )
 
     def plan(self, problem: Problem | None = None) -> Plan:
@@ -225,7 +251,8 @@ class Scenario(Section):
         """
         tables = self.model_dump(mode="json", exclude={"name", "run", *less})
         for section, key in (name.split(".") for name in self._named_files()):
-            tables[section][key] = "a file"
+            if section in tables:
+                tables[section][key] = "a file"
         if (code := user_code(self.learning.model)) is not None:
             tables["learning"]["model"] = code.name
         if "policy" in tables and (code := own_policy(self.policy.name)) is not None:

@@ -193,6 +193,21 @@ class PolicySection(Section):
     threshold: Annotated[
         NonNegative | None, Key("smallest gain to schedule"), Control("Smallest gain to schedule", 0.0, 2.0, "linear")
     ] = None
+    objective: Annotated[
+        Literal["bound", "measured"],
+        Key(
+            "what is best",
+            choices={"bound": "Theorem 1", "measured": "the accuracy that a response expects, over clip_norm too"},
+        ),
+    ] = "bound"
+    response: Annotated[
+        str | None,
+        Key(
+            "of airfed measure: what training gives, measured once",
+            note="one that airfed comes with, unless written down",
+            file=True,
+        ),
+    ] = None
     options: Annotated[
         dict[str, bool | int | float | str] | None, Key("what else your own policy takes, by name: {share = 0.5}")
     ] = None

@@ -16,7 +16,7 @@ from airfed.showing.words import LIMITS as _LIMITS
 from airfed.showing.words import TERMS as _TERMS
 from airfed.showing.words import VALIDITY as _VALIDITY
 from airfed.showing.words import compact as _short
-from airfed.showing.words import decision_sentence, privacy_basis
+from airfed.showing.words import decision_sentence, expectation, privacy_basis
 from airfed.showing.words import excess as _excess
 
 
@@ -58,7 +58,8 @@ def _change(now: float, then: float) -> str:
 def print_plan(console: Console, name: str, plan: Plan) -> None:
     """Print the decision, what limits it, the bound, the power spent and the privacy."""
     console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
-    console.print(f"[bold]{decision_sentence(plan)}[/bold]\n")
+    console.print(f"[bold]{decision_sentence(plan)}[/bold]")
+    console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
     for note in plan.notes:
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
 
@@ -110,7 +111,11 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     console.print(f"[bold]{escape(name)}[/bold] · {decision_sentence(plans['optimal'])}\n")
     _print_policies(console, plans, failures)
     console.print(f"[dim]{bound_basis(plans['optimal'])}[/dim]")
-    console.print("[dim]above: how far the bound is above the optimum's; W: worst case, all devices and rounds;[/dim]")
+    if any(plan.prediction for plan in plans.values()):
+        console.print("[dim]expected: test accuracy, by the response; W: worst case, all devices and rounds;[/dim]")
+    else:
+        said = "above: how far the bound is above the optimum's; W: worst case, all devices and rounds;"
+        console.print(f"[dim]{said}[/dim]")
     console.print(f"[dim]ε: exact, of each round and of all, {privacy_basis(plans['optimal'])}[/dim]")
 
 
@@ -124,7 +129,8 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
     best = plans["optimal"].bound.total
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("policy", no_wrap=True)
-    for column in ("devices", "rounds", "θ", "bound", "above", "W", "ε each", "ε all"):
+    measured = any(plan.prediction for plan in plans.values())
+    for column in ("devices", "rounds", "θ", "bound", "expected" if measured else "above", "W", "ε each", "ε all"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("limit", no_wrap=True)
     for policy, plan in plans.items():
@@ -134,7 +140,7 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
             f"{plan.rounds}",
             _short(plan.alignment, 3),
             _short(plan.bound.total, 4),
-            _excess(plan.bound.total / best - 1),
+            _accuracy(plan) if measured else _excess(plan.bound.total / best - 1),
             _short(plan.power_total, 4),
             _short(plan.epsilon_round, 3),
             _short(plan.epsilon_total, 3),
@@ -150,6 +156,10 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
     for policy, plan in plans.items():
         if plan.violations:
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
+
+
+def _accuracy(plan: Plan) -> str:
+    return "?" if plan.predicted_accuracy is None else f"{plan.predicted_accuracy:.1%}"
 
 
 def _channel_basis(plan: Plan) -> str:

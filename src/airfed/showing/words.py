@@ -37,6 +37,20 @@ def steps_text(plan: Plan) -> str:
     return f"{count(plan.rounds, 'round')} of {steps} {'step' if steps == '1' else 'steps'}"
 
 
+def expectation(plan: Plan) -> str:
+    """Return the accuracy that a response expects of a plan, in a sentence; "" where none was asked.
+
+    Where the plan was chosen by it, the sentence says which clipping norm was.
+    """
+    if (found := plan.prediction) is None:
+        return ""
+    chosen = f", with ϖ = {plan.clip_norm:.4g}" if plan.objective == "measured" else ""
+    return (
+        f"Expected test accuracy{chosen}: {found.accuracy:.1%} "
+        f"({found.low:.0%} to {found.high:.0%} in nine of ten trainings)."
+    )
+
+
 def decision_sentence(plan: Plan) -> str:
     """Return the decision in one sentence."""
     return (

@@ -1,0 +1,127 @@
+"""Scenarios that are planned by a response."""
+
+import json
+
+import numpy as np
+import pytest
+
+from airfed import Run, load, run
+from airfed.explorer.design import from_query, from_scenario
+from airfed.planning import Response, load_response
+from airfed.scenario import ScenarioError
+from airfed.scenario.responses import SHIPPED, traits
+
+WORLD = """
+[fleet]
+num_devices = 8
+peak_power = 1.0
+[channel]
+model = "rayleigh"
+minimum = 0.2
+[link]
+noise_std = 0.1
+[budget]
+epsilon = 2.0
+delta = 1e-3
+total_power = 100.0
+[learning]
+model = "quadratic"
+dimension = 20
+total_steps = 12
+learning_rate = 0.1
+clip_norm = 3.0
+smoothness = 10.0
+strong_convexity = 0.1
+initial_gap = 2.3
+[policy]
+objective = "measured"
+response = "measured.json"
+"""
+
+
+def response(learning, **about):
+    rounds, clips, noise = (2, 4, 12), (0.5, 1.0), (1e-6, 1e-2, 1e3)
+    grid = np.meshgrid((1.0,), rounds, clips, noise, indexing="ij")
+    accuracy = (0.9 - 0.1 * np.abs(np.log(grid[1] / 4)) - 0.1 * (grid[2] < 1)) / (1 + grid[3])
+    return Response(
+        share=(1.0,),
+        rounds=rounds,
+        clip_norm=clips,
+        noise=noise,
+        accuracy=accuracy,
+        spread=np.full(accuracy.shape, 0.02),
+        about={**traits(learning), **about},
+    )
+
+
+@pytest.fixture
+def world(tmp_path):
+    (tmp_path / "world.toml").write_text(WORLD)
+    world = load(tmp_path / "world.toml")
+    (tmp_path / "measured.json").write_text(response(world.learning).to_json())
+    return world
+
+
+def test_the_response_decides(world):
+    decision = world.plan()
+    assert (decision.objective, decision.clip_norm, decision.rounds) == ("measured", 1.0, 4)
+    assert 0 < decision.prediction.low < decision.predicted_accuracy < decision.prediction.high <= 1
+    plans, _ = world.compare()
+    assert all(plan.objective == "measured" for plan in plans.values())
+    assert max(plan.predicted_accuracy for plan in plans.values()) == plans["optimal"].predicted_accuracy
+
+
+def test_a_run_clips_to_the_norm_that_was_chosen_and_its_record_needs_no_response(world, tmp_path):
+    trained = run(world, tmp_path / "out")
+    assert trained.plan.clip_norm == 1.0
+    assert trained.plan.predicted_accuracy == world.plan().predicted_accuracy
+    assert max(trained.rounds["power_transmitted"] / trained.rounds["power_planned"]) <= 1 + 1e-9
+    (tmp_path / "measured.json").unlink()
+    again = Run.open(tmp_path / "out").checked()
+    assert again.plan.to_dict() == trained.plan.to_dict()
+    assert again.audit().verdict == "pass"
+
+
+def test_another_response_is_another_plan_and_is_not_resumed(world, tmp_path):
+    run(world, tmp_path / "out")
+    content = json.loads((tmp_path / "measured.json").read_text())
+    content["clip_norm"] = [0.5, 1.5]
+    (tmp_path / "measured.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="the plan"):
+        run(world, tmp_path / "out", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"learning.learning_rate": 0.2}, "measured with learning.learning_rate = 0.2; .* was with 0.1"),
+        ({"learning.total_steps": 13}, "measured with learning.total_steps = 13"),
+        ({"learning.partition": "shards"}, "measured with learning.partition = 'shards'"),
+        ({"policy.response": "nothing.json"}, "no such file"),
+        ({"policy.response": "world.toml"}, "it is not JSON"),
+        ({"policy.response": None}, "airfed measure SCENARIO --out FILE"),
+        ({"policy.objective": "best"}, "policy.objective to be one of 'bound', 'measured'"),
+    ],
+)
+def test_mistakes(world, changes, says):
+    with pytest.raises(ScenarioError, match=says):
+        world.override(changes).plan()
+
+
+def test_the_page_reads_it_only_where_it_was_started_with_it(world):
+    assert from_scenario(world).world().plan().objective == "measured"
+    with pytest.raises(ScenarioError, match=r"no policy\.response in the explorer"):
+        from_query({"policy.response": str(world.folder / "measured.json")}).world()
+
+
+@pytest.mark.parametrize("file", sorted(SHIPPED.glob("*.json")), ids=lambda file: file.stem)
+def test_what_airfed_comes_with_is_found_by_its_scenario(file):
+    about = load_response(file).about
+    world = load("examples/paper.toml")
+    keys = ("model", "dataset", "total_steps", "learning_rate", "partition")
+    learning = world.override({f"learning.{key}": about[key] for key in keys}).learning
+    found = shipped_response(learning)
+    assert found is not None
+    assert found.about == about
+    assert found.accuracy.max() > 0.8
+    assert shipped_response(world.override({"learning.total_steps": 7}).learning) is None
