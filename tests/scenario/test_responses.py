@@ -9,7 +9,7 @@ from airfed import Run, load, run
 from airfed.explorer.design import from_query, from_scenario
 from airfed.planning import Response, load_response
 from airfed.scenario import ScenarioError
-from airfed.scenario.responses import SHIPPED, traits
+from airfed.scenario.responses import SHIPPED, shipped_response, traits
 
 WORLD = """
 [fleet]
