@@ -47,7 +47,7 @@ def test_design_pictures_are_well_formed(
         seen = view.look(design.world())
     except InfeasibleError:
         return
-    for draw in (pictures.strip, pictures.candidates, pictures.bound):
+    for draw in (pictures.strip, pictures.candidates, pictures.rounds):
         markup = draw(seen, width)
         assert "nan" not in markup.lower().replace("finance", "")
         assert all(np.isfinite(coordinates(markup)))

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from airfed import Run, load, run
+from airfed.cli.app import main
+from airfed.explorer import knobs, shown
 from airfed.explorer.design import from_query, from_scenario
 from airfed.planning import Response, load_response
 from airfed.scenario import ScenarioError
@@ -125,3 +127,32 @@ def test_what_airfed_comes_with_is_found_by_its_scenario(file):
     assert found.about == about
     assert found.accuracy.max() > 0.8
     assert shipped_response(world.override({"learning.total_steps": 7}).learning) is None
+
+
+def test_the_page_shows_what_to_expect(world):
+    design = from_scenario(world)
+    seen = shown.show(design, 800.0, 400.0)
+    assert "Expected accuracy" in seen.facts
+    assert seen.bound_text.startswith("The accuracy to expect, ")
+    assert "expected test accuracy" in seen.bound
+    assert not knobs.applies("learning.clip_norm", design)
+    by_bound = shown.show(design.change("policy.objective", "bound"), 800.0, 400.0)
+    assert "Expected accuracy" not in by_bound.facts  # its ϖ was not measured
+    assert by_bound.bound_text.startswith("The bound ")
+    refused = shown.show(design.change("learning.learning_rate", 0.3), 800.0, 400.0)
+    assert "measured with learning.learning_rate = 0.3" in refused.reason
+
+
+def test_the_command_line_says_what_to_expect(world, tmp_path, capsys):
+    file = str(tmp_path / "world.toml")
+    assert main(["plan", file, "--plot", str(tmp_path / "plan.png")]) == 0
+    assert "Expected test accuracy, with ϖ = 1: " in capsys.readouterr().out
+    assert main(["plan", file, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["predicted_accuracy"] == world.plan().predicted_accuracy
+    assert said["clip_norm"] == 1.0
+    assert main(["compare", file]) == 0
+    assert "expected" in capsys.readouterr().out
+    run(world, tmp_path / "out")
+    assert main(["report", str(tmp_path / "out"), "--out", str(tmp_path / "r.html")]) == 0
+    assert "Expected test accuracy, with ϖ = 1" in (tmp_path / "r.html").read_text()

@@ -79,7 +79,7 @@ def plan(
     if plot is not None:
         from airfed.showing import figure, files
 
-        figure.save(files.plan_figure(decision), plot)
+        figure.save(files.plan_figure(decision, response=world.response), plot)
     if json:
         output.print_json({"scenario": world.name, **decision.to_dict()})
         return 0

@@ -60,8 +60,10 @@ def candidates(view: View, width: float) -> str:
     return svg.render(upper, width, 204, left=48) + svg.render(lower, width, 160, left=48)
 
 
-def bound(view: View, width: float) -> str:
-    """Return the bound split into its terms over the number of rounds, with the chosen number."""
+def rounds(view: View, width: float) -> str:
+    """Return what is best over the number of rounds, with the chosen one: the bound in its terms, or the accuracy."""
+    if view.accuracy is not None:
+        return svg.render(plans.accuracy_chart(view.plan, view.accuracy), width, 364)
     return svg.render(plans.rounds_chart(view.plan, view.curve), width, 364)
 
 

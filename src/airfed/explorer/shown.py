@@ -78,7 +78,7 @@ def show(design: Design, wide: float, half: float) -> Shown | Refusal:
         _ = view.plan.epsilon_round, view.plan.epsilon_total  # they belong to the time that is told
     except InfeasibleError as error:
         return Refusal(reason=str(error), infeasible=True)
-    except ScenarioError as error:
+    except ValueError as error:  # of the scenario, or of the user's own policy
         return Refusal(reason=str(error))
     milliseconds = 1e3 * (time.perf_counter() - start)
     plan = view.plan
@@ -90,9 +90,8 @@ def show(design: Design, wide: float, half: float) -> Shown | Refusal:
         strip=drawing(pictures.strip(view, wide)),
         space_text=f"The candidate space at I = {plan.rounds}: θ may not exceed any of its limits.",
         space=drawing(pictures.candidates(view, half)),
-        bound_text=f"The bound {number(plan.bound.total, 4)} at I = {plan.rounds}; "
-        "few rounds drift, many rounds cost power and noise.",
-        bound=drawing(pictures.bound(view, half)),
+        bound_text=rounds_text(view),
+        bound=drawing(pictures.rounds(view, half)),
     )
 
 
@@ -104,7 +103,7 @@ def compare(design: Design) -> Compared | Refusal:
         if "optimal" not in plans:
             return Refusal(reason=reasons["optimal"], infeasible=True)
         price = tradeoffs.price(world)
-    except (InfeasibleError, ScenarioError) as error:
+    except ValueError as error:
         return Refusal(reason=str(error))
     lines = [Markup("<p><b>{}</b> {}</p>").format(headline, remark) for headline, remark in draw.price_sentences(price)]
     return Compared(table=drawing(draw.policy_table(plans, reasons)), prices=Markup("").join(lines))
@@ -129,6 +128,20 @@ def sentence(view: View) -> Markup:
     return drawing(_EPSILON.sub(r'<span class="keep">\g<0></span>', marked))
 
 
+def rounds_text(view: View) -> str:
+    """Return what the picture over the rounds shows."""
+    plan = view.plan
+    if view.accuracy is not None and plan.predicted_accuracy is not None:
+        return (
+            f"The accuracy to expect, {plan.predicted_accuracy:.1%} at I = {plan.rounds} and ϖ = "
+            f"{number(plan.clip_norm)}, as pilots have measured it."
+        )
+    return (
+        f"The bound {number(plan.bound.total, 4)} at I = {plan.rounds}; few rounds drift, many rounds cost power and "
+        "noise."
+    )
+
+
 def facts(plan: Plan) -> Markup:
     """Return the figures behind the decision; a meter shows the share of its budget that is used."""
     budget = plan.problem.budget
@@ -140,6 +153,7 @@ def facts(plan: Plan) -> Markup:
     loss = counted / budget.epsilon
     blocks = [
         ("Bound on the gap", number(plan.bound.total, 4), f"θ = {number(plan.alignment)}", None, ""),
+        *_expectation(plan),
         ("ε per round, exact", number(plan.epsilon_round), f"μ = {number(plan.mu_round)}", None, ""),
         ("ε in total, exact", number(plan.epsilon_total), f"δ = {number(budget.delta)}", None, ""),
         (
@@ -159,6 +173,13 @@ def facts(plan: Plan) -> Markup:
         ("Peak power used", f"{peak:.1%}", "of a device’s own", peak, "peak_power"),
     ]
     return Markup("").join(_fact(*block) for block in blocks)
+
+
+def _expectation(plan: Plan) -> list[tuple[str, str, str, float | None, str]]:
+    if (found := plan.prediction) is None:
+        return []
+    remark = f"{found.low:.0%} to {found.high:.0%}, ϖ = {number(plan.clip_norm)}"
+    return [("Expected accuracy", f"{found.accuracy:.1%}", remark, None, "")]
 
 
 def remarks(plan: Plan, milliseconds: float) -> Markup:

@@ -11,7 +11,7 @@ from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
 from airfed.planning.prices import NextDevice, next_device
 from airfed.scenario import Scenario
-from airfed.showing.plans import Curve, bound_curve
+from airfed.showing.plans import Curve, Expectation, accuracy_curve, bound_curve
 from airfed.showing.words import LIMITS, decision_sentence
 
 
@@ -23,6 +23,7 @@ class View:
     plan: Plan
     space: CandidateSpace
     curve: Curve
+    accuracy: Expectation | None
     next_device: NextDevice | None
 
 
@@ -34,13 +35,18 @@ def look(world: Scenario) -> View:
         ScenarioError: a length does not fit.
     """
     problem = world.problem()
-    plan = world.plan(problem)
+    plan, response = world.plan(problem), world.response
+    accuracy = None
+    if response is not None:
+        plan = planning.predicted(plan, response)
+        accuracy = accuracy_curve(problem, response, plan.rounds) if plan.objective == "measured" else None
     space = planning.candidates(plan)
     return View(
         world=world,
         plan=plan,
         space=space,
         curve=bound_curve(problem, plan.rounds),
+        accuracy=accuracy,
         next_device=next_device(plan),
     )
 

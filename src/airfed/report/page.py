@@ -22,7 +22,17 @@ from airfed.showing import colours, plans, svg
 from airfed.showing import runs as charts
 from airfed.showing.chart import Chart
 from airfed.showing.drawings import drawing
-from airfed.showing.words import LIMITS, METRICS, SCOPES, TERMS, VALIDITY, decision_sentence, number, privacy_basis
+from airfed.showing.words import (
+    LIMITS,
+    METRICS,
+    SCOPES,
+    TERMS,
+    VALIDITY,
+    decision_sentence,
+    expectation,
+    number,
+    privacy_basis,
+)
 
 # A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
 _WIDTHS: Final = {"narrow": 326.0, "wide": 520.0}
@@ -120,6 +130,7 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "name": run.scenario.name,
         "path": run.path.name,
         "sentence": decision_sentence(plan),
+        "expectation": expectation(plan),
         "charts": _drawn(_decision(run)) if drawn else [],
         "complete": len(run.rounds) == plan.rounds,
         "rounds": len(run.rounds),

@@ -197,8 +197,10 @@ class PolicySection(Section):
         Literal["bound", "measured"],
         Key(
             "what is best",
-            choices={"bound": "Theorem 1", "measured": "the accuracy that a response expects, over clip_norm too"},
+            choices={"bound": "the bound", "measured": "accuracy"},
+            note="accuracy is what a response expects, and chooses clip_norm too",
         ),
+        Control("What is best"),
     ] = "bound"
     response: Annotated[
         str | None,

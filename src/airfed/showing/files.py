@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from airfed import planning
-from airfed.planning import Plan
+from airfed.planning import Plan, Response
 from airfed.running.run import Run
 from airfed.showing import plans as charts
 from airfed.showing import runs as charts_of
@@ -16,14 +16,17 @@ from airfed.showing.figure import PAGE_INCHES, STYLE, Figure, mpl, sheet
 from airfed.showing.words import BOUND, TERMS
 
 
-def plan_figure(plan: Plan, note: str = "") -> Figure:
-    """Return the paper's Fig. 2 for this plan (θ with its limits, and the objective, over |K|) and the bound over I."""
-    space = planning.candidates(plan)
-    drawn = [
-        charts.alignment_chart(plan, space),
-        charts.objective_chart(plan, space),
-        charts.rounds_chart(plan, charts.bound_curve(plan.problem, plan.rounds)),
-    ]
+def plan_figure(plan: Plan, note: str = "", *, response: Response | None = None) -> Figure:
+    """Return the paper's Fig. 2 for this plan (θ with its limits, and the objective, over |K|) and the bound over I.
+
+    A plan that was chosen by a response is shown with the accuracy over I in place of the bound.
+    """
+    space, problem = planning.candidates(plan), plan.problem
+    if response is not None and plan.objective == "measured":
+        rounds = charts.accuracy_chart(plan, charts.accuracy_curve(problem, response, plan.rounds))
+    else:
+        rounds = charts.rounds_chart(plan, charts.bound_curve(problem, plan.rounds))
+    drawn = [charts.alignment_chart(plan, space), charts.objective_chart(plan, space), rounds]
     return sheet(drawn, height=5.0, places=("ac", "bc"), widths=(1, 1.15), note=note, titles=True)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import convergence, planning
-from airfed.planning import Plan
+from airfed.planning import Plan, Response
 from airfed.planning.exact import CandidateSpace
 from airfed.planning.uncertain import matters
 from airfed.problem import InfeasibleError, Problem
@@ -65,6 +65,58 @@ def bound_curve(problem: Problem, chosen: int) -> Curve:
         raise InfeasibleError(reason)
     terms = {name: np.array([bound[name] for bound in found.values()]) for name in TERMS}
     return Curve(rounds=np.array(list(found)), terms=terms)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Expectation:
+    """The accuracy that a response expects of the best plan for each number of rounds.
+
+    Args:
+        rounds: I, ascending.
+        accuracy, low, high: in 0..1, as in `Prediction`.
+    """
+
+    rounds: Integers
+    accuracy: Floats
+    low: Floats
+    high: Floats
+
+
+def accuracy_curve(problem: Problem, response: Response, chosen: int) -> Expectation:
+    """Return the highest expected accuracy at several measured numbers of rounds, the chosen one among them.
+
+    Raises:
+        InfeasibleError: there is no plan at any of them.
+    """
+    found, reason = {}, ""
+    for rounds in shown_rounds(problem.learning.total_steps, chosen, FEWER_ROUNDS):
+        try:
+            found[int(rounds)] = planning.plan(problem, rounds=int(rounds), objective=response).prediction
+        except InfeasibleError as error:
+            reason = str(error)
+    known = {rounds: prediction for rounds, prediction in found.items() if prediction is not None}
+    if not known:
+        raise InfeasibleError(reason)
+    columns = np.array([(each.accuracy, each.low, each.high) for each in known.values()]).T
+    return Expectation(rounds=np.array(list(known)), accuracy=columns[0], low=columns[1], high=columns[2])
+
+
+def accuracy_chart(plan: Plan, curve: Expectation) -> Chart:
+    """Return the expected accuracy over the number of rounds, with what nine of ten trainings reach, and the chosen."""
+    x = curve.rounds.astype(np.float64)
+    parts: list[Band | Line | Level | Mark] = [
+        Band(x=x, low=curve.low, high=curve.high, colour="lit", name="nine of ten trainings", opacity=0.18),
+        Line(x=x, y=curve.accuracy, colour="ink", name="expected"),
+        Level(at=plan.rounds, upright=True),
+    ]
+    if plan.predicted_accuracy is not None:
+        parts.append(Mark(x=plan.rounds, y=plan.predicted_accuracy))
+    return Chart(
+        title=f"expected test accuracy; chosen: I = {plan.rounds}, ϖ = {plan.clip_norm:.3g}",
+        x=Axis(label="aggregation rounds I", low=float(x[0]), high=max(x[-1], x[0] + 1), kind="log", whole=True),
+        y=Axis(label="expected test accuracy", low=0.0, high=1.0),
+        parts=tuple(parts),
+    )
 
 
 def alignment_chart(plan: Plan, space: CandidateSpace) -> Chart:
