@@ -167,3 +167,25 @@ def test_a_record_of_it_is_the_same_plan(random_problem):
     again = Plan.from_dict(problem, recorded)
     assert again.to_dict() == decision.to_dict()
     assert again.prediction == decision.prediction
+
+
+def test_the_norm_can_be_fixed(random_problem):
+    measured = response(noise=(1e-6, 1e-3, 0.1, 1e3))
+    problem = random_problem(np.random.default_rng(2))
+    best = plan(problem, objective=measured)
+    for clip_norm in (0.5, 0.8, 1.0, 4.0):
+        fixed = plan(problem, objective=measured, clip_norm=clip_norm)
+        assert fixed.clip_norm == clip_norm
+        assert fixed.predicted_accuracy <= best.predicted_accuracy + 1e-12
+        there = measured.prediction(
+            rounds=fixed.rounds,
+            clip_norm=clip_norm,
+            noise=fixed.noise_share,
+            share=fixed.num_scheduled / problem.fleet.num_devices,
+        )
+        assert fixed.predicted_accuracy == pytest.approx(there.accuracy, rel=1e-9)
+    assert plan(problem, objective=measured, clip_norm=best.clip_norm).to_dict()["rounds"] == best.rounds
+    with pytest.raises(InfeasibleError, match=r"clipping norms of 0.5 to 4 \(clip_norm is 5\)"):
+        plan(problem, objective=measured, clip_norm=5.0)
+    with pytest.raises(ValueError, match="no clip_norm for a plan by the bound"):
+        plan(problem, clip_norm=1.0)

@@ -124,8 +124,8 @@ def applies(key: str, design: Design) -> bool:
         return bool(design.get("channel.model") != "fixed")
     if key == "peak_spread":
         return not isinstance(design.get("fleet.peak_power"), list)
-    if key == "learning.clip_norm":  # a response chooses it
-        return bool(design.get("policy.objective") != "measured")
+    if key in ("learning.clip_norm", "policy.clip_norm"):  # a response chooses it, or is told which
+        return bool((section == "policy") == (design.get("policy.objective") == "measured"))
     if key in ("policy.size", "policy.threshold"):
         policy = POLICIES.get(str(design.get("policy.name")))
         return policy is not None and name in policy.settings

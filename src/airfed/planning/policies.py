@@ -27,6 +27,7 @@ def plan(
     threshold: float | None = None,
     seed: int = 0,
     objective: Response | None = None,
+    clip_norm: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return the decision of a policy about a problem.
@@ -46,6 +47,7 @@ def plan(
         seed: of the stream that "uniform" draws from.
         objective: a measured response, to choose K, θ, I and ϖ together by the accuracy that it expects; otherwise
             Theorem 1's bound decides, which says nothing of ϖ.
+        clip_norm: ϖ, to fix it where an objective would choose it.
         options: what else your own policy takes, by name.
 
     Raises:
@@ -68,7 +70,13 @@ def plan(
     if not isinstance(policy, Policy):
         policy = find(policy) if isinstance(policy, str) else Policy.own(policy)
     settings = Settings(
-        rounds=rounds, size=size, threshold=threshold, seed=seed, objective=objective, options=options or {}
+        rounds=rounds,
+        size=size,
+        threshold=threshold,
+        seed=seed,
+        objective=objective,
+        clip_norm=clip_norm,
+        options=options or {},
     )
     return policy.plan(problem, settings)
 

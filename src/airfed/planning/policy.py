@@ -53,6 +53,7 @@ class Settings:
         threshold: the smallest gain to schedule.
         seed: of the policy's own random stream.
         objective: what is best: the highest accuracy of a measured response, or None for the smallest bound.
+        clip_norm: ϖ, to fix it where a response would choose it.
         options: whatever else the user's own policy takes, by name.
     """
 
@@ -61,6 +62,7 @@ class Settings:
     threshold: float | None = None
     seed: int = 0
     objective: Response | None = None
+    clip_norm: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def given(self) -> dict[str, Any]:
@@ -118,6 +120,11 @@ class Policy:
             ValueError: a setting is missing or not the policy's, or what the user's own code returns is no decision.
         """
         candidates = _candidate_rounds(problem, settings.rounds)
+        if settings.clip_norm is not None:
+            if settings.objective is None:
+                raise ValueError("Expected no clip_norm for a plan by the bound: it is the problem's.")
+            _validate.positive(clip_norm=settings.clip_norm)
+            settings = replace(settings, objective=settings.objective.at(settings.clip_norm), clip_norm=None)
         with self._opened() as (decide, parameters):
             self._check(settings, parameters)
             known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}

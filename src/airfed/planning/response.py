@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -136,6 +136,21 @@ class Response:
         )
         mean = np.where(np.isnan(mean), -np.inf, mean)
         return mean.max(axis=-1), self.clip_norm[mean.argmax(axis=-1)]
+
+    def at(self, clip_norm: float) -> Response:
+        """Return the response at one ϖ.
+
+        Raises:
+            InfeasibleError: it was not measured there.
+        """
+        axes = np.meshgrid(self.share, self.rounds, [clip_norm], self.noise, indexing="ij")
+        mean, deviation = self.predict(share=axes[0], rounds=axes[1], clip_norm=axes[2], noise=axes[3])
+        if np.any(np.isnan(mean)):
+            raise InfeasibleError(
+                f"No plan fits: the response was measured for clipping norms of {self.clip_norm[0]:g} to "
+                f"{self.clip_norm[-1]:g} (clip_norm is {clip_norm:g})."
+            )
+        return replace(self, clip_norm=np.array([clip_norm]), accuracy=np.clip(mean, 0.0, 1.0), spread=deviation)
 
     def known(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those numbers of rounds that were measured, or lie between two that were.

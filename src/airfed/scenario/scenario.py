@@ -177,6 +177,7 @@ class Scenario(Section):
             threshold=said.threshold,
             seed=self.seed,
             objective=response,
+            clip_norm=said.clip_norm,
             options=said.options or {},
         )
 

@@ -187,6 +187,11 @@ class PolicySection(Section):
         Key("number of rounds", "I", note="the best one unless written down"),
         Control("Rounds, fixed", 1, 2000, "count"),
     ] = None
+    clip_norm: Annotated[
+        Positive | None,
+        Key("clipping norm of a plan by measurement", "ϖ", note="the best one unless written down"),
+        Control("Clip norm, fixed", 0.1, 20.0),
+    ] = None
     size: Annotated[
         Count | None, Key("devices to schedule", "|K|"), Control("Devices to schedule", 1, 5000, "count")
     ] = None
