@@ -230,6 +230,44 @@ def test_running_totals_add_up_in_the_same_order_after_a_stop(tmp_path):
         assert contents(out) == contents(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 5, 6])
+def test_the_receiver_averages_the_models_of_the_second_half(tmp_path, rounds):
+    plain, averaged = tmp_path / "plain", tmp_path / "averaged"
+    kept = {"policy.rounds": rounds, "run.checkpoint_every": 1}
+    models = []
+
+    def keep(setup_, first):
+        real = RunBooks.settle
+
+        def settle(self, done):
+            real(self, done)
+            models.append(done.parameters)
+
+        patch.setattr(RunBooks, "settle", settle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        before = execute(world(**kept), plain, on_start=keep).records
+    after = execute(world(**kept, **{"policy.average": "tail"}), averaged).records
+    tail = np.mean([model.astype(np.float64) for model in models[rounds // 2 :]], axis=0)
+    released = load_file(averaged / "model.safetensors")["parameters"]
+    assert released == pytest.approx(tail, rel=1e-6)
+    assert RunDirectory(averaged).latest().parameters.tobytes() == models[-1].tobytes()  # what the devices go on with
+    unlike = {"loss", "accuracy", "test_loss"}
+    for one, other in zip(before, after, strict=True):  # power, privacy, noise: the same
+        assert {k: v for k, v in one.items() if k not in unlike} == {k: v for k, v in other.items() if k not in unlike}
+    assert before[: rounds // 2] == after[: rounds // 2]
+
+
+@pytest.mark.parametrize("questions", [1, 3, 7, 10])
+@pytest.mark.parametrize("every", [1, 4])
+def test_an_average_is_resumed_to_the_same_bits(tmp_path, questions, every):
+    built = world(**{"policy.average": "tail", "run.checkpoint_every": every})
+    execute(built, tmp_path / "whole")
+    execute(built, tmp_path / "run", stop=StopAfter(questions))
+    assert execute(built, tmp_path / "run", resume=True).status == "finished"
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
 def test_a_stop_after_the_last_round_comes_too_late(whole, tmp_path):
     assert execute(world(), tmp_path / "run", stop=StopAfter(11)).status == "finished"
     assert contents(tmp_path / "run") == whole()

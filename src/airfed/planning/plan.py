@@ -24,6 +24,7 @@ from airfed.problem import InfeasibleError, Problem
 
 Binding = Literal["privacy", "peak_power", "total_power"]
 Objective = Literal["bound", "measured"]
+Average = Literal["none", "tail"]
 
 # How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
 FEASIBILITY_RTOL = 1e-12
@@ -44,6 +45,8 @@ class Plan:
         rounds: I.
         notes: remarks of the policy that a reader of the plan must know.
         objective: what it was chosen by: Theorem 1's "bound", or a "measured" response.
+        average: whether the receiver averages the models of the second half of the rounds ("tail") or not ("none"). It
+            works on what was received, and costs neither power nor privacy.
         prediction: the accuracy that a response expects of it, if one was asked.
 
     Raises:
@@ -70,6 +73,7 @@ class Plan:
     rounds: int
     notes: tuple[str, ...] = ()
     objective: Objective = "bound"
+    average: Average = "none"
     prediction: Prediction | None = None
 
     def __post_init__(self) -> None:
@@ -254,6 +258,7 @@ class Plan:
             rounds=recorded["rounds"],
             notes=tuple(recorded["notes"]),
             objective=recorded.get("objective", "bound"),
+            average=recorded.get("average", "none"),
             prediction=_prediction(recorded),
         )
         for name in ("mu_round", "mu_total", "epsilon_round", "epsilon_total", "power_total"):
@@ -276,6 +281,7 @@ class Plan:
             "rounds": self.rounds,
             "local_steps": list(self.local_steps),
             "objective": self.objective,
+            "average": self.average,
             "predicted_accuracy": self.predicted_accuracy,
             "predicted_interval": None if self.prediction is None else [self.prediction.low, self.prediction.high],
             "bound": {"total": self.bound.total, "terms": self.bound.terms},

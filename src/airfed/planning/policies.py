@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from airfed import _usercode, _validate, seeds
 from airfed.planning import measured, uncertain
 from airfed.planning.paper import alternate
-from airfed.planning.plan import Plan
+from airfed.planning.plan import Average, Plan
 from airfed.planning.policy import Decision, Policy, Settings
 from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem
@@ -28,6 +28,7 @@ def plan(
     seed: int = 0,
     objective: Response | None = None,
     clip_norm: float | None = None,
+    average: Average = "none",
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return the decision of a policy about a problem.
@@ -48,6 +49,7 @@ def plan(
         objective: a measured response, to choose K, θ, I and ϖ together by the accuracy that it expects; otherwise
             Theorem 1's bound decides, which says nothing of ϖ.
         clip_norm: ϖ, to fix it where an objective would choose it.
+        average: "tail" to have the receiver average the models of the second half of the rounds.
         options: what else your own policy takes, by name.
 
     Raises:
@@ -76,6 +78,7 @@ def plan(
         seed=seed,
         objective=objective,
         clip_norm=clip_norm,
+        average=average,
         options=options or {},
     )
     return policy.plan(problem, settings)

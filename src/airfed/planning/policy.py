@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from airfed import _usercode, _validate, convergence
 from airfed.planning import limits
-from airfed.planning.plan import FEASIBILITY_RTOL, Plan
+from airfed.planning.plan import FEASIBILITY_RTOL, Average, Plan
 from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem
 
@@ -54,6 +54,7 @@ class Settings:
         seed: of the policy's own random stream.
         objective: what is best: the highest accuracy of a measured response, or None for the smallest bound.
         clip_norm: ϖ, to fix it where a response would choose it.
+        average: what the receiver does with the models, as in `Plan`.
         options: whatever else the user's own policy takes, by name.
     """
 
@@ -63,6 +64,7 @@ class Settings:
     seed: int = 0
     objective: Response | None = None
     clip_norm: float | None = None
+    average: Average = "none"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def given(self) -> dict[str, Any]:
@@ -133,7 +135,8 @@ class Policy:
         scheduled = self._devices(problem, decision.scheduled)
         if decision.rounds is not None:
             candidates = _candidate_rounds(problem, decision.rounds)
-        return _completed(problem, self.name, decision, scheduled, candidates, settings.objective)
+        plan = _completed(problem, self.name, decision, scheduled, candidates, settings.objective)
+        return plan if settings.average == plan.average else replace(plan, average=settings.average)
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Callable[..., Any], dict[str, inspect.Parameter]]]:

@@ -168,7 +168,8 @@ class RunBooks:
         Raises:
             Diverged: a loss is no longer a number.
         """
-        quality = self._evaluate(done)
+        average = self._averaged(done)
+        quality = self._evaluate(done.index, self._released(done.index, done.parameters, average))
         record = self._record(done, quality)
         self.directory.append_metrics(record)
         self._on_round(record)
@@ -181,6 +182,7 @@ class RunBooks:
             parameters=done.parameters,
             ledger_head=self.ledger.head,
             energy=self._metered(done),
+            average=average,
         )
         if self.state.round_index % self._every == 0:
             self._save()
@@ -191,7 +193,9 @@ class RunBooks:
             self._save()
         if finished:
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
-            tensors = self.setup.task.named_tensors(self.state.parameters)
+            state = self.state
+            released = self._released(state.round_index - 1, state.parameters, state.average)
+            tensors = self.setup.task.named_tensors(released)
             private = self.setup.scenario.run.record == "private"
             energy, rounds = self.state.energy, self.state.round_index
             devices = [] if private or not energy.size else device_rows(self.setup.plan, energy, rounds)
@@ -255,10 +259,23 @@ class RunBooks:
             return np.empty(0)
         return self.state.energy + done.reception.energy
 
-    def _evaluate(self, done: Round) -> dict[str, float]:
-        last = done.index + 1 == self.setup.plan.rounds
-        if last or done.index % self.setup.scenario.run.evaluate_every == 0:
-            return self.setup.task.evaluate(done.parameters)
+    def _averaged(self, done: Round) -> NDArray[np.float64]:
+        """The sum of the models of the second half of the rounds, this one included; empty where none is kept."""
+        plan = self.setup.plan
+        if plan.average == "none" or done.index < plan.rounds // 2:
+            return np.empty(0)
+        model = done.parameters.astype(np.float64)
+        return model + self.state.average if self.state.average.size else model
+
+    def _released(self, index: int, parameters: Parameters, average: NDArray[np.float64]) -> Parameters:
+        """The model after round `index` as the receiver would hand it out: averaged, if it averages."""
+        if not average.size:
+            return parameters
+        return (average / (index + 1 - self.setup.plan.rounds // 2)).astype(np.float32)
+
+    def _evaluate(self, index: int, parameters: Parameters) -> dict[str, float]:
+        if index + 1 == self.setup.plan.rounds or index % self.setup.scenario.run.evaluate_every == 0:
+            return self.setup.task.evaluate(parameters)
         return {}
 
     def _record(self, done: Round, quality: Mapping[str, float]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Checkpoint:
         round_index: the next round, 0 before the first.
         parameters: the global model, float32.
         ledger_head: hash of the ledger's last line when this was saved.
+        average: sum of the models of the tail so far, where the receiver averages them; empty before.
         energy: [W] that each scheduled device has transmitted so far; empty where it is not metered device by device.
     """
 
@@ -29,12 +30,15 @@ class Checkpoint:
     parameters: NDArray[np.float32]
     ledger_head: str
     energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    average: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """Return the file of a checkpoint."""
     metadata = {"round": str(checkpoint.round_index), "ledger_head": checkpoint.ledger_head}
     tensors: dict[str, NDArray[Any]] = {"parameters": checkpoint.parameters, "energy": checkpoint.energy}
+    if checkpoint.average.size:
+        tensors["average"] = checkpoint.average
     metadata["sha256"] = _checksum(metadata, tensors)
     return tensor_file(tensors, metadata)
 
@@ -58,13 +62,17 @@ def decode(content: bytes) -> Checkpoint:
     header_size = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + header_size]).get("__metadata__") or {}
     claimed = metadata.pop("sha256", None)
-    if set(tensors) != {"parameters", "energy"} or _checksum(metadata, tensors) != claimed:
+    if set(tensors) - {"average"} != {"parameters", "energy"} or _checksum(metadata, tensors) != claimed:
         raise ValueError("its checksum does not match")
-    parameters, energy, index = tensors["parameters"], tensors["energy"], int(metadata["round"])
-    kinds = (parameters.dtype, parameters.ndim, energy.dtype, energy.ndim)
-    if index < 0 or kinds != (np.dtype(np.float32), 1, np.dtype(np.float64), 1) or not _all_finite(parameters, energy):
+    index, wide = int(metadata["round"]), {"energy": tensors["energy"], "average": tensors.get("average", np.empty(0))}
+    parameters = tensors["parameters"]
+    kinds = {(array.dtype, array.ndim) for array in wide.values()}
+    fits = (parameters.dtype, parameters.ndim) == (np.dtype(np.float32), 1) and kinds == {(np.dtype(np.float64), 1)}
+    if index < 0 or not fits or not _all_finite(parameters, *wide.values()):
         raise ValueError("it is not what a run saves")
-    return Checkpoint(round_index=index, ledger_head=metadata["ledger_head"], parameters=parameters, energy=energy)
+    if wide["average"].size not in (0, parameters.size):
+        raise ValueError("it is not what a run saves")
+    return Checkpoint(round_index=index, ledger_head=metadata["ledger_head"], parameters=parameters, **wide)
 
 
 def _all_finite(*arrays: NDArray[np.floating]) -> bool:

@@ -95,6 +95,7 @@ class PlanFigures(TypedDict):
     rounds: Count
     local_steps: list[Count]
     objective: NotRequired[Literal["bound", "measured"]]
+    average: NotRequired[Literal["none", "tail"]]
     predicted_accuracy: NotRequired[Amount | None]
     predicted_interval: NotRequired[list[Amount] | None]
     bound: BoundFigures

@@ -178,6 +178,7 @@ class Scenario(Section):
             seed=self.seed,
             objective=response,
             clip_norm=said.clip_norm,
+            average=said.average,
             options=said.options or {},
         )
 

@@ -207,6 +207,10 @@ class PolicySection(Section):
         ),
         Control("What is best"),
     ] = "bound"
+    average: Annotated[
+        Literal["none", "tail"],
+        Key("models that the receiver averages", choices={"none": "none", "tail": "the second half"}),
+    ] = "none"
     response: Annotated[
         str | None,
         Key(
