@@ -49,7 +49,7 @@ threshold = 0.5
 engine = "torch"
 """
 GRID = {"rounds": (2, 6), "clip_norms": (0.5, 2.0), "noise": (0.001, 0.3)}
-LINE = "--rounds 2,6 --clip-norms 0.5,2 --noise 0.001,0.3 --devices 4 --jobs 1".split()
+LINE = ["--rounds", "2,6", "--clip-norms", "0.5,2", "--noise", "0.001,0.3", "--devices", "4", "--jobs", "1"]
 
 
 def images(folder, name, count):
@@ -114,6 +114,16 @@ def test_a_pilot_device_holds_as_many_images_as_a_device_of_the_scenario(world, 
     assert dealt(devices=3, dataset=str(tmp_path / "proxy.npz")) == (3, 10)
     assert dealt(devices=10, dataset=str(tmp_path / "proxy.npz")) == (10, 3)
     assert dealt(devices=3, images=20) == (3, 20)
+
+
+def test_more_devices_train_where_each_holds_little(world, tmp_path):
+    images(tmp_path, "many.npz", 1200)
+    many = world.override({"learning.dataset": "many.npz", "fleet": {"num_devices": 300, "peak_power": 1.0}})
+    pilots = design(many, **GRID)
+    assert (pilots.devices, pilots.images) == (200, 4)
+    assert design(many, **GRID, quick=True).devices == 100
+    assert design(many.override({"fleet.num_devices": 24}), **GRID).devices == 20
+    assert design(many.override({"fleet.num_devices": 5}), **GRID).devices == 5
 
 
 def test_proxy_data_need_not_lie_where_the_devices_data_do(world, tmp_path):

@@ -67,7 +67,7 @@ def measure(
         int | None, Parameter(help="Images that a device holds (default: as in the scenario).", converter=whole_number)
     ] = None,
     devices: Annotated[
-        int | None, Parameter(help="Devices that train in a pilot (default: 20).", converter=whole_number)
+        int | None, Parameter(help="Devices that train in a pilot (default: 20 or more).", converter=whole_number)
     ] = None,
     rounds: Annotated[Whole, _list("Numbers of rounds, as in 10,20,40 (default: five up to T).", whole_numbers)] = (),
     clip_norms: Annotated[Real, _list("Clipping norms, as in 1,2,5 (default: from the updates' norms).", numbers)] = (),

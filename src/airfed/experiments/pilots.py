@@ -24,7 +24,8 @@ from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
 
-_DEVICES: Final = 20
+_DEVICES: Final = 20  # that train, at least ...
+_IMAGES: Final = 800  # ... and what they hold together, at least: fewer images teach too little
 _SHARES: Final = (0.25, 0.5, 1.0)  # of devices whose data differ
 _LEAST_NOISE: Final = 1e-3  # of the clipping norm, per coordinate: hardly seen
 _NOISE: Final = (0.3, 3.0)  # the range of the largest noise: of interest anywhere, and where nothing is learned
@@ -130,7 +131,7 @@ def design(
         world: the scenario.
         dataset: proxy data, as in a scenario; the scenario's own unless given.
         images: of each device; as in the scenario unless given.
-        devices: that train; 20 unless given, or all of a smaller fleet.
+        devices: that train; unless given 20, more where 20 hold fewer than 800 images, or all of a smaller fleet.
         rounds: I; five from T/20 to T unless given.
         clip_norms: ϖ; four over the norms that updates have at the start unless given.
         noise: σ/(|K|θ); two in a decade, beyond what the scenario's own plans leave, unless given.
@@ -147,14 +148,14 @@ def design(
     steps = world.learning.total_steps
     numbers = _checked("rounds", rounds or _rounds(steps, 3 if quick else 5), most=steps)
     given_norms, given_noise = _checked("clip-norms", clip_norms), _checked("noise", noise)
-    count = devices or min(_DEVICES // 2 if quick else _DEVICES, world.num_devices)
-    base, own = _proxy(world, dataset, images, count)
+    own = images or _images(world, proxy=dataset is not None)
+    base, count = _proxy(world, dataset, images=own, devices=devices, few=quick)
     local_steps = steps // numbers[-1], -(-steps // numbers[0])
     shares = (1.0,) if world.learning.partition == "iid" else _SHARES
     return Pilots(
         base=base,
         devices=count,
-        images=own,
+        images=_held(base),
         share=tuple(sorted({max(1, round(share * count)) / count for share in shares})),
         rounds=tuple(int(number) for number in numbers),
         clip_norm=given_norms or _norms(base, local_steps, 3 if quick else 4),
@@ -172,16 +173,19 @@ def _checked(name: str, values: Sequence[float], *, most: float = math.inf) -> t
     return tuple(sorted(values))
 
 
-def _proxy(world: Scenario, dataset: str | None, images: int | None, count: int) -> tuple[Scenario, int]:
-    """The world of the pilots, and the images of each device in it."""
-    own = images or _images(world, proxy=dataset is not None)
+def _proxy(
+    world: Scenario, dataset: str | None, *, images: int, devices: int | None, few: bool
+) -> tuple[Scenario, int]:
+    """The world of the pilots, and how many of its devices train."""
+    enough = max(_DEVICES, -(-_IMAGES // images))
+    count = devices or min(world.num_devices, enough // 2 if few else enough)
     if dataset is not None:
         name = dataset if dataset in data.NAMES else str(Path(dataset).resolve())
         world = world.override({"learning.dataset": name})
     there = len(data.load(data_source(world)).train_labels)
     if count > there:
         raise ScenarioError(f"Expected at least {count} training images, one for each device; there are {there}.")
-    fleet = max(count, there // own)
+    fleet = max(count, there // images)
     base = world.override(
         {
             "fleet": {"num_devices": fleet, "peak_power": 1.0},
@@ -192,13 +196,18 @@ def _proxy(world: Scenario, dataset: str | None, images: int | None, count: int)
             "run.record": "full",
         }
     )
-    return base.override({"learning.dimension": dimension_of(base)}), there // fleet
+    return base.override({"learning.dimension": dimension_of(base)}), count
+
+
+def _held(world: Scenario) -> int:
+    """How many images each device holds."""
+    return len(data.load(data_source(world)).train_labels) // world.num_devices
 
 
 def _images(world: Scenario, *, proxy: bool) -> int:
-    """How many images a device of the scenario holds."""
+    """How many images a device of the scenario holds; 1 where there are not enough."""
     try:
-        return max(1, len(data.load(data_source(world)).train_labels) // world.num_devices)
+        return max(1, _held(world))
     except (DataError, ScenarioError) as error:
         if not proxy:
             raise
