@@ -9,7 +9,7 @@ import pytest
 from airfed import plan, scenario
 from airfed.cli import main
 from airfed.experiments import sweep
-from airfed.experiments.measure import Unmeasured, better_half, measure, spreads
+from airfed.experiments.measure import Unmeasured, better_half, means, measure, spreads
 from airfed.experiments.pilots import Cell, design
 from airfed.experiments.records import Record
 from airfed.learning.task import build_task, problem_of
@@ -74,7 +74,7 @@ def world(file):
 def pretend(found, status="finished"):
     """Runs nothing: every point ends with the accuracy that `found` says."""
 
-    def run(points):
+    def run(name, points):
         return [
             Record(point=point, status=status, plan={}, rounds=[{"loss": 1.0, "accuracy": found(point.values)}])
             for point in points
@@ -163,7 +163,7 @@ def test_only_the_better_half_of_each_noise_is_tried_again(world):
 
     def accuracy(values):
         tried[Cell(*(values[name] for name in Cell._fields))] += 1
-        level = 0.1 * values["rounds"] if values["noise"] < 0.01 else 0.3 / values["rounds"]
+        level = 0.3 + 0.1 * values["rounds"] if values["noise"] < 0.01 else 0.3 + 0.3 / values["rounds"]
         return level + 0.01 * values["clip_norm"] + 0.001 * values["seed"]
 
     response = measure(pilots, pretend(accuracy))
@@ -171,8 +171,8 @@ def test_only_the_better_half_of_each_noise_is_tried_again(world):
         often = {cell.rounds for cell, times in tried.items() if times == 3 and cell.noise == noise}
         assert often <= set(best)
         assert sum(tried[cell] for cell in pilots.cells if cell.noise == noise) == 6 + 2 * 3
-    assert response.accuracy[0, 2, 1, 0] == pytest.approx(0.6 + 0.02 + 0.006)
-    assert response.accuracy[0, 0, 0, 0] == pytest.approx(0.1 + 0.005 + 0.005)  # one seed
+    assert response.accuracy[0, 2, 1, 0] == pytest.approx(0.9 + 0.02 + 0.006)
+    assert response.accuracy[0, 0, 0, 0] == pytest.approx(0.4 + 0.005 + 0.006)  # one seed, which had less luck
     assert np.allclose(response.spread, 0.001)  # pooled where there was one
 
 
@@ -183,6 +183,32 @@ def test_the_spread_of_a_single_training_is_that_of_the_others_at_its_noise():
     assert better_half({a: 0.6, b: 0.1, c: 0.3, d: 0.2}) == [a, c]
 
 
+def test_a_single_training_is_not_better_by_the_luck_of_its_seed():
+    a, b, c = (Cell(1.0, rounds, 1.0, 0.1) for rounds in (1, 2, 3))
+    assert means({a: [0.85, 0.81], b: [0.84], c: [0.8, 0.78]}) == pytest.approx({a: 0.83, b: 0.825, c: 0.79})
+    assert means({a: [0.85, 0.45], b: [0.1]}) == pytest.approx({a: 0.65, b: 0.0})
+
+
+def test_what_is_hopeless_is_not_tried_with_more_noise(world):
+    pilots = design(world, rounds=(2, 6), clip_norms=(0.5, 2.0), noise=(0.001, 0.01, 0.1))
+    tried = []
+
+    def accuracy(values):
+        tried.append((values["rounds"], values["clip_norm"], values["noise"]))
+        return 0.9 if values["rounds"] == 2 or values["noise"] < 0.01 else 0.29
+
+    response = measure(pilots, pretend(accuracy))
+    assert (6, 2.0, 0.01) in tried
+    assert not [place for place in tried if place[0] == 6 and place[2] == 0.1]
+    assert np.allclose(response.accuracy[0, 1, :, 2], 0.25)
+    assert np.allclose(response.accuracy[0, 0], 0.9)
+
+
+def test_where_all_is_hopeless_nothing_is_left_to_try(world):
+    response = measure(design(world, **GRID), pretend(lambda values: 0.1))
+    assert response.accuracy[..., 1].tolist() == [[[0.25, 0.25], [0.25, 0.25]]]
+
+
 def test_a_pilot_that_diverges_is_worth_a_guess(world):
     response = measure(design(world, **GRID), pretend(lambda values: 0.9, status="diverged"))
     assert np.all(response.accuracy == 0.25)
@@ -191,7 +217,7 @@ def test_a_pilot_that_diverges_is_worth_a_guess(world):
 def test_what_was_not_run_is_no_response(world):
     with pytest.raises(Unmeasured) as caught:
         measure(design(world, **GRID), pretend(lambda values: 0.9, status="stopped"))
-    assert len(caught.value.records) == 8
+    assert len(caught.value.records) == 4
 
 
 def test_the_command_writes_a_response_that_plans(file, capsys):

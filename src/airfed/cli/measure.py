@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from airfed.cli.plan import Json, ScenarioFile, read, whole_number
 from airfed.cli.run import _signals as signals
-from airfed.cli.sweep import Jobs, job_count, print_effort, print_outcome, progress_display
+from airfed.cli.sweep import Jobs, job_count, print_outcome, progress_display
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import output
 
@@ -106,11 +106,11 @@ def measure(
     )
     folder = out.with_name(f"{out.name}.pilots")
     _print_design(console, pilots, folder)
+    costs = _print_effort(console, pilots, folder, at_a_time)
     with signals() as caught:
 
-        def run(points: Sequence[Point]) -> list[Record]:
-            costs = print_effort(console, points, folder, at_a_time)
-            with progress_display(console, "pilots") as show:
+        def run(name: str, points: Sequence[Point]) -> list[Record]:
+            with progress_display(console, name) as show:
                 return sweep.run(
                     points, folder, jobs=at_a_time, costs=costs, on_progress=show, stop=lambda: bool(caught)
                 )
@@ -165,11 +165,28 @@ def _print_design(console: Console, pilots: Pilots, folder: Path) -> None:
     if len(pilots.share) > 1:
         console.print(f"|K|/N: {', '.join(f'{value:g}' for value in pilots.share)}", markup=False)
     console.print(
-        f"Every place with one seed, then the better half with {len(pilots.seeds)}. The pilots are kept in {folder}: "
-        "after an interruption the same command goes on.",
+        f"At each noise one seed, then {len(pilots.seeds)} for the better half. The pilots are kept in {folder}: after "
+        "an interruption the same command goes on.",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _print_effort(console: Console, pilots: Pilots, folder: Path, jobs: int) -> Mapping[str, float]:
+    """Print how long it takes at most; return what each pilot takes."""
+    if console.quiet:
+        return {}
+    from airfed.experiments import effort
+
+    with console.status("measuring the speed of this machine"):
+        expected = effort.expect(pilots.points(pilots.cells, pilots.seeds), folder, jobs=jobs)
+    seeds = len(pilots.seeds)
+    most = len(pilots.cells) * (seeds + 1) // 2
+    text = f"About {most} pilots, {expected.done} done already"
+    if expected.seconds is not None:
+        text += f"; about {effort.duration(expected.seconds * (seeds + 1) / (2 * seeds))} at the speed of this machine"
+    console.print(f"{text}.", soft_wrap=True)
+    return expected.costs
 
 
 def _print_best(console: Console, response: Response) -> None:

@@ -1,9 +1,10 @@
-"""A response, measured by pilots: every place of the grid once, the better ones again."""
+"""A response, measured by pilots, from little noise to much: every place of the grid once, the better ones again."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from airfed.experiments.points import Point
 from airfed.experiments.records import Record
 from airfed.planning import Response
 
-Run = Callable[[Sequence[Point]], Sequence[Record]]
+Run = Callable[[str, Sequence[Point]], Sequence[Record]]
+_HOPELESS: Final = 0.05  # above a guess, at most: more noise makes nothing better of it
 
 
 class Unmeasured(Exception):
@@ -26,28 +28,37 @@ class Unmeasured(Exception):
 def measure(pilots: Pilots, run: Run) -> Response:
     """Run the pilots and return the response.
 
-    Every place is tried with the first seed. At each noise only the better half of the (I, ϖ) gets the other seeds,
-    too: what is never chosen needs no precision. A pilot that diverges is worth a guess.
+    At each noise every place is tried with the first seed, and the better half of the (I, ϖ) with the other seeds, too:
+    what is never chosen needs no precision. A place that is hardly better than a guess is not tried with more noise. A
+    pilot that diverges is worth a guess.
 
     Args:
         pilots: what to run.
-        run: runs points and returns their records (`sweep.run`).
+        run: runs points and returns their records (`sweep.run`); told what they are.
 
     Raises:
         Unmeasured: a pilot was stopped or failed.
     """
     found: dict[Cell, list[float]] = {cell: [] for cell in pilots.cells}
+    hopeless: set[Cell] = set()  # with any noise
+    guess = pilots.guess
 
-    def train(cells: Iterable[Cell], seeds: Sequence[int]) -> None:
-        records = run(pilots.points(cells, seeds))
+    def train(name: str, cells: Sequence[Cell], seeds: Sequence[int]) -> None:
+        records = run(name, pilots.points(cells, seeds)) if cells else ()
         if not all(record.ended for record in records):
             raise Unmeasured(records)
         for record in records:
             cell = Cell(*(record.point.values[name] for name in Cell._fields))
-            found[cell].append(float(record.final["accuracy"]) if record.status == "finished" else pilots.guess)
+            found[cell].append(float(record.final["accuracy"]) if record.status == "finished" else guess)
 
-    train(pilots.cells, pilots.seeds[:1])
-    train(better_half({cell: values[0] for cell, values in found.items()}), pilots.seeds[1:])
+    for noise in pilots.noise:
+        level = [cell for cell in pilots.cells if cell.noise == noise]
+        worth = [cell for cell in level if cell._replace(noise=0.0) not in hopeless]
+        train(f"noise {noise:g}", worth, pilots.seeds[:1])
+        train(f"noise {noise:g}, better half", better_half({cell: found[cell][0] for cell in worth}), pilots.seeds[1:])
+        hopeless |= {cell._replace(noise=0.0) for cell in worth if np.mean(found[cell]) < guess + _HOPELESS}
+        found |= {cell: [guess, guess] for cell in level if cell not in worth}
+    mean = means(found)
     spread = spreads(found)
     shape = tuple(len(axis) for axis in (pilots.share, pilots.rounds, pilots.clip_norm, pilots.noise))
     return Response(
@@ -55,7 +66,7 @@ def measure(pilots: Pilots, run: Run) -> Response:
         rounds=np.array(pilots.rounds, dtype=np.float64),
         clip_norm=np.array(pilots.clip_norm),
         noise=np.array(pilots.noise),
-        accuracy=np.array([np.mean(found[cell]) for cell in pilots.cells]).reshape(shape),
+        accuracy=np.array([mean[cell] for cell in pilots.cells]).reshape(shape),
         spread=np.array([spread[cell] for cell in pilots.cells]).reshape(shape),
         about=pilots.about(),
     )
@@ -68,6 +79,24 @@ def better_half(found: Mapping[Cell, float]) -> list[Cell]:
         ranked = sorted(cells, key=lambda cell: -found[cell])
         chosen += ranked[: (len(ranked) + 1) // 2]
     return chosen
+
+
+def means(found: Mapping[Cell, Sequence[float]]) -> dict[Cell, float]:
+    """Return the accuracy of each place over all seeds.
+
+    A place that was tried with the first seed only is put where that seed's luck, which all places share, would have
+    left it: by as much lower as the others of its share and noise became with their other seeds.
+
+    Args:
+        found: accuracies by place, the first seed's first.
+    """
+    known: dict[Cell, float] = {}
+    for cells in _levels(found):
+        luck = [float(np.mean(found[cell])) - found[cell][0] for cell in cells if len(found[cell]) > 1]
+        for cell in cells:
+            single = len(found[cell]) == 1
+            known[cell] = float(np.clip(found[cell][0] + np.mean(luck), 0, 1) if single else np.mean(found[cell]))
+    return known
 
 
 def spreads(found: Mapping[Cell, Sequence[float]]) -> dict[Cell, float]:
