@@ -137,7 +137,7 @@ def test_proxy_data_need_not_lie_where_the_devices_data_do(world, tmp_path):
 def test_what_is_not_asked_for_follows_from_the_scenario(world):
     pilots = design(world.override({"learning.total_steps": 200}))
     assert pilots.rounds == (10, 21, 45, 95, 200)
-    assert len(pilots.clip_norm) == 4
+    assert len(pilots.clip_norm) == 5
     assert list(pilots.clip_norm) == sorted(set(pilots.clip_norm))
     assert pilots.noise[0] == 1e-3
     assert len(pilots.noise) >= 6
@@ -226,6 +226,8 @@ def test_the_command_writes_a_response_that_plans(file, capsys):
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines() if "written" not in line and "kept" not in line) < 120
     assert "best I" in text
+    assert "About 12 pilots, 0 done already" in text
+    assert "is at the edge of what was measured" in text
     response = load_response(out)
     assert response.accuracy.shape == (1, 2, 2, 2)
     assert response.accuracy.max() > 0.4

@@ -173,18 +173,19 @@ def _print_design(console: Console, pilots: Pilots, folder: Path) -> None:
 
 
 def _print_effort(console: Console, pilots: Pilots, folder: Path, jobs: int) -> Mapping[str, float]:
-    """Print how long it takes at most; return what each pilot takes."""
+    """Print how many pilots there are and about how long they take; return what each takes."""
     if console.quiet:
         return {}
     from airfed.experiments import effort
 
     with console.status("measuring the speed of this machine"):
         expected = effort.expect(pilots.points(pilots.cells, pilots.seeds), folder, jobs=jobs)
-    seeds = len(pilots.seeds)
-    most = len(pilots.cells) * (seeds + 1) // 2
-    text = f"About {most} pilots, {expected.done} done already"
-    if expected.seconds is not None:
-        text += f"; about {effort.duration(expected.seconds * (seeds + 1) / (2 * seeds))} at the speed of this machine"
+    number = len(pilots.cells) * (len(pilots.seeds) + 1) // 2
+    left = max(0, number - expected.done)
+    text = f"About {number} pilots, {expected.done} done already"
+    if left and expected.seconds is not None:
+        seconds = expected.seconds * left / (expected.runs - expected.done)
+        text += f"; about {effort.duration(seconds)} at the speed of this machine just now"
     console.print(f"{text}.", soft_wrap=True)
     return expected.costs
 
@@ -204,3 +205,9 @@ def _print_best(console: Console, response: Response) -> None:
             f"{row['spread']:.1%}",
         )
     console.print(table)
+    edges = {float(response.clip_norm[0]), float(response.clip_norm[-1])}
+    if response.clip_norm.size > 1 and (found := {row["clip_norm"] for row in best(response)} & edges):
+        console.print(
+            f"ϖ = {' and '.join(f'{norm:g}' for norm in sorted(found))} is at the edge of what was measured: there may be "
+            "better beyond it (--clip-norms)."
+        )

@@ -133,7 +133,7 @@ def design(
         images: of each device; as in the scenario unless given.
         devices: that train; unless given 20, more where 20 hold fewer than 800 images, or all of a smaller fleet.
         rounds: I; five from T/20 to T unless given.
-        clip_norms: ϖ; four over the norms that updates have at the start unless given.
+        clip_norms: ϖ; five over the norms that updates have at the start unless given.
         noise: σ/(|K|θ); two in a decade, beyond what the scenario's own plans leave, unless given.
         seeds: two or more; the data and the beginning of a training have the same seed, so best not the scenario's.
         quick: a coarser grid where none is given.
@@ -158,7 +158,7 @@ def design(
         images=_held(base),
         share=tuple(sorted({max(1, round(share * count)) / count for share in shares})),
         rounds=tuple(int(number) for number in numbers),
-        clip_norm=given_norms or _norms(base, local_steps, 3 if quick else 4),
+        clip_norm=given_norms or _norms(base, local_steps, 3 if quick else 5),
         noise=given_noise or _noise(world, rounds=[int(number) for number in numbers], in_a_decade=1 if quick else 2),
         seeds=tuple(seeds),
     )
@@ -220,7 +220,7 @@ def _rounds(steps: int, number: int) -> list[int]:
 
 
 def _norms(base: Scenario, local_steps: Sequence[float], number: int) -> tuple[float, ...]:
-    """Clipping norms from the norm of an update of the fewest local steps to one and a half that of the most."""
+    """Clipping norms from half the norm of an update of the fewest local steps to 1.5 times that of the most."""
     task = build_task(base)
     means = []
     try:
@@ -232,7 +232,7 @@ def _norms(base: Scenario, local_steps: Sequence[float], number: int) -> tuple[f
         task.engine.close()
     if not all(0 < mean < math.inf for mean in means):
         raise ScenarioError("Expected updates of a finite norm > 0 at the start of a training; give --clip-norms.")
-    places = np.geomspace(means[0], max(1.5 * means[-1], 2 * means[0]), number)
+    places = np.geomspace(means[0] / 2, 1.5 * max(means), number)
     return tuple(dict.fromkeys(float(f"{norm:.2g}") for norm in places))
 
 
