@@ -2,15 +2,18 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import airfed
 from airfed import plan, scenario
 from airfed.cli import main
 from airfed.experiments import sweep
 from airfed.experiments.measure import Unmeasured, better_half, means, measure, spreads
 from airfed.experiments.pilots import Cell, design
+from airfed.experiments.points import dataset_digest
 from airfed.experiments.records import Record
 from airfed.learning.task import build_task, problem_of
 from airfed.planning import load_response
@@ -321,3 +324,17 @@ def test_every_response_says_that_its_data_are_proxy_data(world):
     about = design(world, **GRID).about()
     assert "never on the devices' own data" in about["proxy"]
     assert len(about["data_digest"]) == 64
+
+
+@pytest.mark.parametrize("model", ["logistic"])
+def test_the_responses_that_come_with_airfed_are_what_their_names_say(model, repository):
+    response = load_response(Path(airfed.__file__).with_name("responses") / f"mnist-5k-{model}.json")
+    about = response.about
+    assert (about["dataset"], about["model"], about["total_steps"]) == ("mnist-5k", model, 200)
+    assert about["data_digest"] == dataset_digest("mnist-5k")
+    paper = scenario.load(repository / "examples" / "paper.toml").override({"learning.model": model})
+    for key in ("learning_rate", "batch_size", "partition"):
+        assert about[key] == getattr(paper.learning, key)
+    decision = plan(problem_of(paper), objective=response)
+    assert decision.violations == ()
+    assert decision.predicted_accuracy > 0.8

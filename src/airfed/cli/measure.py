@@ -208,6 +208,7 @@ def _print_best(console: Console, response: Response) -> None:
     edges = {float(response.clip_norm[0]), float(response.clip_norm[-1])}
     if response.clip_norm.size > 1 and (found := {row["clip_norm"] for row in best(response)} & edges):
         console.print(
-            f"ϖ = {' and '.join(f'{norm:g}' for norm in sorted(found))} is at the edge of what was measured: there may be "
-            "better beyond it (--clip-norms)."
+            f"ϖ = {' and '.join(f'{norm:g}' for norm in sorted(found))} is at the edge of what was measured: there may "
+            "be better beyond it (--clip-norms).",
+            soft_wrap=True,
         )
