@@ -18,6 +18,7 @@ from airfed.cli import account as account_commands
 from airfed.cli import calibrate as calibrate_commands
 from airfed.cli import explore as explore_command
 from airfed.cli import figures as figures_commands
+from airfed.cli import measure as measure_command
 from airfed.cli import plan as plan_commands
 from airfed.cli import report as report_commands
 from airfed.cli import run as run_commands
@@ -42,6 +43,7 @@ app.command(account_commands.audit)
 app.command(sweep_commands.sweep)
 app.command(figures_commands.figures)
 app.command(calibrate_commands.calibrate)
+app.command(measure_command.measure)
 app.command(explore_command.explore)
 
 

@@ -1,0 +1,214 @@
+"""airfed measure: train pilots on proxy data and write down what accuracy to expect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter, Token
+from rich.console import Console
+from rich.table import Table
+
+from airfed.cli.plan import Json, ScenarioFile, read, whole_number
+from airfed.cli.run import _signals as signals
+from airfed.cli.sweep import Jobs, job_count, print_outcome, progress_display
+from airfed.scenario.errors import ScenarioError
+from airfed.showing import output
+
+if TYPE_CHECKING:
+    from airfed.experiments.pilots import Pilots
+    from airfed.experiments.points import Point
+    from airfed.experiments.records import Record
+    from airfed.planning import Response
+
+
+def numbers(kind: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
+    """Return an argument as a list of numbers: "0.5,1,2".
+
+    Raises:
+        ValueError: it is something else.
+    """
+    text = tokens[0].value
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"expected numbers with commas between them, as in 1,2,5; got {text!r}.") from None
+
+
+def whole_numbers(kind: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
+    """Return an argument as a list of whole numbers: "10,20,40".
+
+    Raises:
+        ValueError: it is something else.
+    """
+    text = tokens[0].value
+    if re.fullmatch(r"[0-9]{1,39}(,[0-9]{1,39})*", text) is None:
+        raise ValueError(f"expected whole numbers with commas between them, as in 10,20,40; got {text!r}.")
+    return tuple(int(part) for part in text.split(","))
+
+
+Whole = tuple[int, ...]
+Real = tuple[float, ...]
+
+
+def _list(text: str, converter: Any) -> Parameter:
+    return Parameter(help=text, converter=converter, n_tokens=1)
+
+
+def measure(
+    file: ScenarioFile,
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The response that is written; the pilots go into a folder beside it.")],
+    data: Annotated[str | None, Parameter(help="Proxy data to train on (default: the scenario's data set).")] = None,
+    images: Annotated[
+        int | None, Parameter(help="Images that a device holds (default: as in the scenario).", converter=whole_number)
+    ] = None,
+    devices: Annotated[
+        int | None, Parameter(help="Devices that train in a pilot (default: 20 or more).", converter=whole_number)
+    ] = None,
+    rounds: Annotated[Whole, _list("Numbers of rounds, as in 10,20,40 (default: five up to T).", whole_numbers)] = (),
+    clip_norms: Annotated[Real, _list("Clipping norms, as in 1,2,5 (default: from the updates' norms).", numbers)] = (),
+    noise: Annotated[Real, _list("σ/(|K|θ), as in 0.001,0.01,0.1 (default: from the scenario).", numbers)] = (),
+    seeds: Annotated[Whole, _list("Two or more seeds (default: 101,102).", whole_numbers)] = (101, 102),
+    jobs: Jobs = None,
+    quick: Annotated[bool, Parameter(help="A coarser grid, fewer devices.", negative="")] = False,
+    json: Json = False,
+) -> int:
+    """Train pilots on proxy data over rounds, clipping norm and noise; write the response that plans are chosen by."""
+    world = read(file)
+    at_a_time = job_count(jobs)
+    for name, value in (("images", images), ("devices", devices)):
+        if value is not None and value < 1:
+            raise ValueError(f"Expected --{name}={value} >= 1.")
+    if out.exists():
+        raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
+    if not out.parent.is_dir():
+        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
+    from airfed._disk import write_new
+    from airfed.experiments import measure as measuring
+    from airfed.experiments import pilots as planned
+    from airfed.experiments import sweep
+
+    console = output.make_console(stderr=json, quiet=json)
+    pilots = planned.design(
+        world,
+        dataset=data,
+        images=images,
+        devices=devices,
+        rounds=rounds,
+        clip_norms=clip_norms,
+        noise=noise,
+        seeds=seeds,
+        quick=quick,
+    )
+    folder = out.with_name(f"{out.name}.pilots")
+    _print_design(console, pilots, folder)
+    costs = _print_effort(console, pilots, folder, at_a_time)
+    with signals() as caught:
+
+        def run(name: str, points: Sequence[Point]) -> list[Record]:
+            with progress_display(console, name) as show:
+                return sweep.run(
+                    points, folder, jobs=at_a_time, costs=costs, on_progress=show, stop=lambda: bool(caught)
+                )
+
+        try:
+            response = measuring.measure(pilots, run)
+        except measuring.Unmeasured as missing:
+            print_outcome(output.make_console(stderr=True), list(missing.records))
+            return 128 + caught[0] if caught else 2
+    try:
+        write_new(out, response.to_json().encode())
+    except OSError as error:
+        raise ScenarioError(f"Cannot write {out}: {error.strerror}. The same command goes on from {folder}.") from None
+    if json:
+        output.print_json({"out": str(out), "pilots": str(folder), **response.about, "best": best(response)})
+        return 0
+    _print_best(console, response)
+    console.print(f"written: {out} (the pilots in {folder} are no longer needed)", markup=False, soft_wrap=True)
+    return 0
+
+
+def best(response: Response) -> list[dict[str, float]]:
+    """Return the best place at each share and noise, with its accuracy and spread."""
+    rows = []
+    for share, whole in enumerate(response.share.tolist()):
+        for level, noise in enumerate(response.noise.tolist()):
+            found = response.accuracy[share, :, :, level]
+            rounds, norm = divmod(int(found.argmax()), response.clip_norm.size)
+            rows.append(
+                {
+                    "share": whole,
+                    "noise": noise,
+                    "rounds": int(response.rounds[rounds]),
+                    "clip_norm": float(response.clip_norm[norm]),
+                    "accuracy": float(found[rounds, norm]),
+                    "spread": float(response.spread[share, rounds, norm, level]),
+                }
+            )
+    return rows
+
+
+def _print_design(console: Console, pilots: Pilots, folder: Path) -> None:
+    about = pilots.about()
+    console.print(
+        f"{about['model']} on {about['dataset']}, which stands for the devices' data: {pilots.devices} devices with "
+        f"{pilots.images} images each.",
+        markup=False,
+        soft_wrap=True,
+    )
+    for name, values in (("I", pilots.rounds), ("ϖ", pilots.clip_norm), ("σ/(|K|θ)", pilots.noise)):
+        console.print(f"{name}: {', '.join(f'{value:g}' for value in values)}", markup=False, soft_wrap=True)
+    if len(pilots.share) > 1:
+        console.print(f"|K|/N: {', '.join(f'{value:g}' for value in pilots.share)}", markup=False)
+    console.print(
+        f"At each noise one seed, then {len(pilots.seeds)} for the better half. The pilots are kept in {folder}: after "
+        "an interruption the same command goes on.",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _print_effort(console: Console, pilots: Pilots, folder: Path, jobs: int) -> Mapping[str, float]:
+    """Print how many pilots there are and about how long they take; return what each takes."""
+    if console.quiet:
+        return {}
+    from airfed.experiments import effort
+
+    with console.status("measuring the speed of this machine"):
+        expected = effort.expect(pilots.points(pilots.cells, pilots.seeds), folder, jobs=jobs)
+    number = len(pilots.cells) * (len(pilots.seeds) + 1) // 2
+    left = max(0, number - expected.done)
+    text = f"About {number} pilots, {expected.done} done already"
+    if left and expected.seconds is not None:
+        seconds = expected.seconds * left / (expected.runs - expected.done)
+        text += f"; about {effort.duration(seconds)} at the speed of this machine just now"
+    console.print(f"{text}.", soft_wrap=True)
+    return expected.costs
+
+
+def _print_best(console: Console, response: Response) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    several = response.share.size > 1
+    for column in (*(("|K|/N",) if several else ()), "σ/(|K|θ)", "best I", "best ϖ", "accuracy", "±"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in best(response):
+        table.add_row(
+            *((f"{row['share']:.2g}",) if several else ()),
+            f"{row['noise']:.3g}",
+            f"{row['rounds']}",
+            f"{row['clip_norm']:g}",
+            f"{row['accuracy']:.1%}",
+            f"{row['spread']:.1%}",
+        )
+    console.print(table)
+    edges = {float(response.clip_norm[0]), float(response.clip_norm[-1])}
+    if response.clip_norm.size > 1 and (found := {row["clip_norm"] for row in best(response)} & edges):
+        console.print(
+            f"ϖ = {' and '.join(f'{norm:g}' for norm in sorted(found))} is at the edge of what was measured: there may "
+            "be better beyond it (--clip-norms).",
+            soft_wrap=True,
+        )
