@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,7 +80,11 @@ def pretend(found, status="finished"):
 
     def run(name, points):
         return [
-            Record(point=point, status=status, plan={}, rounds=[{"loss": 1.0, "accuracy": found(point.values)}])
+            Record(
+                point=point,
+                status=status,
+                run=SimpleNamespace(figures={}, rounds=[{"loss": 1.0, "accuracy": found(point.values)}]),
+            )
             for point in points
         ]
 

@@ -11,7 +11,7 @@ from airfed.explorer import knobs, shown
 from airfed.explorer.design import from_query, from_scenario
 from airfed.planning import Response, load_response
 from airfed.scenario import ScenarioError
-from airfed.scenario.responses import SHIPPED, shipped_response, traits
+from airfed.scenario.responses import SHIPPED, traits
 
 WORLD = """
 [fleet]
@@ -41,7 +41,7 @@ response = "measured.json"
 """
 
 
-def response(learning, **about):
+def response(world, **about):
     rounds, clips, noise = (2, 4, 12), (0.5, 1.0), (1e-6, 1e-2, 1e3)
     grid = np.meshgrid((1.0,), rounds, clips, noise, indexing="ij")
     accuracy = (0.9 - 0.1 * np.abs(np.log(grid[1] / 4)) - 0.1 * (grid[2] < 1)) / (1 + grid[3])
@@ -52,7 +52,7 @@ def response(learning, **about):
         noise=noise,
         accuracy=accuracy,
         spread=np.full(accuracy.shape, 0.02),
-        about={**traits(learning), **about},
+        about={**traits(world.learning, world.policy), **about},
     )
 
 
@@ -60,7 +60,7 @@ def response(learning, **about):
 def world(tmp_path):
     (tmp_path / "world.toml").write_text(WORLD)
     world = load(tmp_path / "world.toml")
-    (tmp_path / "measured.json").write_text(response(world.learning).to_json())
+    (tmp_path / "measured.json").write_text(response(world).to_json())
     return world
 
 
@@ -96,9 +96,9 @@ def test_another_response_is_another_plan_and_is_not_resumed(world, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"learning.learning_rate": 0.2}, "measured with learning.learning_rate = 0.2; .* was with 0.1"),
-        ({"learning.total_steps": 13}, "measured with learning.total_steps = 13"),
-        ({"learning.partition": "shards"}, "measured with learning.partition = 'shards'"),
+        ({"learning.learning_rate": 0.2}, "measured with learning_rate = 0.2; .* was with 0.1"),
+        ({"learning.total_steps": 13}, "measured with total_steps = 13"),
+        ({"learning.partition": "shards"}, "measured with partition = 'shards'"),
         ({"policy.response": "nothing.json"}, "no such file"),
         ({"policy.response": "world.toml"}, "it is not JSON"),
         ({"policy.response": None}, "airfed measure SCENARIO --out FILE"),
@@ -121,12 +121,13 @@ def test_what_airfed_comes_with_is_found_by_its_scenario(file):
     about = load_response(file).about
     world = load("examples/paper.toml")
     keys = ("model", "dataset", "total_steps", "learning_rate", "partition")
-    learning = world.override({f"learning.{key}": about[key] for key in keys}).learning
-    found = shipped_response(learning)
+    fitting = world.override({f"learning.{key}": about[key] for key in keys})
+    found = fitting.response
     assert found is not None
     assert found.about == about
     assert found.accuracy.max() > 0.8
-    assert shipped_response(world.override({"learning.total_steps": 7}).learning) is None
+    assert fitting.override({"learning.total_steps": 7}).response is None
+    assert fitting.override({"policy.average": "tail"}).response is None
 
 
 def test_the_page_shows_what_to_expect(world):
@@ -140,7 +141,7 @@ def test_the_page_shows_what_to_expect(world):
     assert "Expected accuracy" not in by_bound.facts  # its ϖ was not measured
     assert by_bound.bound_text.startswith("The bound ")
     refused = shown.show(design.change("learning.learning_rate", 0.3), 800.0, 400.0)
-    assert "measured with learning.learning_rate = 0.3" in refused.reason
+    assert "measured with learning_rate = 0.3" in refused.reason
 
 
 def test_the_command_line_says_what_to_expect(world, tmp_path, capsys):

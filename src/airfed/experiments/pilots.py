@@ -23,6 +23,7 @@ from airfed.learning.task import build_task, data_source, dimension_of, problem_
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
+from airfed.scenario.responses import traits
 
 _DEVICES: Final = 20  # that train, at least ...
 _IMAGES: Final = 800  # ... and what they hold together, at least: fewer images teach too little
@@ -85,7 +86,8 @@ class Pilots:
                 "seed": seed,
                 "link": {"noise_std": cell.noise * size},
                 "learning.clip_norm": cell.clip_norm,
-                "policy": {"name": "top_k", "size": size, "rounds": cell.rounds},
+                "policy.size": size,
+                "policy.rounds": cell.rounds,
                 "run.evaluate_every": cell.rounds,  # the last round is always evaluated
                 "run.checkpoint_every": cell.rounds,
             }
@@ -94,15 +96,12 @@ class Pilots:
 
     def about(self) -> dict[str, Any]:
         """Return what the pilots are, as plain values."""
-        learning, source = self.base.learning, data_source(self.base)
-        skew = {"dirichlet": ("alpha",), "shards": ("shards_per_device",)}.get(learning.partition, ())
-        kept = ("total_steps", "learning_rate", "batch_size", "partition", *skew)
+        source = data_source(self.base)
         return {
-            "model": self.base.content()["learning"]["model"],
             "dataset": source if isinstance(source, str) else source.name,
             "data_digest": dataset_digest(str(source)),
             "proxy": "The pilots trained on this data set, never on the devices' own data.",
-            **{key: getattr(learning, key) for key in kept},
+            **traits(self.base.learning, self.base.policy),
             "devices": self.devices,
             "images_per_device": self.images,
             "seeds": list(self.seeds),
@@ -192,7 +191,7 @@ def _proxy(
             "channel": {"model": "fixed", "gains": [1.0] * fleet},
             "link": {"noise_std": 1.0},
             "budget": _UNBOUND,
-            "policy": {"name": "top_k", "size": count},
+            "policy": {"name": "top_k", "size": count, "average": world.policy.average},
             "run.record": "full",
         }
     )

@@ -155,8 +155,8 @@ class Scenario(Section):
             ScenarioError: the file is no response for this scenario.
         """
         if self.policy.response is not None:
-            return named_response(self.folder / self.policy.response, self.learning)
-        return shipped_response(self.learning)
+            return named_response(self.folder / self.policy.response, self.learning, self.policy)
+        return shipped_response(self.learning, self.policy)
 
     @property
     def settings(self) -> Settings:
