@@ -101,6 +101,3 @@ class Results:
         if not found:
             raise RunError(f"Expected records at {wanted}; there are none.")
         return dict(sorted(found.items()))
-
-    def __add__(self, other: Results) -> Results:
-        return Results((*self.rows, *other.rows))
