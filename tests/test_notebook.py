@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,30 +12,14 @@ import airfed
 from airfed import scenario
 from airfed.running.directory import RunError
 
-TABLES = {
-    "name": "tiny",
-    "fleet": {"num_devices": 6, "peak_power": 1.0},
-    "channel": {"model": "rayleigh", "minimum": 0.3},
-    "link": {"noise_std": 0.5},
-    "budget": {"epsilon": 4.0, "delta": 1e-3, "total_power": 2000.0},
-    "learning": {
-        "model": "quadratic",
-        "dimension": 20,
-        "total_steps": 8,
-        "learning_rate": 0.1,
-        "clip_norm": 40.0,
-        "smoothness": 10.0,
-        "strong_convexity": 1.0,
-        "initial_gap": 150.0,
-    },
-    "policy": {"name": "full", "rounds": 4},
-}
+TINY = tomllib.loads(Path(__file__).with_name("tiny.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "tiny.toml"
-    path.write_text(scenario.parse(TABLES).to_toml())
+    full = {"policy.name": "full", "policy.size": None}
+    path.write_text(scenario.parse(TINY).override({"link.noise_std": 0.5, **full}).to_toml())
     return path
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from airfed._extras import explained
 from airfed.running.run import Run
 from airfed.scenario import Scenario, load
 from airfed.showing import output, words
 from airfed.showing.live import LiveLine
-from airfed.showing.tables import as_html, as_text
+from airfed.showing.tables import as_html, as_text, plain_table
 
 
 def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = False, progress: bool = True) -> Run:
@@ -93,10 +92,9 @@ class Comparison:
         return as_html(self._print)
 
     def _print(self, console: Console) -> None:
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         rows = self.rows()
-        for name in rows[0]:
-            table.add_column(words.COLUMNS.get(name, name), justify="left" if name in ("run", "policy") else "right")
+        columns = [words.COLUMNS.get(name, name) for name in rows[0]]
+        table = plain_table(*columns, left=("run", "policy"), wrapped=columns)
         for row in rows:
             table.add_row(*(words.cell(name, value) for name, value in row.items()))
         console.print(table)

@@ -5,41 +5,14 @@ import os
 import re
 import sys
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from airfed.cli.app import main
 
-SCENARIO = """
-name = "tiny"
-seed = 3
-[fleet]
-num_devices = 6
-peak_power = 1.0
-[channel]
-model = "rayleigh"
-minimum = 0.3
-[link]
-noise_std = 0.01
-[budget]
-epsilon = 4.0
-delta = 1e-3
-total_power = 2000.0
-[learning]
-model = "quadratic"
-dimension = 50
-total_steps = 12
-learning_rate = 0.1
-clip_norm = 40.0
-smoothness = 10.0
-strong_convexity = 1.0
-initial_gap = 150.0
-[policy]
-name = "uniform"
-size = 3
-rounds = 4
-"""
+SCENARIO = Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture

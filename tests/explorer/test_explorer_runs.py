@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +28,15 @@ from airfed.running.run import Run
 from airfed.showing.words import number
 
 EVIL = '<img src="x" onerror="alert(1)">'
-LEARNING = {"model": "quadratic", "dimension": 50, "total_steps": 6, "learning_rate": 0.1, "clip_norm": 40.0}
-WORLD = {
+TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
+MADE = {
     "name": "made",
-    "fleet": {"num_devices": 4, "peak_power": 1.0},
-    "channel": {"model": "rayleigh", "minimum": 0.3},
-    "link": {"noise_std": 0.01},
-    "budget": {"epsilon": 4.0, "delta": 1e-3, "total_power": 2000.0},
-    "learning": {**LEARNING, "smoothness": 10.0, "strong_convexity": 1.0, "initial_gap": 150.0},
-    "policy": {"name": "full", "rounds": 5},
+    "seed": 0,
+    "fleet.num_devices": 4,
+    "learning.total_steps": 6,
+    "policy.name": "full",
+    "policy.size": None,
+    "policy.rounds": 5,
 }
 
 
@@ -44,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after three of five rounds."""
     folder = tmp_path_factory.mktemp("made") / "run"
     rounds: list[object] = []
-    execute(scenario.parse(WORLD), folder, on_round=rounds.append, stop=lambda: len(rounds) >= 3)
+    execute(scenario.parse(TINY).override(MADE), folder, on_round=rounds.append, stop=lambda: len(rounds) >= 3)
     return folder
 
 

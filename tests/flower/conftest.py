@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,35 +26,6 @@ from airfed.running.run import Run
 from airfed.running.setup import prepare
 
 _COUNTER = count()
-SCENARIO = """
-name = "small"
-seed = 3
-[fleet]
-peak_power = 1.0
-[channel]
-model = "fixed"
-gains = [0.5, 0.1, 0.9, 0.7, 0.6]
-[link]
-noise_std = 0.1
-[budget]
-epsilon = 20.0
-delta = 1e-3
-scope = "round"
-total_power = 50.0
-[learning]
-model = "quadratic"
-dimension = 12
-total_steps = 7
-learning_rate = 0.1
-clip_norm = 2.0
-smoothness = 10.0
-strong_convexity = 1.0
-initial_gap = 2.3
-[policy]
-name = "top_k"
-size = 4
-rounds = 3
-"""
 
 
 Fault = Callable[[Message, Message], Message | None]
@@ -148,7 +121,7 @@ def _identity():
 @pytest.fixture
 def scenario_file(tmp_path):
     file = tmp_path / "scenario.toml"
-    file.write_text(SCENARIO)
+    shutil.copy(Path(__file__).with_name("small.toml"), file)
     return file
 
 

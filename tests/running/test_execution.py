@@ -37,27 +37,12 @@ RESULTS = (
 )
 
 
+TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
+
+
 def world(**changes):
-    tables = {
-        "name": "tiny",
-        "seed": 3,
-        "fleet": {"num_devices": 6, "peak_power": 1.0},
-        "channel": {"model": "rayleigh", "minimum": 0.3},
-        "link": {"noise_std": 0.01},
-        "budget": {"epsilon": 4.0, "delta": 1e-3, "total_power": 2000.0},
-        "learning": {
-            "model": "quadratic",
-            "dimension": 150,
-            "total_steps": 12,
-            "learning_rate": 0.1,
-            "clip_norm": 40.0,
-            "smoothness": 10.0,
-            "strong_convexity": 1.0,
-            "initial_gap": 150.0,
-        },
-        "policy": {"name": "full", "rounds": 6},
-    }
-    return scenario.parse(tables).override(changes)
+    policy = {"policy.name": "full", "policy.size": None, "policy.rounds": 6}
+    return scenario.parse(TINY).override({"learning.dimension": 150, **policy, **changes})
 
 
 @pytest.fixture(autouse=True)

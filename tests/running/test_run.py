@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,28 +26,13 @@ from airfed.running.finding import progress, runs_below
 from airfed.running.run import Run
 from airfed.running.setup import PROBE_ROUND
 
-WORLD = {
-    "name": "tiny",
-    "fleet": {"num_devices": 6, "peak_power": 1.0},
-    "channel": {"model": "rayleigh", "minimum": 0.3},
-    "link": {"noise_std": 0.01},
-    "budget": {"epsilon": 4.0, "delta": 1e-3, "total_power": 2000.0},
-    "learning": {
-        "model": "quadratic",
-        "dimension": 20,
-        "total_steps": 8,
-        "learning_rate": 0.1,
-        "clip_norm": 40.0,
-        "smoothness": 10.0,
-        "strong_convexity": 1.0,
-        "initial_gap": 150.0,
-    },
-    "policy": {"name": "full", "rounds": 4},
-}
+TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
 
 
 def world(**changes):
-    return scenario.parse(WORLD).override(changes)
+    learning = {"learning.dimension": 20, "learning.total_steps": 8}
+    policy = {"policy.name": "full", "policy.size": None}
+    return scenario.parse(TINY).override({"seed": 0, **learning, **policy, **changes})
 
 
 @pytest.fixture(scope="module")

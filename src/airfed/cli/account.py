@@ -10,17 +10,17 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
-from rich.table import Table
 
 from airfed.cli.plan import Json, Seed, whole_number
 from airfed.showing import output
+from airfed.showing.tables import plain_table
+from airfed.showing.words import RELATIONS, count
 
 if TYPE_CHECKING:
     from airfed.privacy.ledger import Ledger
 
 _MOST_TRIALS: Final = 10**8  # hours
 _SHOWN: Final = 5  # rounds at each end of the ledger
-_RELATIONS: Final = {"replace": "replace one device's data", "add_remove": "add or remove one device"}
 
 
 def ledger(
@@ -69,9 +69,9 @@ def audit(
     from airfed.auditing import audit as attack
     from airfed.auditing.audit import TRIALS, subject_of
 
-    count = TRIALS if trials is None else trials
-    if not 1 <= count <= _MOST_TRIALS:
-        raise ValueError(f"Expected --trials {count} to be at least 1 and at most {_MOST_TRIALS}.")
+    trials = TRIALS if trials is None else trials
+    if not 1 <= trials <= _MOST_TRIALS:
+        raise ValueError(f"Expected --trials {trials} to be at least 1 and at most {_MOST_TRIALS}.")
     if seed is not None and seed < 0:
         raise ValueError(f"Expected --seed {seed} to be at least 0.")
     subject = subject_of(path, seed=seed)
@@ -82,7 +82,7 @@ def audit(
     columns = (SpinnerColumn(), TextColumn("attacking the code that transmits"))
     with Progress(*columns, console=output.make_console(stderr=True), transient=True) as progress:
         progress.add_task("")
-        found = attack(subject, trials=count, seed=seed or 0)
+        found = attack(subject, trials=trials, seed=seed or 0)
     if plot is not None:
         figure.save(roc.roc_figure(found.to_dict()), plot)
     if json:
@@ -140,10 +140,10 @@ def _summary(book: Ledger) -> dict[str, Any]:
 
 def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     rounds = summary["rounds"]
-    charged = f"{summary['charged']} round{'' if summary['charged'] == 1 else 's'} charged"
+    charged = f"{count(summary['charged'], 'round')} charged"
     if summary.get("account"):
         runs = len({row.get("run") for row in rounds})
-        console.print(f"[bold]account[/bold] · {charged} by {runs} run{'' if runs == 1 else 's'}\n")
+        console.print(f"[bold]account[/bold] · {charged} by {count(runs, 'run')}\n")
     elif "trained" in summary:
         name = escape(str(summary["scenario"]))
         console.print(
@@ -151,9 +151,7 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
         )
     else:
         console.print(f"[bold]ledger[/bold] · {charged} · privacy: {summary['privacy']}\n")
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("round", "devices", "θ", "μ", "ε", "ε so far", "W planned", "W metered"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = plain_table("round", "devices", "θ", "μ", "ε", "ε so far", "W planned", "W metered")
     cut = len(rounds) > 2 * _SHOWN + 1
     for row in rounds[:_SHOWN] if cut else rounds:
         table.add_row(*_ledger_row(row))
@@ -220,7 +218,7 @@ def _channel(summary: dict[str, Any]) -> str:
 
 
 def _basis(summary: dict[str, Any]) -> str:
-    return f"at δ = {summary['delta']:g}\nunit: {summary['unit']}, neighbours: {_RELATIONS[summary['relation']]}"
+    return f"at δ = {summary['delta']:g}\nunit: {summary['unit']}, neighbours: {RELATIONS[summary['relation']]}"
 
 
 def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -> None:
@@ -230,9 +228,7 @@ def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -
         console.print(f"{mark} [bold]{check['name']}[/bold]: {escape(check['finding'])}")
     if summary["mu_lower"] is not None:
         console.print("")
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for column in ("99% lower bounds", "μ", "claimed", "ε", "claimed"):
-            table.add_column(column, justify="left" if column.startswith("99") else "right", no_wrap=True)
+        table = plain_table("99% lower bounds", "μ", "claimed", "ε", "claimed", left=("99% lower bounds",))
         for name, part in (("one round", ""), ("all rounds" if summary["rounds"] > 1 else "the only round", "total_")):
             keys = (f"mu_{part}lower", f"mu_{part}claimed", f"epsilon_{part}lower", f"epsilon_{part}claimed")
             table.add_row(name, *(f"{summary[key]:.5g}" for key in keys))

@@ -10,11 +10,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from airfed.cli.plan import Json, ScenarioFile, Seed, read
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import output
+from airfed.showing.live import work_line
 
 
 def calibrate(
@@ -74,24 +74,12 @@ def _write(text: str, out: Path | None) -> None:
 @contextmanager
 def _progress(console: Console) -> Iterator[Callable[[str, float], None]]:
     """Yield the function that shows what is being measured, and about how long it still takes."""
-    from airfed.experiments.effort import duration
-
-    bar = Progress(
-        TextColumn("calibrating"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        console=console,
-        disable=console.quiet,
-    )
     started = time.monotonic()
-    with bar:
-        task = bar.add_task("data", total=1.0, left="")
+    with work_line(console, "calibrating") as update:
 
         def tell(step: str, share: float) -> None:
-            left = duration((time.monotonic() - started) * (1 - share) / share) if share > 0 else ""
-            bar.update(task, completed=share, description=step, left=f"about {left} left" if left else "")
+            update(share, step, (time.monotonic() - started) * (1 - share) / share if share > 0 else None)
 
+        tell("data", 0.0)
         yield tell
-        bar.update(task, completed=1.0, description="done", left="")
+        update(1.0, "done", None)

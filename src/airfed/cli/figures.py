@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
 
 from airfed.cli.plan import Json
-from airfed.cli.run import _signals as signals
-from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_effort, print_outcome, progress_display
+from airfed.cli.run import signals
+from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
 from airfed.showing import output
+from airfed.showing.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.experiments.results import Results
@@ -38,7 +37,7 @@ def figures(
 ) -> int:
     """Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it."""
     from airfed.experiments import figures as catalogue
-    from airfed.experiments import reproduction, sweep, verdicts, workers
+    from airfed.experiments import reproduction, verdicts, workers
     from airfed.experiments.results import Results
     from airfed.running.directory import RunError
 
@@ -49,19 +48,17 @@ def figures(
     started = time.monotonic()
     trained = {title: study for title, study in found.items() if catalogue.trains(title)}
     expanded = [point for study in trained.values() for point in study.points]
-    costs: Mapping[str, float] = {}
     if expanded:
         workers.check(backend, address)
-        costs = print_effort(console, expanded, out, at_a_time)
-    with signals() as caught, progress_display(console, "figures") as show:
-        records = sweep.run(
+    with signals() as caught:
+        records = run_points(
+            console,
+            "figures",
             expanded,
             out,
             jobs=at_a_time,
             backend=backend,
             address=address,
-            costs=costs,
-            on_progress=show,
             stop=lambda: bool(caught),
         )
     if caught:
@@ -114,9 +111,7 @@ def _print(console: Console, summary: dict[str, Any], results: Results) -> None:
                 place = cells[0].index(unneeded)
                 cells = [row[:place] + row[place + 1 :] for row in cells]
         header, *body = cells
-        table = Table(title=name, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for column in header:
-            table.add_column(column, justify="left" if column in ("design", "limit") else "right", no_wrap=True)
+        table = plain_table(*header, left=("design", "limit"), title=name)
         for row in body:
             table.add_row(*row)
         console.print(table, "")

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from airfed.cli.plan import Json
 from airfed.showing import output
+from airfed.showing.words import count
 
 
 def report(
@@ -39,7 +40,7 @@ def report(
     if json:
         output.print_json(summary)
     else:
-        output.say(f"written: {out} ({len(runs)} {'run' if len(runs) == 1 else 'runs'})")
+        output.say(f"written: {out} ({count(len(runs), 'run')})")
     return 0
 
 

@@ -26,6 +26,7 @@ from rich.progress import (
 from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
 from airfed.showing import output, tables
 from airfed.showing.live import LiveLine
+from airfed.showing.words import count
 
 LOST = 5  # the exit code where another process of the run, or its host, was lost
 
@@ -68,7 +69,7 @@ def run(
 
     started = time.monotonic()
     try:
-        with cluster.join(world.run.patience) as group, _signals() as caught, line:
+        with cluster.join(world.run.patience) as group, signals() as caught, line:
             outcome = execute(
                 world,
                 out,
@@ -132,7 +133,7 @@ def fetch(
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def signals() -> Iterator[list[int]]:
     """Note SIGINT and SIGTERM instead of dying of them; a second one dies."""
     caught: list[int] = []
 
@@ -177,8 +178,8 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
 
 def _print_summary(console: Console, summary: dict[str, Any], seconds: float) -> None:
     console.print(
-        f"\n[bold]{summary['status']}[/bold] after {summary['rounds']} of {summary['rounds_planned']} "
-        f"{'round' if summary['rounds_planned'] == 1 else 'rounds'}, {seconds:.1f} s"
+        f"\n[bold]{summary['status']}[/bold] after {summary['rounds']} of "
+        f"{count(summary['rounds_planned'], 'round')}, {seconds:.1f} s"
     )
     if summary["message"]:
         console.print(summary["message"], markup=False)

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-from rich.table import Table
 
 from airfed import _extras
 from airfed.cli.plan import Json, whole_number
-from airfed.cli.run import _signals as signals
+from airfed.cli.run import signals
 from airfed.showing import output
+from airfed.showing.live import work_line
+from airfed.showing.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.experiments.points import Point
@@ -49,7 +48,6 @@ def sweep(
 ) -> int:
     """Run every point of an experiment, in parallel; skip what is done, go on with what was interrupted."""
     from airfed.experiments import points, records, workers
-    from airfed.experiments import sweep as runner
 
     console = output.make_console(stderr=json, quiet=json)
     at_a_time = job_count(jobs)
@@ -63,16 +61,15 @@ def sweep(
         console.print("Tables: CSV only; Parquet needs pyarrow: pip install 'airfed[sweep]'.", markup=False)
     loaded = points.load(experiment, quick=quick)
     expanded = points.expand(loaded)
-    costs = print_effort(console, expanded, out, at_a_time)
-    with signals() as caught, progress_display(console, loaded.name) as show:
-        results = runner.run(
+    with signals() as caught:
+        results = run_points(
+            console,
+            loaded.name,
             expanded,
             out,
             jobs=at_a_time,
             backend=backend,
             address=address,
-            costs=costs,
-            on_progress=show,
             stop=lambda: bool(caught),
         )
     written = records.write_tables(out, results)
@@ -107,6 +104,27 @@ def job_count(jobs: int | None) -> int:
     return jobs
 
 
+def run_points(
+    console: Console,
+    name: str,
+    expanded: Sequence[Point],
+    out: Path,
+    *,
+    jobs: int,
+    backend: BackendName = "loky",
+    address: str | None = None,
+    stop: Callable[[], bool],
+) -> list[Record]:
+    """Run what is not done yet, telling how far it is and how long it still takes, and return all records."""
+    from airfed.experiments import sweep
+
+    costs = print_effort(console, expanded, out, jobs) if expanded else {}
+    with progress_display(console, name) as show:
+        return sweep.run(
+            expanded, out, jobs=jobs, backend=backend, address=address, costs=costs, on_progress=show, stop=stop
+        )
+
+
 def print_effort(console: Console, expanded: Sequence[Point], out: Path, jobs: int) -> Mapping[str, float]:
     """Print how many runs there are, how many are done and how long the others take; return what each takes."""
     if console.quiet:
@@ -122,19 +140,7 @@ def print_effort(console: Console, expanded: Sequence[Point], out: Path, jobs: i
 @contextmanager
 def progress_display(console: Console, name: str) -> Iterator[Callable[[Progress], None]]:
     """Yield the function that shows a sweep's state: one line for all points."""
-    from airfed.experiments.effort import duration
-
-    display = Bar(
-        TextColumn("{task.fields[name]}", markup=False),
-        BarColumn(bar_width=20),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        console=console,
-        disable=console.quiet,
-    )
-    with display:
-        task = display.add_task("", name=escape(name), total=None, left="")
+    with work_line(console, name) as update:
 
         def show(state: Progress) -> None:
             text = f"{state.ended} of {state.points} points"
@@ -142,9 +148,7 @@ def progress_display(console: Console, name: str) -> Iterator[Callable[[Progress
                 text += f", {state.running} under way"
             if state.failed:
                 text += f", [red]{state.failed} failed[/red]"
-            going = state.seconds_left is not None and state.ended + state.failed < state.points
-            left = f"about {duration(state.seconds_left)} left" if going and state.seconds_left is not None else ""
-            display.update(task, total=1.0, completed=state.share, description=text, left=left)
+            update(state.share, text, state.seconds_left if state.ended + state.failed < state.points else None)
 
         yield show
 
@@ -152,10 +156,8 @@ def progress_display(console: Console, name: str) -> Iterator[Callable[[Progress
 def print_points(console: Console, results: list[Record]) -> None:
     """Print the finished points, one line each (the first twenty of many)."""
     ended = [record for record in results if record.ended]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("point")
-    for column in ("devices", "rounds", "accuracy", "loss", "W sent", "ε each", "ε all"):
-        table.add_column(column, justify="right", no_wrap=True)
+    figures = ("devices", "rounds", "accuracy", "loss", "W sent", "ε each", "ε all")
+    table = plain_table("point", *figures, left=("point",), wrapped=("point",))
     for record in ended[:_MOST_ROWS]:
         row = record.row()
         place = [f"{key.rpartition('.')[2]} {value}" for key, value in record.point.values.items()]

@@ -15,6 +15,7 @@ from airfed.experiments.points import Point
 from airfed.experiments.sweep import is_open
 from airfed.learning.task import ImageTask, Task, build_task
 from airfed.scenario import Scenario
+from airfed.showing.words import count, duration
 
 _PROBED_DEVICES: Final = 20
 _START_SECONDS: Final = 1.0  # of each run: data, engine, files
@@ -43,8 +44,8 @@ class Effort:
         """Return all that in one sentence."""
         left = self.runs - self.done
         if not left:
-            return f"{_count(self.runs, 'run')}, all done already."
-        text = f"{_count(self.runs, 'run')}: {self.done} done already, {left} to do"
+            return f"{count(self.runs, 'run')}, all done already."
+        text = f"{count(self.runs, 'run')}: {self.done} done already, {left} to do"
         if self.seconds is None:
             return f"{text}; how long they take will be seen."
         return (
@@ -81,21 +82,6 @@ def expect(points: Sequence[Point], out: Path, *, jobs: int) -> Effort:
         seconds = max(mean * len(left) / jobs, *known)
         costs = {key: costs.get(key, mean) for key in worlds}
     return Effort(runs=len(worlds), done=len(worlds) - len(left), seconds=seconds, costs=costs, jobs=jobs)
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the unit that a person would use.
-
-    >>> duration(3.2), duration(80), duration(900), duration(6000), duration(90_000)
-    ('4 s', '80 s', '15 min', '1 h 40 min', '25 h')
-    """
-    if seconds < 100:
-        return f"{max(1, int(np.ceil(seconds)))} s"
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours} h {rest} min" if hours < 10 else f"{round(minutes / 60)} h"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +160,3 @@ def _plan(world: Scenario) -> tuple[int, int]:
     except ValueError:
         return world.num_devices, world.learning.total_steps
     return plan.num_scheduled, plan.rounds
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

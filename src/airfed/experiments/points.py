@@ -40,7 +40,7 @@ from typing import Any, Final
 
 from airfed import _files, scenario
 from airfed.running.records import FORMAT
-from airfed.scenario import Scenario
+from airfed.scenario import Scenario, flatten
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.usercode import user_code
 
@@ -167,21 +167,6 @@ def expand(experiment: Experiment, data_digest: Callable[[str], str] | None = No
     if all(point.problem for point in points):
         raise ScenarioError(points[0].problem)
     return points
-
-
-def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one level of dotted keys.
-
-    >>> flatten({"policy": {"name": "full"}, "seed": 1})
-    {'policy.name': 'full', 'seed': 1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -101,12 +101,3 @@ class Results:
         if not found:
             raise RunError(f"Expected records at {wanted}; there are none.")
         return dict(sorted(found.items()))
-
-    def __add__(self, other: Results) -> Results:
-        return Results((*self.rows, *other.rows))
-
-
-def only(results: Results, experiments: Iterable[str]) -> Results:
-    """Return the rows of these experiments."""
-    wanted = set(experiments)
-    return Results(tuple(row for row in results.rows if row["experiment"] in wanted))

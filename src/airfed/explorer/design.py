@@ -21,7 +21,7 @@ from airfed import scenario
 from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
 from airfed.planning import POLICIES
-from airfed.scenario import Scenario, ScenarioError, template
+from airfed.scenario import Scenario, ScenarioError, flatten, template
 
 Tables = dict[str, Any]
 
@@ -117,7 +117,7 @@ class Design:
         Raises:
             ScenarioError: it is too long for a URL (long lists of gains or peak powers).
         """
-        start, here = dict(_flat(_comparable(_start()))), dict(_flat(_comparable(self.tables)))
+        start, here = flatten(_comparable(_start())), flatten(_comparable(self.tables))
         if here.get("channel.model") != start["channel.model"]:
             start = {key: value for key, value in start.items() if not key.startswith("channel.")}
         pairs = [(key, _encode(value)) for key, value in here.items() if start.get(key) != value]
@@ -223,14 +223,6 @@ def _put(tables: Tables, key: str, value: Any) -> None:
         table.pop(last, None)
     else:
         table[last] = value
-
-
-def _flat(tables: Tables, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _comparable(tables: Tables) -> Tables:

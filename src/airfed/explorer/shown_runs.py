@@ -21,6 +21,7 @@ from airfed.explorer import pictures_runs as draw
 from airfed.explorer.library import Library
 from airfed.running.run import Run
 from airfed.showing.drawings import drawing
+from airfed.showing.words import count
 
 State = Literal["training", "done", "stopped", "bad"]
 Stamp = tuple[tuple[str, int, int], ...]
@@ -146,7 +147,7 @@ def _entry(root: Path, name: str, stamp: Stamp, training: bool) -> tuple[Entry, 
         return Entry(name=name, text=_damage(error), state="bad"), None
     state: State = "training" if training else "done" if run.finished else "stopped"
     done, planned = len(run.rounds), run.rounds_planned
-    text = f"{run.figures['policy']} · {done} of {planned} round{'' if planned == 1 else 's'} · {state}"
+    text = f"{run.figures['policy']} · {done} of {count(planned, 'round')} · {state}"
     text += "" if run.accuracy is None else f", {run.accuracy:.1%}"
     text += " · recorded by an older version" if run.older else ""
     resumable = state == "stopped" and not run.older

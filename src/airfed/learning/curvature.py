@@ -6,8 +6,7 @@ For estimating the constants of the bounds; training never comes here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from airfed.learning.models import Model, as_module, parameters_of
+from airfed.learning.models import Model, as_module, one_thread, parameters_of
 
 Vector = NDArray[np.float64]
 SINGLE: Final = torch.float32
@@ -56,7 +55,7 @@ class Loss:
         """Return L(w) and ∇L(w), the regulariser (λ/2)‖w‖² included."""
         point = torch.tensor(parameters, dtype=self.dtype, requires_grad=True)
         total, gradient = 0.0, torch.zeros_like(point)
-        with _one_thread():
+        with one_thread():
             for images, labels in self._pieces():
                 loss = self._loss(point, images, labels)
                 gradient += torch.autograd.grad(loss, point)[0]
@@ -69,7 +68,7 @@ class Loss:
         point = torch.tensor(parameters, dtype=self.dtype, requires_grad=True)
         along = torch.tensor(direction, dtype=self.dtype)
         product = torch.zeros_like(point)
-        with _one_thread():
+        with one_thread():
             for images, labels in self._pieces():
                 gradient = torch.autograd.grad(self._loss(point, images, labels), point, create_graph=True)[0]
                 product += torch.autograd.grad(torch.dot(gradient, along), point)[0]
@@ -85,17 +84,6 @@ class Loss:
 
     def _pieces(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return list(zip(torch.split(self.images, _PIECE), torch.split(self.labels, _PIECE), strict=True))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: the pieces are small, and on a busy machine its threads wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def spectral_norm(

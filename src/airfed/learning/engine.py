@@ -6,8 +6,6 @@ result beyond rounding. One engine's own results are bit-identical for every chu
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -116,8 +114,9 @@ def make_engine(
     }
     arrays = (data.train_images, data.train_labels, shards)
     if name in ("auto", "fused") and not reason:
-        fused = importlib.import_module("airfed.learning.fused")
-        return cast(Engine, fused.FusedEngine(model, *arrays, **common))
+        from airfed.learning.fused import FusedEngine
+
+        return FusedEngine(cast(Network, model), *arrays, **common)
     if name == "reference":
         from airfed.learning.reference import ReferenceEngine
 
@@ -129,12 +128,10 @@ def make_engine(
 
 def _why_not_fused(model: Model, device: str) -> str:
     """Return why the fused engine cannot run the model; empty if it can."""
+    from airfed.learning.fused import available
+
     if not isinstance(model, Network):
         return "the model is not one of the built-in family"
     if device not in ("auto", "cpu"):
         return f"it runs on CPUs, not on {device!r}"
-    if importlib.util.find_spec("airfed.learning.fused") is None:
-        return "this installation does not have it"
-    if importlib.util.find_spec("numba") is None:
-        return "numba is not installed"
-    return ""
+    return "" if available() else "numba is not installed"

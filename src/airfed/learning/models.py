@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -206,3 +208,18 @@ def initial_parameters(model: Model, seed: int) -> NDArray[np.float32]:
 def model_name(model: Model) -> str:
     """Return how messages call the model."""
     return model if isinstance(model, str) else type(model).__name__
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread.
+
+    How many there are decides in which order it sums; and where the pieces of work are small, threads on a busy machine
+    wait for each other.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

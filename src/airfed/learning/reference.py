@@ -6,25 +6,13 @@ It reads like [Yan23, (3)-(5)] and does nothing clever. float64 makes it an orac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from airfed.learning._common import batches, check_round, check_shards
-from airfed.learning.models import Model, as_module, check_forward, model_name, parameters_of, unflatten
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """One thread in torch: how many there are decides in which order it sums."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+from airfed.learning.models import Model, as_module, check_forward, model_name, one_thread, parameters_of, unflatten
 
 
 class ReferenceEngine:
@@ -78,7 +66,7 @@ class ReferenceEngine:
             part = devices[start : start + self._chunk]
             yield part, np.stack([self._update(parameters, int(k), steps, round_index) for k in part])
 
-    @_alone()
+    @one_thread()
     def _update(
         self, parameters: NDArray[np.float32], device: int, steps: int, round_index: int
     ) -> NDArray[np.float32]:
@@ -109,7 +97,7 @@ class ReferenceEngine:
     def _tensors(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.tensor(images, dtype=self._dtype), torch.tensor(labels)
 
-    @_alone()
+    @one_thread()
     def evaluate(
         self, parameters: NDArray[np.float32], images: NDArray[np.float32], labels: NDArray[np.int64]
     ) -> tuple[float, float]:

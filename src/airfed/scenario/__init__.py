@@ -4,7 +4,7 @@ from airfed.channel import Fixed as FixedChannel
 from airfed.channel import FromFile as FileChannel
 from airfed.channel import Rayleigh as RayleighChannel
 from airfed.scenario.errors import ScenarioError
-from airfed.scenario.scenario import DATASET_SHAPES, Scenario, load, parse
+from airfed.scenario.scenario import DATASET_SHAPES, Scenario, flatten, load, parse
 
 __all__ = [
     "DATASET_SHAPES",
@@ -13,6 +13,7 @@ __all__ = [
     "RayleighChannel",
     "Scenario",
     "ScenarioError",
+    "flatten",
     "load",
     "parse",
 ]

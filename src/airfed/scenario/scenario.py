@@ -314,6 +314,21 @@ def parse(tables: dict[str, Any], *, folder: Path = Path()) -> Scenario:
         raise ScenarioError(sentence(error, Scenario)) from None
 
 
+def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one level of dotted keys.
+
+    >>> flatten({"policy": {"name": "full"}, "seed": 1})
+    {'policy.name': 'full', 'seed': 1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"

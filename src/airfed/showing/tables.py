@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,12 +12,22 @@ from rich.table import Table
 from airfed.planning import Plan
 from airfed.planning.prices import Price, next_device
 from airfed.running.run import Run
-from airfed.showing.words import LIMITS as _LIMITS
-from airfed.showing.words import TERMS as _TERMS
-from airfed.showing.words import VALIDITY as _VALIDITY
-from airfed.showing.words import compact as _short
-from airfed.showing.words import decision_sentence, expectation, privacy_basis
-from airfed.showing.words import excess as _excess
+from airfed.showing.words import LIMITS, TERMS, VALIDITY, compact, decision_sentence, excess, expectation, privacy_basis
+
+
+def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[str] = (), title: str = "") -> Table:
+    """Return an empty table without lines.
+
+    Args:
+        columns: their headings.
+        left: which columns stand to the left; the others stand to the right.
+        wrapped: in which columns lines may be broken.
+        title: above the table, to the left.
+    """
+    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right", no_wrap=column not in wrapped)
+    return table
 
 
 def bound_basis(plan: Plan) -> str:
@@ -66,13 +76,13 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     grid = _grid("Limits on θ", "largest θ", "")
     for limit, value in plan.limits.items():
         mark = "broken" if limit in plan.violations else "binds" if limit == plan.binding else ""
-        grid.add_row(_LIMITS[limit], f"{value:.5g}", mark)
+        grid.add_row(LIMITS[limit], f"{value:.5g}", mark)
     grid.add_row("chosen", f"{plan.alignment:.5g}", f"ν = θ/ϖ = {plan.alignment_coefficient:.5g}")
     console.print(grid, "")
 
     grid = _grid("Bound on the gap (Theorem 1)", "value", "share")
     for term, value in plan.bound.terms.items():
-        grid.add_row(_TERMS[term], f"{value:.5g}", f"{value / plan.bound.total:.1%}")
+        grid.add_row(TERMS[term], f"{value:.5g}", f"{value / plan.bound.total:.1%}")
     grid.add_row("total", f"{plan.bound.total:.5g}", "100.0%")
     console.print(grid)
     console.print(bound_basis(plan), style="dim", end="\n\n")
@@ -86,7 +96,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     console.print(grid, "")
 
     grid = _grid("Privacy", "ε", "")
-    grid.add_row("Lemma 1, one round", f"{plan.epsilon_paper:.5g}", _VALIDITY[plan.epsilon_paper_validity])
+    grid.add_row("Lemma 1, one round", f"{plan.epsilon_paper:.5g}", VALIDITY[plan.epsilon_paper_validity])
     grid.add_row("exact, one round", f"{plan.epsilon_round:.5g}", f"μ = {plan.mu_round:.5g}")
     whole = "exact, the only round" if plan.rounds == 1 else f"exact, all {plan.rounds} rounds"
     grid.add_row(whole, f"{plan.epsilon_total:.5g}", f"μ√I = {plan.mu_total:.5g}")
@@ -121,30 +131,27 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
 
 def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     """Print the policies once more, each planned for the same ε in total."""
-    console.print(f"\n[bold]At most ε = {_short(epsilon, 3)} in total for each of them[/bold]\n")
+    console.print(f"\n[bold]At most ε = {compact(epsilon, 3)} in total for each of them[/bold]\n")
     _print_policies(console, plans, failures)
 
 
 def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     best = plans["optimal"].bound.total
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("policy", no_wrap=True)
     measured = any(plan.prediction for plan in plans.values())
-    for column in ("devices", "rounds", "θ", "bound", "expected" if measured else "above", "W", "ε each", "ε all"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("limit", no_wrap=True)
+    figures = ("devices", "rounds", "θ", "bound", "expected" if measured else "above", "W", "ε each", "ε all")
+    table = plain_table("policy", *figures, "limit", left=("policy", "limit"))
     for policy, plan in plans.items():
         table.add_row(
             policy + ("*" if plan.violations else ""),
             f"{plan.num_scheduled}",
             f"{plan.rounds}",
-            _short(plan.alignment, 3),
-            _short(plan.bound.total, 4),
-            _accuracy(plan) if measured else _excess(plan.bound.total / best - 1),
-            _short(plan.power_total, 4),
-            _short(plan.epsilon_round, 3),
-            _short(plan.epsilon_total, 3),
-            _LIMITS[plan.binding].removesuffix(" power"),
+            compact(plan.alignment, 3),
+            compact(plan.bound.total, 4),
+            _accuracy(plan) if measured else excess(plan.bound.total / best - 1),
+            compact(plan.power_total, 4),
+            compact(plan.epsilon_round, 3),
+            compact(plan.epsilon_total, 3),
+            LIMITS[plan.binding].removesuffix(" power"),
             style="bold" if policy == "optimal" else "",
         )
     unbounded = console.options.update(max_width=10_000)
@@ -176,7 +183,7 @@ def _channel_basis(plan: Plan) -> str:
 
 
 def _grid(title: str, value: str, remark: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = plain_table()
     table.add_column(title, min_width=38, no_wrap=True)
     table.add_column(value, justify="right", min_width=10, no_wrap=True)
     table.add_column(remark)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 
 from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory
+from airfed.scenario import parse
 
 pytestmark = pytest.mark.slow
 
@@ -34,40 +36,14 @@ RESULTS = (
     "run.json",
 )
 
-SCENARIO = """
-name = "short rounds"
-seed = 5
-[fleet]
-num_devices = 6
-peak_power = 1.0
-[channel]
-model = "rayleigh"
-minimum = 0.3
-[link]
-noise_std = 0.01
-[budget]
-epsilon = 4.0
-delta = 1e-3
-total_power = 2000.0
-[learning]
-{learning}
-learning_rate = 0.1
-clip_norm = 40.0
-smoothness = 10.0
-strong_convexity = 1.0
-initial_gap = 150.0
-[policy]
-name = "full"
-rounds = {rounds}
-[run]
-checkpoint_every = {every}
-{run}
-"""
+TINY = tomllib.loads(Path(__file__).parents[2].joinpath("tiny.toml").read_text(encoding="utf-8"))
 
 
-def scenario(file, *, rounds, every, learning='model = "quadratic"\ndimension = 150', run=""):
-    learning += f"\ntotal_steps = {2 * rounds}"
-    file.write_text(SCENARIO.format(rounds=rounds, every=every, learning=learning, run=run))
+def scenario(file, *, rounds, every, **changes):
+    short = {"name": "short rounds", "seed": 5, "learning.dimension": 150, "learning.total_steps": 2 * rounds}
+    policy = {"policy.name": "full", "policy.size": None, "policy.rounds": rounds}
+    world = parse(TINY).override({**short, **policy, "run.checkpoint_every": every, **changes})
+    file.write_text(world.to_toml())
     return file
 
 
@@ -143,8 +119,13 @@ def test_a_killed_training_on_images_is_resumed_to_the_same_bits(tmp_path, gate,
         tmp_path / "s.toml",
         rounds=150,
         every=3,
-        learning='model = "mlp"\ndataset = "data.npz"\nbatch_size = 4',
-        run='engine = "torch"\nthreads = 2\nchunk = 2',
+        **{
+            "learning.model": "mlp",
+            "learning.dataset": "data.npz",
+            "learning.batch_size": 4,
+            "learning.dimension": None,
+        },
+        **{"run.engine": "torch", "run.threads": 2, "run.chunk": 2},
     )
     assert finish(start("run", file, "--out", tmp_path / "whole"))[0] == 0
     out = tmp_path / "run"

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory
+from airfed.scenario import load
 
 pytestmark = pytest.mark.slow
 
@@ -22,40 +23,14 @@ PORT = 9092  # in a namespace nobody else has it
 ROUND_TIMEOUT = 45.0  # s, for devices on a busy machine
 NEAR, FAR = (0, 2), (3, 4)  # the devices on the SuperLink's host, and on the other one
 
-SCENARIO = """
-name = "hosts"
-seed = 3
-[fleet]
-peak_power = 1.0
-[channel]
-model = "fixed"
-gains = [0.5, 0.1, 0.9, 0.7, 0.6]
-[link]
-noise_std = 0.1
-[budget]
-epsilon = 20.0
-delta = 1e-3
-total_power = 50.0
-[learning]
-model = "quadratic"
-dimension = 12
-total_steps = 1000
-learning_rate = 0.1
-clip_norm = 2.0
-smoothness = 10.0
-strong_convexity = 1.0
-initial_gap = 2.3
-[policy]
-name = "top_k"
-size = 4
-rounds = 1000
-"""
+SMALL = Path(__file__).parents[2] / "flower" / "small.toml"
 
 
 def test_devices_behind_a_cut_link_count_as_zero_and_come_back(hosts, processes, wait_for):
     folder = processes.folder / "flower_app"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(".flwr", "certificates", "run*", "__pycache__"))
-    (folder / "flower_app" / "scenario.toml").write_text(SCENARIO)
+    many = load(SMALL).override({"name": "hosts", "learning.total_steps": 1000, "policy.rounds": 1000})
+    (folder / "flower_app" / "scenario.toml").write_text(many.to_toml())
     processes.folder = folder
     processes.environment |= {
         "FLWR_HOME": str(folder / ".flwr"),
