@@ -171,6 +171,35 @@ def test_what_is_no_figure_is_refused(problem, decision):
         plan(problem, policy=lambda problem: Decision(scheduled=[0], **decision))
 
 
+class Tensor:
+    """What is no plain array, as a tensor that requires a gradient."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
+def test_a_tensor_that_is_no_array_is_refused(problem):
+    with pytest.raises(ValueError, match="to return device indices from 0 to 7, each once; got Tensor"):
+        plan(problem, policy=lambda problem: Tensor())
+
+
+@pytest.mark.parametrize(
+    "notes", [None, "one", (1,), ("x" * 1001,), ("\udc80",), iter(["a"])], ids=lambda notes: repr(notes)[:12]
+)
+def test_what_a_record_cannot_hold_is_no_note(notes):
+    with pytest.raises(ValueError, match="Expected notes to be texts of at most 1000 characters"):
+        Decision(scheduled=[0], notes=notes)
+
+
+@pytest.mark.parametrize("name", ["rounds", "seed", "objective"])
+def test_an_option_that_would_be_overruled_is_refused(problem, name):
+    def mine(problem, *, rounds=1, seed=0, objective=None):
+        return [0]
+
+    with pytest.raises(ValueError, match=f"Expected no option {name}"):
+        plan(problem, policy=mine, options={name: 3})
+
+
 def test_nobody_is_infeasible(world, problem):
     with pytest.raises(InfeasibleError, match="schedules no device"):
         plan(problem, policy=lambda problem: [])

@@ -42,6 +42,14 @@ class Decision:
     rounds: int | None = None
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        # What a record cannot hold must be told now: later a training would be charged that nobody can read.
+        if not isinstance(self.notes, tuple | list) or not all(map(_is_note, self.notes)):
+            raise ValueError(
+                f"Expected notes to be texts of at most {_LONGEST_NOTE} characters, got {self.notes!r:.80}."
+            )
+        object.__setattr__(self, "notes", tuple(self.notes))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -69,6 +77,7 @@ class Settings:
         return {name: value for name, value in named.items() if value is not None} | dict(self.options)
 
 
+_LONGEST_NOTE: Final = 1000  # characters
 _FOR_ALL: Final = ("rounds", "seed", "objective")  # settings that a policy need not take: airfed heeds them itself
 
 
@@ -142,6 +151,8 @@ class Policy:
         if settings.size is not None:
             _validate.positive_integer(size=settings.size)
         for name in given:
+            if name in _FOR_ALL:
+                raise ValueError(f"Expected no option {name}: it would be overruled; choose another name.")
             if name not in parameters:
                 taken = ", ".join(sorted(set(parameters) - set(_FOR_ALL))) or "no settings"
                 raise ValueError(f"Expected no {name} with policy={self.name!r}: it takes {taken}.")
@@ -158,7 +169,7 @@ class Policy:
         expected = f"Expected policy {self.name!r} to return device indices from 0 to {num_devices - 1}, each once"
         try:
             devices = np.asarray(scheduled)
-        except ValueError:  # ragged lists
+        except (ValueError, TypeError, RuntimeError):  # ragged lists, tensors that are no plain numbers
             raise ValueError(f"{expected}; got {type(scheduled).__name__}.") from None
         if devices.dtype == bool and devices.shape == (num_devices,):
             devices = np.flatnonzero(devices)
@@ -170,6 +181,11 @@ class Policy:
         if devices[0] < 0 or devices[-1] >= num_devices or np.any(devices[1:] == devices[:-1]):
             raise ValueError(f"{expected}; got indices from {devices[0]} to {devices[-1]}, or one twice.")
         return devices.astype(np.intp, copy=False)
+
+
+def _is_note(note: Any) -> bool:
+    """Whether a remark is a text that can be written down and read again."""
+    return isinstance(note, str) and len(note) <= _LONGEST_NOTE and note.isprintable()
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
