@@ -189,8 +189,9 @@ def _is_note(note: Any) -> bool:
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters after the first, which is the problem."""
-    return dict(list(inspect.signature(function).parameters.items())[1:])
+    """The parameters after the first, which is the problem; *args and **kwargs name no setting."""
+    named = list(inspect.signature(function).parameters.items())[1:]
+    return {name: each for name, each in named if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 
 
 def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]:
