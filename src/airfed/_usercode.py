@@ -17,13 +17,13 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from airfed import _extras
+from airfed import _extras, _imports
 from airfed.problem import InfeasibleError
 
 _LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
@@ -150,14 +150,15 @@ class Opened:
     def digest(self) -> str:
         """Return the SHA-256 of the callable's name and of all sources that it rests on; ask after `call`.
 
-        These are the module, what it imported from its folder, and every module that its global names lead to, from one
-        to the next, as far as they lie outside the standard library and the installed packages.
+        These are the module, what it imported or may yet import from its folder, and every module that its global names
+        lead to, from one to the next, as far as they lie outside the standard library and the installed packages.
         """
         names = _reachable(self._module) | _arrived(self._before, self._place)
+        files = {name: path for name in names if (path := _file(name)) is not None}
+        if self._place is not None:
+            files = _imports.written(files.values(), self._place) | files
         digest = hashlib.sha256(f"{self._name}\n".encode())
-        for name in sorted(names):
-            path = _file(name)
-            assert path is not None  # `_reachable` has looked
+        for name, path in sorted(files.items()):
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"{name} {content}\n".encode())
         return digest.hexdigest()
@@ -202,7 +203,7 @@ def opened(code: UserCode, folder: Path, *, role: str) -> Iterator[Opened]:
         ValueError: there is no such module or callable, or the import failed.
     """
     place = code.place(folder)
-    with _LOCK, _importable(place):
+    with _LOCK, _importable(place), redirect_stdout(sys.stderr):  # what it prints must not get into our --json
         _forget(_IMPORTED)
         _IMPORTED.clear()
         if place is None:
@@ -273,7 +274,7 @@ def _importable(place: Path | None) -> Iterator[None]:
         yield
     finally:
         sys.dont_write_bytecode = wrote
-        if place is not None:
+        if folder in sys.path:  # the user's code may have put it right already
             sys.path.remove(folder)
 
 

@@ -1,6 +1,7 @@
 """A policy of the user's own, as a function and as "module:callable" in a scenario."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -171,6 +172,60 @@ def test_what_is_no_figure_is_refused(problem, decision):
         plan(problem, policy=lambda problem: Decision(scheduled=[0], **decision))
 
 
+@pytest.mark.parametrize("value", [[0, 1], {"a": 1}, float("nan")], ids=str)
+def test_an_option_is_a_plain_value(world, value):
+    with pytest.raises(ScenarioError, match=r"Expected policy\.options\.share to be a number, a text or true or false"):
+        world.override({"policy.options": {"share": value}})
+
+
+def test_arguments_without_a_name_are_no_settings(problem):
+    assert plan(problem, policy=lambda problem, *more, **others: [0]).num_scheduled == 1
+    with pytest.raises(ValueError, match=r"Expected no share with policy=.*: it takes no settings"):
+        plan(problem, policy=lambda problem, **others: [0], options={"share": 1})
+
+
+def test_what_its_code_does_to_the_process_does_not_matter(world, folder, capsys):
+    (folder / "mine.py").write_text(
+        "import sys\nprint('imported')\n"
+        "def strongest(problem):\n    print('asked')\n    sys.path.pop(0)\n    return [0]\n"
+    )
+    path = list(sys.path)
+    assert world.plan().scheduled.tolist() == [0]
+    assert sys.path == path
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "imported\nasked\n" in printed.err
+
+
+class Tensor:
+    """What is no plain array, as a tensor that requires a gradient."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
+def test_a_tensor_that_is_no_array_is_refused(problem):
+    with pytest.raises(ValueError, match="to return device indices from 0 to 7, each once; got Tensor"):
+        plan(problem, policy=lambda problem: Tensor())
+
+
+@pytest.mark.parametrize(
+    "notes", [None, "one", (1,), ("x" * 1001,), ("\udc80",), iter(["a"])], ids=lambda notes: repr(notes)[:12]
+)
+def test_what_a_record_cannot_hold_is_no_note(notes):
+    with pytest.raises(ValueError, match="Expected notes to be texts of at most 1000 characters"):
+        Decision(scheduled=[0], notes=notes)
+
+
+@pytest.mark.parametrize("name", ["rounds", "seed", "objective"])
+def test_an_option_that_would_be_overruled_is_refused(problem, name):
+    def mine(problem, *, rounds=1, seed=0, objective=None):
+        return [0]
+
+    with pytest.raises(ValueError, match=f"Expected no option {name}"):
+        plan(problem, policy=mine, options={name: 3})
+
+
 def test_nobody_is_infeasible(world, problem):
     with pytest.raises(InfeasibleError, match="schedules no device"):
         plan(problem, policy=lambda problem: [])
@@ -193,6 +248,30 @@ def test_it_trains_and_its_record_needs_no_code(world, folder):
     assert again.plan.scheduled.tolist() == trained.plan.scheduled.tolist()
     assert again.audit().verdict == "pass"
     assert json.loads((folder / "out" / "plan.json").read_text())["policy"] == "mine:strongest"
+
+
+@pytest.mark.parametrize(
+    "line", ["import late", "from late import some", "import package.late as late", "from package import late"]
+)
+def test_what_it_imports_only_when_it_decides_is_in_its_digest(world, folder, line):
+    (folder / "package").mkdir()
+    for place in (folder, folder / "package"):
+        (place / "late.py").write_text("import later\n")
+    (folder / "later.py").write_text("def some(problem): return [0]\n")
+    (folder / "unused.py").write_text("")
+    (folder / "package" / "__init__.py").write_text("")
+    (folder / "mine.py").write_text(f"def strongest(problem):\n    {line}\n    return [0]\n")
+    first = world.decider.digest()
+    (folder / "unused.py").write_text("# another")
+    assert world.decider.digest() == first
+    (folder / "later.py").write_text("def some(problem): return [1]\n")
+    assert world.decider.digest() != first
+
+
+def test_a_policy_over_its_budget_transmits_nothing_and_its_record_says_so(world, folder):
+    trained = run(world.vary({"policy.name": "mine:loud"}), folder / "out")
+    assert (trained.problem, trained.ledger.rounds, len(trained.rounds)) == ("", 0, 0)
+    assert any("breaks the privacy limit" in note for note in trained.checked().plan.notes)
 
 
 def test_another_decision_is_not_resumed(world, folder):

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from airfed.learning._common import worker_count
 from airfed.privacy.ledger import Ledger
 from airfed.running import exchange
 from airfed.running.cluster import LostProcess, Solo, join
+from airfed.running.directory import RunError
 from airfed.running.heartbeat import Peer
 from airfed.running.noise import SeededNoise
-from airfed.running.shared import SharedNoise
+from airfed.running.setup import prepare
+from airfed.running.shared import SharedNoise, check_equal
+from airfed.scenario import parse, template
 
 FILES = ("model.safetensors", "metrics.jsonl", "metrics.csv", "ledger.jsonl")
 
@@ -47,6 +51,64 @@ def test_alone_nothing_is_exchanged():
     assert np.array_equal(noise.draw(3, 10, 1.0), SeededNoise(b"key").draw(3, 10, 1.0))
     assert noise.privacy == "simulated"
     assert noise.repeatable
+
+
+class Second(Solo):
+    """The second process of two, whose first one is set up in its own way."""
+
+    rank, size = 1, 2
+
+    def __init__(self, first):
+        self._first = first
+        self._said = None
+        check_equal(self, first)  # as rank 0: its own values
+
+    def broadcast(self, values):
+        self._said = values if self._said is None else self._said
+        return self._said
+
+
+def prepared(tmp_path, **changes):
+    (tmp_path / "mine.py").write_text(
+        "from airfed import Decision\n"
+        "def some(problem, *, first=0, count=3, alignment=0.01, times=4):\n"
+        "    return Decision(scheduled=list(range(first, first + count)), alignment=alignment, rounds=times)\n"
+    )
+    world = parse(tomllib.loads(template.SCENARIO), folder=tmp_path).override(
+        {
+            "learning.model": "quadratic",
+            "learning.dimension": 20,
+            "fleet.num_devices": 8,
+            "policy.name": "mine:some",
+            **changes,
+        }
+    )
+    return prepare(world)
+
+
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+@pytest.mark.parametrize("options", [{"alignment": 0.03}, {"first": 1}, {"count": 2}, {"times": 5}], ids=str)
+def test_a_process_that_decides_otherwise_does_not_transmit(tmp_path, noise, options):
+    first = prepared(tmp_path, **{"link.noise_source": noise})
+    group = Second(first)
+    check_equal(group, prepared(tmp_path, **{"link.noise_source": noise}))
+    with pytest.raises(RunError, match="Expected process 1 to decide as process 0 does"):
+        check_equal(group, prepared(tmp_path, **{"link.noise_source": noise, "policy.options": options}))
+
+
+def test_a_process_that_clips_otherwise_does_not_transmit(tmp_path):
+    secure = {"link.noise_source": "secure"}
+    group = Second(prepared(tmp_path, **secure))
+    with pytest.raises(RunError, match="Expected process 1 to decide as process 0 does"):
+        check_equal(group, prepared(tmp_path, **secure, **{"learning.clip_norm": 7.0}))
+
+
+def test_a_process_that_trains_otherwise_does_not_share_seeded_noise(tmp_path):
+    other = {"learning.learning_rate": 0.02}
+    with pytest.raises(RunError, match="Expected process 1 to train as process 0 does"):
+        check_equal(Second(prepared(tmp_path)), prepared(tmp_path, **other))
+    secure = {"link.noise_source": "secure"}
+    check_equal(Second(prepared(tmp_path, **secure)), prepared(tmp_path, **secure, **other))
 
 
 @pytest.mark.parametrize("aligned", [True, False])

@@ -42,6 +42,14 @@ class Decision:
     rounds: int | None = None
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        # What a record cannot hold must be told now: later a training would be charged that nobody can read.
+        if not isinstance(self.notes, tuple | list) or not all(map(_is_note, self.notes)):
+            raise ValueError(
+                f"Expected notes to be texts of at most {_LONGEST_NOTE} characters, got {self.notes!r:.80}."
+            )
+        object.__setattr__(self, "notes", tuple(self.notes))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -73,6 +81,7 @@ class Settings:
         return {name: value for name, value in named.items() if value is not None} | dict(self.options)
 
 
+_LONGEST_NOTE: Final = 1000  # characters
 _FOR_ALL: Final = ("rounds", "seed", "objective")  # settings that a policy need not take: airfed heeds them itself
 
 
@@ -152,6 +161,8 @@ class Policy:
         if settings.size is not None:
             _validate.positive_integer(size=settings.size)
         for name in given:
+            if name in _FOR_ALL:
+                raise ValueError(f"Expected no option {name}: it would be overruled; choose another name.")
             if name not in parameters:
                 taken = ", ".join(sorted(set(parameters) - set(_FOR_ALL))) or "no settings"
                 raise ValueError(f"Expected no {name} with policy={self.name!r}: it takes {taken}.")
@@ -168,7 +179,7 @@ class Policy:
         expected = f"Expected policy {self.name!r} to return device indices from 0 to {num_devices - 1}, each once"
         try:
             devices = np.asarray(scheduled)
-        except ValueError:  # ragged lists
+        except (ValueError, TypeError, RuntimeError):  # ragged lists, tensors that are no plain numbers
             raise ValueError(f"{expected}; got {type(scheduled).__name__}.") from None
         if devices.dtype == bool and devices.shape == (num_devices,):
             devices = np.flatnonzero(devices)
@@ -182,9 +193,15 @@ class Policy:
         return devices.astype(np.intp, copy=False)
 
 
+def _is_note(note: Any) -> bool:
+    """Whether a remark is a text that can be written down and read again."""
+    return isinstance(note, str) and len(note) <= _LONGEST_NOTE and note.isprintable()
+
+
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters after the first, which is the problem."""
-    return dict(list(inspect.signature(function).parameters.items())[1:])
+    """The parameters after the first, which is the problem; *args and **kwargs name no setting."""
+    named = list(inspect.signature(function).parameters.items())[1:]
+    return {name: each for name, each in named if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 
 
 def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]:

@@ -189,7 +189,7 @@ class RunBooks:
 
     def conclude(self, *, finished: bool) -> None:
         """Save the last checkpoint unless it is there already and, once finished, the model."""
-        if self._saved != self.state.round_index:
+        if self._saved != self.state.round_index or (finished and not self._saved):  # the first round may be the last
             self._save()
         if finished:
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}

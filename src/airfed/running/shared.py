@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from airfed.running.directory import RunError, sha256
 from airfed.running.loop import Books, NoBooks, Parameters, Round, Stopped, Trainer
 from airfed.running.noise import NoiseSource
 from airfed.running.setup import Setup
+
+_RTOL: Final = 1e-12  # by which the sums behind a decision may differ from one processor to another
 
 
 @contextmanager
@@ -35,17 +37,34 @@ def all_or_none(group: Group) -> Iterator[None]:
 
 
 def check_equal(group: Group, setup: Setup) -> None:
-    """Raise unless every process trains exactly as rank 0 does: the same data, code, versions and probe update.
+    """Raise unless every process transmits what rank 0 charges, and trains exactly as it does where noise is seeded.
+
+    The decision must be the same whatever the noise: a policy of the user's own may decide another time otherwise.
+    What is trained must be the same data, code, versions and probe update.
 
     Raises:
         RunError: this one does not.
     """
-    mine = np.frombuffer(bytes.fromhex(sha256(json.dumps(dict(setup.signal), sort_keys=True).encode())), np.uint8)
-    if setup.noise.repeatable and not np.array_equal(group.broadcast(mine.astype(np.int64)), mine):
+    plan, theirs = setup.plan, json.dumps(dict(setup.signal), sort_keys=True).encode()
+    figures = [plan.num_scheduled, plan.rounds, plan.alignment, plan.clip_norm, plan.mu_round]
+    mine = np.array([*_bytes(plan.scheduled.tobytes()), *figures, *_bytes(theirs)], np.float64)
+    first = group.broadcast(mine)  # the same calls in every process, whatever it has been told
+    decided = 32 + len(figures)
+    if not np.allclose(first[:decided], mine[:decided], rtol=_RTOL, atol=0.0):
+        raise RunError(
+            f"Expected process {group.rank} to decide as process 0 does; its plan is another, and what it sends would "
+            "not be charged. Give all of them the same scenario and files, and a policy that decides once and for all."
+        )
+    if setup.noise.repeatable and not np.array_equal(first[decided:], mine[decided:]):
         raise RunError(
             f"Expected process {group.rank} to train as process 0 does; its data, code, versions or processor differ, "
             'and seeded noise would repeat for another signal. Make them equal, or use noise_source = "secure".'
         )
+
+
+def _bytes(content: bytes) -> bytes:
+    """The 32 bytes of a digest."""
+    return bytes.fromhex(sha256(content))
 
 
 class SharedAir:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airfed.channel import MODELS, ChannelModel
 from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
@@ -222,6 +222,16 @@ class PolicySection(Section):
     options: Annotated[
         dict[str, bool | int | float | str] | None, Key("what else your own policy takes, by name: {share = 0.5}")
     ] = None
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _check_options(cls, options: Any) -> Any:
+        for name, value in options.items() if isinstance(options, dict) else ():
+            if not isinstance(value, bool | int | float | str) or value != value:
+                raise ValueError(
+                    f"Expected policy.options.{name} to be a number, a text or true or false, got {value!r:.60}."
+                )
+        return options
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
