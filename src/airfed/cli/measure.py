@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from airfed.cli.plan import Json, ScenarioFile, read, whole_number
-from airfed.cli.run import _signals as signals
+from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome, progress_display
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import output
+from airfed.showing.words import duration
 
 if TYPE_CHECKING:
     from airfed.experiments.pilots import Pilots
@@ -185,7 +186,7 @@ def _print_effort(console: Console, pilots: Pilots, folder: Path, jobs: int) -> 
     text = f"About {number} pilots, {expected.done} done already"
     if left and expected.seconds is not None:
         seconds = expected.seconds * left / (expected.runs - expected.done)
-        text += f"; about {effort.duration(seconds)} at the speed of this machine just now"
+        text += f"; about {duration(seconds)} at the speed of this machine just now"
     console.print(f"{text}.", soft_wrap=True)
     return expected.costs
 
