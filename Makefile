@@ -33,6 +33,8 @@ demo: $(VENV)/airfed.stamp
 	$(BIN)/airfed compare examples/paper.toml
 	$(BIN)/airfed sweep examples/demo.toml --out out/demo --plot out/demo/demo.png
 	$(BIN)/airfed report out/demo --out out/demo/report.html
+	$(BIN)/airfed plan examples/private.toml
+	$(BIN)/airfed sweep examples/private-demo.toml --out out/private
 
 test: setup
 	$(BIN)/python -m pytest -m "slow or not slow" -n 3 --dist loadfile
