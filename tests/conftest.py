@@ -201,7 +201,7 @@ class Processes:
 
 
 @pytest.fixture(scope="session")
-def environment():
+def command_environment():
     """The variables with which a process anywhere finds this Python and the airfed that is tested."""
     return {
         **os.environ,
@@ -212,11 +212,11 @@ def environment():
 
 
 @pytest.fixture
-def processes(tmp_path, environment):
+def processes(tmp_path, command_environment):
     """A folder with processes; none of them outlives the test."""
     if not Path("/proc/self/environ").exists():
         pytest.skip("needs Linux")
-    found = Processes(tmp_path, environment)
+    found = Processes(tmp_path, command_environment)
     try:
         yield found
     finally:

@@ -79,14 +79,14 @@ def run_readme(app, section: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory, environment):
+def reference(tmp_path_factory, command_environment):
     """What airfed trains by itself: the README's last section."""
     folder = tmp_path_factory.mktemp("own")
     shutil.copytree(EXAMPLE / "flower_app", folder / "flower_app", ignore=shutil.ignore_patterns("__pycache__"))
     words = commands("The same without Flower").split()
     assert words[0] == "airfed"
     command = [sys.executable, "-m", *words]
-    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=PATIENCE, capture_output=True)
+    subprocess.run(command, cwd=folder, env=command_environment, check=True, timeout=PATIENCE, capture_output=True)
     return folder / "run-airfed"
 
 
