@@ -1,7 +1,15 @@
 """What several test files share."""
 
+from __future__ import annotations
+
 import os
+import shutil
+import signal
+import subprocess
+import sys
 import time
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+import airfed
 from airfed import Budget, Fleet, Learning, Link, Problem
 from airfed.scenario import Scenario, parse
 
@@ -124,6 +133,127 @@ def wait_until():
             time.sleep(0.02)
 
     return wait
+
+
+MARK = "AIRFED_TEST_MARK"
+
+
+class Processes:
+    """Processes of one test, marked by a variable of their environment; each writes into a file in the folder.
+
+    With a `lifetime`, in seconds, nothing stays behind for long even if the tests themselves are killed.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder, self.mark = folder, uuid.uuid4().hex
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.environment = {**environment, MARK: self.mark}
+        self.lifetime: float | None = None
+
+    def start(
+        self, *command: str | Path, log: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a command in a session of its own."""
+        if self.lifetime is not None:
+            command = ("timeout", "--kill-after=5", f"{self.lifetime:.0f}", *command)
+        with (self.folder / log).open("wb") as stream:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                cwd=self.folder,
+                env=self.environment | dict(environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    def alive(self, *variables: str) -> list[int]:
+        """The ids of all processes that carry this test's mark, and these variables ("RANK=1")."""
+        wanted = {word.encode() for word in (f"{MARK}={self.mark}", *variables)}
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+                    found.append(int(entry.name))
+            except (FileNotFoundError, PermissionError, ProcessLookupError):
+                continue  # gone meanwhile, or somebody else's
+        return found
+
+    def text(self, log: str) -> str:
+        """What a process has written, without the line breaks."""
+        return " ".join((self.folder / log).read_text(encoding="utf-8", errors="replace").split())
+
+    def end(self) -> None:
+        for kind in (signal.SIGTERM, signal.SIGKILL):
+            for pid in self.alive():
+                try:
+                    os.kill(pid, kind)
+                    os.kill(pid, signal.SIGCONT)
+                except ProcessLookupError:
+                    continue
+            _wait_for(lambda: not self.alive(), 5.0)
+            for process in self.started:
+                process.poll()
+        for process in self.started:
+            process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def command_environment():
+    """The variables with which a process anywhere finds this Python and the airfed that is tested."""
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(airfed.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.fixture
+def processes(tmp_path, command_environment):
+    """A folder with processes; none of them outlives the test."""
+    if not Path("/proc/self/environ").exists():
+        pytest.skip("needs Linux")
+    found = Processes(tmp_path, command_environment)
+    try:
+        yield found
+    finally:
+        found.end()
+    assert found.alive() == []
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.fixture(scope="session")
+def wait_for():
+    """Wait until a condition comes true; return whether it did."""
+    return _wait_for
+
+
+@pytest.fixture
+def flower_app(processes, repository):
+    """The processes of a copy of the example of a Flower app, which is their folder."""
+    folder = processes.folder / "flower_app"
+    leftovers = shutil.ignore_patterns(".flwr", "certificates", "run*", "__pycache__")
+    shutil.copytree(repository / "examples" / "flower_app", folder, ignore=leftovers)
+    processes.folder = folder
+    processes.environment |= {
+        "FLWR_HOME": str(folder / ".flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+    }
+    return processes
 
 
 # A small world: six devices, a quadratic task of 50 parameters, eight rounds.

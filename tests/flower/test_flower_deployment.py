@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,6 @@ pytest.importorskip("mlxtend")
 
 from safetensors.numpy import load_file
 
-import airfed
 from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory
 from airfed.running.run import Run
@@ -34,83 +32,15 @@ from airfed.running.run import Run
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux")]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
-MARK = "AIRFED_TEST_MARK"
 PATIENCE = 420.0  # s, for a machine that has much else to do; a quiet one needs a minute
 SCHEDULED = [0, 2, 3, 4]  # of the small scenario
 
 
-class Processes:
-    """Processes of one test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.mark = folder, uuid.uuid4().hex
-        self.started: list[subprocess.Popen[bytes]] = []
-        self.environment = {
-            **os.environ,
-            MARK: self.mark,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(Path(airfed.__file__).parents[1]),  # the airfed that is tested, wherever a process runs
-            "FLWR_HOME": str(folder / ".flwr"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-            "OMP_NUM_THREADS": "1",
-        }
-
-    def start(self, *command: str, log: str) -> subprocess.Popen[bytes]:
-        """Start a command in a session of its own."""
-        # timeout: even if the tests themselves are killed, nothing stays behind for long.
-        command = ("timeout", "--kill-after=5", f"{PATIENCE:.0f}", *command)
-        with (self.folder / log).open("wb") as stream:
-            process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.started.append(process)
-        return process
-
-    def alive(self) -> list[int]:
-        """The ids of all processes that carry this test's mark."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except (FileNotFoundError, PermissionError, ProcessLookupError):
-                continue  # gone meanwhile, or somebody else's
-        return found
-
-    def end(self) -> None:
-        for kind, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-            for pid in self.alive():
-                try:
-                    os.kill(pid, kind)
-                except ProcessLookupError:
-                    continue
-            deadline = time.monotonic() + seconds
-            while self.alive() and time.monotonic() < deadline:
-                time.sleep(0.1)
-        for process in self.started:
-            process.wait(5)
-
-
 @pytest.fixture
-def app(tmp_path):
-    """A copy of the example, its processes, and the first of five free ports."""
-    folder = tmp_path / "flower_app"
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(".flwr", "certificates", "run*", "__pycache__"))
-    processes = Processes(folder)
-    try:
-        yield folder, processes
-    finally:
-        processes.end()
-    assert processes.alive() == []
+def app(flower_app):
+    """A copy of the example, and its processes."""
+    flower_app.lifetime = PATIENCE
+    return flower_app.folder, flower_app
 
 
 def free_ports(count: int) -> int:
@@ -149,14 +79,14 @@ def run_readme(app, section: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
+def reference(tmp_path_factory, command_environment):
     """What airfed trains by itself: the README's last section."""
     folder = tmp_path_factory.mktemp("own")
     shutil.copytree(EXAMPLE / "flower_app", folder / "flower_app", ignore=shutil.ignore_patterns("__pycache__"))
     words = commands("The same without Flower").split()
     assert words[0] == "airfed"
-    command, environment = [sys.executable, "-m", *words], Processes(folder).environment
-    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=PATIENCE, capture_output=True)
+    command = [sys.executable, "-m", *words]
+    subprocess.run(command, cwd=folder, env=command_environment, check=True, timeout=PATIENCE, capture_output=True)
     return folder / "run-airfed"
 
 

@@ -1,113 +1,15 @@
-"""Processes that are all gone when a test ends, and a run of several of them that can be held in a round."""
+"""A run of several processes that can be held in a round."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import time
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import airfed
-
-MARK = "AIRFED_TEST_MARK"
 PATIENCE = 300.0  # s, for a machine that has much else to do
-
-
-class Processes:
-    """Processes of one test, marked by a variable of their environment; each writes into a file in the folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.mark = folder, uuid.uuid4().hex
-        self.started: list[subprocess.Popen[bytes]] = []
-        self.environment = {
-            **os.environ,
-            MARK: self.mark,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(Path(airfed.__file__).parents[1]),  # the airfed that is tested, wherever a process runs
-            "OMP_NUM_THREADS": "1",
-        }
-
-    def start(
-        self, *command: str | Path, log: str, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        """Start a command in a session of its own."""
-        with (self.folder / log).open("wb") as stream:
-            process = subprocess.Popen(
-                [str(word) for word in command],
-                cwd=self.folder,
-                env=self.environment | dict(environment or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.started.append(process)
-        return process
-
-    def alive(self, *variables: str) -> list[int]:
-        """The ids of all processes that carry this test's mark, and these variables ("RANK=1")."""
-        wanted = {word.encode() for word in (f"{MARK}={self.mark}", *variables)}
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
-                    found.append(int(entry.name))
-            except (FileNotFoundError, PermissionError, ProcessLookupError):
-                continue  # gone meanwhile, or somebody else's
-        return found
-
-    def text(self, log: str) -> str:
-        """What a process has written, without the line breaks."""
-        return " ".join((self.folder / log).read_text(encoding="utf-8", errors="replace").split())
-
-    def end(self) -> None:
-        for kind in (signal.SIGTERM, signal.SIGKILL):
-            for pid in self.alive():
-                try:
-                    os.kill(pid, kind)
-                    os.kill(pid, signal.SIGCONT)
-                except ProcessLookupError:
-                    continue
-            _wait_for(lambda: not self.alive(), 5.0)
-            for process in self.started:
-                process.poll()
-        for process in self.started:
-            process.wait(30)
-
-
-@pytest.fixture
-def processes(tmp_path):
-    """A folder with processes; none of them outlives the test."""
-    if not Path("/proc/self/environ").exists():
-        pytest.skip("needs Linux")
-    found = Processes(tmp_path)
-    try:
-        yield found
-    finally:
-        found.end()
-    assert found.alive() == []
-
-
-def _wait_for(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-@pytest.fixture(scope="session")
-def wait_for():
-    """Wait until a condition comes true; return whether it did."""
-    return _wait_for
-
 
 SCENARIO = """
 name = "cluster"
@@ -145,8 +47,8 @@ HELD = 2  # the round in which a gated run is held
 class Gated:
     """A run of one scenario by several processes that wait in round `HELD` for `go`."""
 
-    def __init__(self, processes: Processes) -> None:
-        self.processes, self.folder = processes, processes.folder
+    def __init__(self, processes: Any, wait_for: Callable[[Callable[[], bool]], bool]) -> None:
+        self.processes, self.folder, self.wait_for = processes, processes.folder, wait_for
         self.out, self.scenario = self.folder / "run", self.folder / "scenario.toml"
 
     def prepare(self, *, patience: float) -> None:
@@ -166,7 +68,7 @@ class Gated:
             ended = [process for process in self.processes.started if process.poll() is not None]
             return bool(ended) or all(file.exists() for file in files)
 
-        assert _wait_for(there)
+        assert self.wait_for(there)
         texts = {path.name: path.read_text() for path in self.folder.glob("*.log")}
         assert all(file.exists() for file in files), texts
         assert self.rounds == HELD, texts
@@ -194,6 +96,6 @@ class Gated:
 
 
 @pytest.fixture
-def gated(processes):
+def gated(processes, wait_for):
     """A run that can be held in a round."""
-    return Gated(processes)
+    return Gated(processes, wait_for)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from airfed.scenario import load
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "flower_app"
 PORT = 9092  # in a namespace nobody else has it
 ROUND_TIMEOUT = 45.0  # s, for devices on a busy machine
 NEAR, FAR = (0, 2), (3, 4)  # the devices on the SuperLink's host, and on the other one
@@ -26,19 +24,10 @@ NEAR, FAR = (0, 2), (3, 4)  # the devices on the SuperLink's host, and on the ot
 SMALL = Path(__file__).parents[2] / "flower" / "small.toml"
 
 
-def test_devices_behind_a_cut_link_count_as_zero_and_come_back(hosts, processes, wait_for):
-    folder = processes.folder / "flower_app"
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(".flwr", "certificates", "run*", "__pycache__"))
+def test_devices_behind_a_cut_link_count_as_zero_and_come_back(hosts, flower_app, wait_for):
+    processes, folder = flower_app, flower_app.folder
     many = load(SMALL).override({"name": "hosts", "learning.total_steps": 1000, "policy.rounds": 1000})
     (folder / "flower_app" / "scenario.toml").write_text(many.to_toml())
-    processes.folder = folder
-    processes.environment |= {
-        "FLWR_HOME": str(folder / ".flwr"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-    }
     address, run = hosts.addresses[0], RunDirectory(folder / "run")
     (folder / ".flwr").mkdir()
     (folder / ".flwr" / "config.toml").write_text(
