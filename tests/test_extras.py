@@ -65,6 +65,31 @@ def test_a_package_of_two_extras_is_asked_of_the_first(monkeypatch):
         import markupsafe  # noqa: F401
 
 
+@pytest.mark.parametrize("code", ["import nothing_such", "raise ImportError('a library\\nis of another version.')"])
+def test_a_package_that_is_half_installed_is_named(tmp_path, monkeypatch, code):
+    (tmp_path / "joblib").mkdir()
+    (tmp_path / "joblib" / "__init__.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "joblib"]:
+        monkeypatch.delitem(sys.modules, name)
+    says = r"and joblib cannot be imported here \((No module named|a library is of another version\))"
+    with pytest.raises(_extras.MissingExtra, match=rf"This needs airfed\[sweep\], {says}"), _extras.explained():
+        import joblib  # noqa: F401
+
+
+def test_what_a_working_package_does_not_find_is_not_blamed_on_it(tmp_path, monkeypatch):
+    (tmp_path / "joblib").mkdir()
+    (tmp_path / "joblib" / "__init__.py").write_text("def late():\n    import nothing_such\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "joblib"]:
+        monkeypatch.delitem(sys.modules, name)
+    import joblib
+
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'nothing_such'$"), _extras.explained():
+        joblib.late()
+    del sys.modules["joblib"]
+
+
 PLAN = "airfed.plan(airfed.load('s.toml').problem())"
 
 

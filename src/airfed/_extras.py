@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -26,15 +28,30 @@ def explained() -> Iterator[None]:
     """Turn the lack of a package that an extra brings into the sentence that says so; any other error passes as it is.
 
     Raises:
-        MissingExtra: such a package is not installed.
+        MissingExtra: such a package is not installed, or only half of it.
     """
     try:
         yield
     except MissingExtra:
         raise
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         require((error.name or "").partition(".")[0])
+        _blame(error)
         raise
+
+
+def _blame(error: ImportError) -> None:
+    """Raise where a package of an extra is installed and could not be imported: something that it needs is not."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        for extra, brought in EXTRAS.items():
+            if package in brought and package not in sys.modules:  # an import that fails leaves nothing there
+                reason = " ".join(str(error).split()).removesuffix(".")
+                raise MissingExtra(
+                    f"This needs airfed[{extra}], and {package} cannot be imported here ({reason}): "
+                    f"pip install --force-reinstall 'airfed[{extra}]'.",
+                    name=package,
+                ) from error
 
 
 def require(*packages: str) -> None:

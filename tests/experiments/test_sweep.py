@@ -93,6 +93,7 @@ def test_one_failing_point_is_recorded_and_the_others_go_on(folder):
     files = records.write_tables(folder / "out", done)
     rows = list(csv.DictReader((folder / "out" / "points.csv").read_text().splitlines()))
     assert [row["status"] for row in rows] == ["finished", "failed"] * 2
+    assert [row["clip_norm"] for row in rows] == [str(expanded[0].scenario.learning.clip_norm), ""] * 2
     table = pyarrow.parquet.read_table(folder / "out" / "points.parquet").to_pylist()
     assert [row["loss"] for row in table] == [float(row["loss"]) if row["loss"] else None for row in rows]
     long = pyarrow.parquet.read_table(folder / "out" / "rounds.parquet")

@@ -135,6 +135,29 @@ def test_a_record_of_an_older_version_is_verified(older, name, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("changes", [{"clip_norm": 3.0}, {"alignment_coefficient": 3.0}, {"num_scheduled": 1}], ids=str)
+@pytest.mark.parametrize("objective", ["bound", "measured"])
+def test_a_plan_with_another_clip_norm_or_size_does_not_come_back(run, objective, changes):
+    found = Run.open(run).plan
+    with pytest.raises(ValueError, match="which follows; got"):
+        Plan.from_dict(found.problem, {**found.to_dict(), "objective": objective, **changes})
+
+
+def test_the_clip_norm_in_the_scenario_of_an_older_version_is_verified(older):
+    file = older / "scenario.toml"
+    assert "clip_norm = " in file.read_text()
+    file.write_text(file.read_text().replace("clip_norm = ", "clip_norm = 9"))
+    with pytest.raises(RunError, match=r"plan\.json does not follow from scenario\.toml"):
+        Run.open(older).checked()
+
+
+@pytest.mark.parametrize("changes", [{"predicted_accuracy": 5.0}, {"predicted_interval": [0.5]}], ids=str)
+def test_a_forecast_is_a_share_and_an_interval(run, changes):
+    edit(run / "plan.json", lambda plan: plan.update(changes))
+    with pytest.raises(RunError, match=r"plan\.json is damaged: predicted_"):
+        RunDirectory(run).plan()
+
+
 def test_no_run_of_this_version_passes_for_an_older_one(run):
     edit(run / "run.json", lambda manifest: manifest.update(format=1))
     with pytest.raises(LedgerError, match=r"run\.json is not the file"):

@@ -28,6 +28,7 @@ _PLAN: Final = (
     "num_scheduled",
     "rounds",
     "alignment",
+    "clip_norm",
     "binding",
     "epsilon_round",
 )

@@ -261,9 +261,11 @@ class Plan:
             average=recorded.get("average", "none"),
             prediction=_prediction(recorded),
         )
-        for name in ("mu_round", "mu_total", "epsilon_round", "epsilon_total", "power_total"):
-            if not math.isclose(getattr(decision, name), recorded[name], rel_tol=_RECORD_RTOL):
-                raise ValueError(f"Expected {name}={getattr(decision, name)!r}, which follows; got {recorded[name]!r}.")
+        privacy = ("mu_round", "mu_total", "epsilon_round", "epsilon_total")
+        for name in (*privacy, "power_total", "num_scheduled", "alignment_coefficient", "clip_norm"):
+            said, follows = clip_norm if name == "clip_norm" else recorded[name], getattr(decision, name)
+            if not math.isclose(follows, said, rel_tol=_RECORD_RTOL):
+                raise ValueError(f"Expected {name}={follows!r}, which follows; got {said!r}.")
         return decision
 
     def to_dict(self) -> dict[str, Any]:

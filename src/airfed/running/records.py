@@ -96,8 +96,8 @@ class PlanFigures(TypedDict):
     local_steps: list[Count]
     objective: NotRequired[Literal["bound", "measured"]]
     average: NotRequired[Literal["none", "tail"]]
-    predicted_accuracy: NotRequired[Amount | None]
-    predicted_interval: NotRequired[list[Amount] | None]
+    predicted_accuracy: NotRequired[Share | None]
+    predicted_interval: NotRequired[Annotated[list[Share], Field(min_length=2, max_length=2)] | None]
     bound: BoundFigures
     binding: LimitName
     limits: Limits
