@@ -331,9 +331,13 @@ def test_every_response_says_that_its_data_are_proxy_data(world):
     assert len(about["data_digest"]) == 64
 
 
-@pytest.mark.parametrize("model", ["logistic"])
-def test_the_responses_that_come_with_airfed_are_what_their_names_say(model, repository):
-    response = load_response(Path(airfed.__file__).with_name("responses") / f"mnist-5k-{model}.json")
+SHIPPED = sorted((Path(airfed.__file__).parent / "responses").glob("*.json"))
+
+
+@pytest.mark.parametrize("shipped", SHIPPED, ids=lambda file: file.stem)
+def test_the_responses_that_come_with_airfed_are_what_their_names_say(shipped, repository):
+    model = shipped.stem.removeprefix("mnist-5k-")
+    response = load_response(shipped)
     about = response.about
     assert (about["dataset"], about["model"], about["total_steps"]) == ("mnist-5k", model, 200)
     assert about["data_digest"] == dataset_digest("mnist-5k")

@@ -55,7 +55,7 @@ Real = tuple[float, ...]
 
 
 def _list(text: str, converter: Any) -> Parameter:
-    return Parameter(help=text, converter=converter, n_tokens=1)
+    return Parameter(help=text, converter=converter, n_tokens=1, negative="", show_default=False)
 
 
 def measure(
@@ -81,13 +81,7 @@ def measure(
     """Train pilots on proxy data over rounds, clipping norm and noise; write the response that plans are chosen by."""
     world = read(file)
     at_a_time = job_count(jobs)
-    for name, value in (("images", images), ("devices", devices)):
-        if value is not None and value < 1:
-            raise ValueError(f"Expected --{name}={value} >= 1.")
-    if out.exists():
-        raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
-    if not out.parent.is_dir():
-        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
+    _check(out, images=images, devices=devices)
     from airfed._disk import write_new
     from airfed.experiments import measure as measuring
     from airfed.experiments import pilots as planned
@@ -131,6 +125,16 @@ def measure(
     _print_best(console, response)
     console.print(f"written: {out} (the pilots in {folder} are no longer needed)", markup=False, soft_wrap=True)
     return 0
+
+
+def _check(out: Path, **numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise ValueError(f"Expected --{name}={value} >= 1.")
+    if out.exists():
+        raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
+    if not out.parent.is_dir():
+        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
 
 
 def best(response: Response) -> list[dict[str, float]]:
