@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -241,6 +242,17 @@ def test_the_receiver_averages_the_models_of_the_second_half(tmp_path, rounds):
     for one, other in zip(before, after, strict=True):  # power, privacy, noise: the same
         assert {k: v for k, v in one.items() if k not in unlike} == {k: v for k, v in other.items() if k not in unlike}
     assert before[: rounds // 2] == after[: rounds // 2]
+
+
+def test_an_average_that_is_gone_is_not_gone_on_with(tmp_path):
+    built = world(**{"policy.average": "tail"})
+    execute(built, tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run")
+    found = directory.latest()
+    assert found.average.size
+    directory.save(replace(found, average=np.empty(0)))
+    with pytest.raises(RunError, match="Expected checkpoints of this run"):
+        execute(built, tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize("questions", [1, 3, 7, 10])

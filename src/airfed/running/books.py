@@ -243,7 +243,9 @@ class RunBooks:
             )
         if not self.ledger.contains(found.ledger_head):
             raise LedgerError(f"{path}: lines that the checkpoint after round {found.round_index} has seen are gone.")
-        fits = found.parameters.size == plan.problem.learning.dimension and found.round_index <= plan.rounds
+        dimension = plan.problem.learning.dimension
+        summed = dimension if plan.average == "tail" and found.round_index > plan.rounds // 2 else 0
+        fits = (found.parameters.size, found.average.size) == (dimension, summed) and found.round_index <= plan.rounds
         if not fits or found.energy.size not in (0, plan.num_scheduled):
             raise RunError(f"Expected checkpoints of this run in {self.directory.path}; the newest is of another.")
         return found
