@@ -286,6 +286,7 @@ class Plan:
             "average": self.average,
             "predicted_accuracy": self.predicted_accuracy,
             "predicted_interval": None if self.prediction is None else [self.prediction.low, self.prediction.high],
+            "predicted_basis": "" if self.prediction is None else self.prediction.basis,
             "bound": {"total": self.bound.total, "terms": self.bound.terms},
             "binding": self.binding,
             "limits": dict(self.limits),
@@ -315,4 +316,4 @@ def _prediction(recorded: Mapping[str, Any]) -> Prediction | None:
     if accuracy is None or interval is None:
         return None
     low, high = interval
-    return Prediction(accuracy=accuracy, low=low, high=high)
+    return Prediction(accuracy=accuracy, low=low, high=high, basis=recorded.get("predicted_basis", ""))

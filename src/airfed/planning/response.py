@@ -35,11 +35,13 @@ class Prediction:
     Args:
         accuracy: in 0..1.
         low, high: 90% of single trainings lie between them, as far as the pilots tell.
+        basis: which pilots, in a few words; the level is theirs, and more data give more.
     """
 
     accuracy: float
     low: float
     high: float
+    basis: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,7 +180,16 @@ class Response:
         if not math.isfinite(float(mean)):
             return None
         middle, half = float(mean), _WIDE * float(deviation)
-        return Prediction(accuracy=middle, low=max(0.0, middle - half), high=min(1.0, middle + half))
+        low, high = max(0.0, middle - half), min(1.0, middle + half)
+        return Prediction(accuracy=middle, low=low, high=high, basis=self.basis)
+
+    @property
+    def basis(self) -> str:
+        """Which pilots the response rests on, in a few words; "" where it does not say."""
+        devices, images = (self.about.get(name) for name in ("devices", "images_per_device"))
+        if not isinstance(devices, int) or not isinstance(images, int):
+            return ""
+        return f"pilots of {devices} devices with {images} images each"
 
     def to_json(self) -> str:
         """Return the text of a response file."""

@@ -97,6 +97,7 @@ class PlanFigures(TypedDict):
     objective: NotRequired[Literal["bound", "measured"]]
     average: NotRequired[Literal["none", "tail"]]
     predicted_accuracy: NotRequired[Share | None]
+    predicted_basis: NotRequired[Text]
     predicted_interval: NotRequired[Annotated[list[Share], Field(min_length=2, max_length=2)] | None]
     bound: BoundFigures
     binding: LimitName

@@ -45,10 +45,11 @@ def expectation(plan: Plan) -> str:
     """
     if (found := plan.prediction) is None:
         return ""
+    basis = f"; by {found.basis}" if found.basis else ""
     chosen = f", with ϖ = {plan.clip_norm:.4g}" if plan.objective == "measured" else ""
     return (
         f"Expected test accuracy{chosen}: {found.accuracy:.1%} "
-        f"({found.low:.0%} to {found.high:.0%} in nine of ten trainings)."
+        f"({found.low:.0%} to {found.high:.0%} in nine of ten trainings{basis})."
     )
 
 
