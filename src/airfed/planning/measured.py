@@ -36,22 +36,20 @@ def optimal(problem: Problem, rounds: NDArray[np.int64], response: Response) -> 
         InfeasibleError: no plan lies within what was measured.
     """
     num_devices, noise_std = problem.fleet.num_devices, problem.link.noise_std
-    tried = _thinned(response.known(rounds), num_devices)
-    best: tuple[float, int, int, float] | None = None  # accuracy, I, m, θ
-    for number in tried:
-        size, theta = _sizes(problem, int(number), response)
-        with np.errstate(divide="ignore"):
-            noise = noise_std / (size * theta)
-        value, _ = response.best(rounds=np.full(size.shape, number), noise=noise, share=size / num_devices)
-        index = int(np.argmax(value))
-        if best is None or value[index] > best[0]:
-            best = float(value[index]), int(number), int(size[index]), float(theta[index])
-    assert best is not None  # there is at least one number of rounds
-    accuracy, number, count, alignment = best
-    if not np.isfinite(accuracy):
-        least = noise_std / (count * alignment) if alignment > 0 else np.inf
-        raise InfeasibleError(f"No plan fits: {response.too_noisy(least)}")
-    return Decision(scheduled=_devices(problem, number, count, alignment), rounds=number)
+    found = [
+        (int(number), *_sizes(problem, int(number), response))
+        for number in _thinned(response.known(rounds), num_devices)
+    ]
+    every = np.concatenate([np.full(size.shape, number) for number, size, _ in found])
+    size, theta = (np.concatenate([each[place] for each in found]) for place in (1, 2))
+    with np.errstate(divide="ignore"):
+        noise = noise_std / (size * theta)
+    accuracy, _ = response.best(rounds=every, noise=noise, share=size / num_devices)
+    best = int(np.argmax(accuracy))
+    if not np.isfinite(accuracy[best]):
+        raise InfeasibleError(f"No plan fits: {response.too_noisy(float(noise.min()))}")
+    chosen = int(every[best])
+    return Decision(scheduled=_devices(problem, chosen, int(size[best]), float(theta[best])), rounds=chosen)
 
 
 def _thinned(rounds: NDArray[np.int64], num_devices: int) -> NDArray[np.int64]:
