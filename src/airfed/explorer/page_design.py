@@ -59,9 +59,9 @@ class DesignSection:
                         self._space = Text()
                     with ui.element("div").classes("card"):
                         Text("How many rounds", tag="h2")
-                        self._bound_text = Text(tag="p").classes("sub")
-                        Text(drawing(pictures.term_legend()))
-                        self._bound = Text()
+                        self._rounds_text = Text(tag="p").classes("sub")
+                        self._rounds_key = Text(drawing(pictures.term_legend()))
+                        self._rounds = Text()
             self._reason = Text().classes("card wrong hide").props("id=reason")
 
     def show(self, shown: Shown) -> None:
@@ -72,8 +72,9 @@ class DesignSection:
         self._strip.content = shown.strip
         self._space_text.content = shown.space_text
         self._space.content = shown.space
-        self._bound_text.content = shown.bound_text
-        self._bound.content = shown.bound
+        self._rounds_text.content = shown.rounds_text
+        self._rounds.content = shown.rounds
+        self._rounds_key.content = shown.rounds_key
 
     def refuse(self, refusal: Refusal) -> None:
         """Show why there is nothing to draw."""

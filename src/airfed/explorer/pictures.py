@@ -67,6 +67,11 @@ def rounds(view: View, width: float) -> str:
     return svg.render(plans.rounds_chart(view.plan, view.curve), width, 364)
 
 
+def rounds_legend(view: View) -> str:
+    """Return the key to `rounds`, as HTML."""
+    return term_legend() if view.accuracy is None else svg.legend(plans.accuracy_chart(view.plan, view.accuracy))
+
+
 def limit_legend() -> str:
     """Return the key to the limits, as HTML."""
     limits = [svg.line_key(label, f"lim-{name}", "dash", 0.9) for name, label in LIMITS.items()]

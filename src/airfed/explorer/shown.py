@@ -53,8 +53,9 @@ class Shown:
     strip: Markup
     space_text: str
     space: Markup
-    bound_text: str
-    bound: Markup
+    rounds_text: str
+    rounds_key: Markup
+    rounds: Markup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +91,9 @@ def show(design: Design, wide: float, half: float) -> Shown | Refusal:
         strip=drawing(pictures.strip(view, wide)),
         space_text=f"The candidate space at I = {plan.rounds}: θ may not exceed any of its limits.",
         space=drawing(pictures.candidates(view, half)),
-        bound_text=rounds_text(view),
-        bound=drawing(pictures.rounds(view, half)),
+        rounds_text=rounds_text(view),
+        rounds_key=drawing(pictures.rounds_legend(view)),
+        rounds=drawing(pictures.rounds(view, half)),
     )
 
 
@@ -152,8 +154,7 @@ def facts(plan: Plan) -> Markup:
     formula = " by Lemma 1" if budget.formula == "classic" else ""
     loss = counted / budget.epsilon
     blocks = [
-        ("Bound on the gap", number(plan.bound.total, 4), f"θ = {number(plan.alignment)}", None, ""),
-        *_expectation(plan),
+        _quality(plan),
         ("ε per round, exact", number(plan.epsilon_round), f"μ = {number(plan.mu_round)}", None, ""),
         ("ε in total, exact", number(plan.epsilon_total), f"δ = {number(budget.delta)}", None, ""),
         (
@@ -175,11 +176,14 @@ def facts(plan: Plan) -> Markup:
     return Markup("").join(_fact(*block) for block in blocks)
 
 
-def _expectation(plan: Plan) -> list[tuple[str, str, str, float | None, str]]:
-    if (found := plan.prediction) is None:
-        return []
-    remark = f"{found.low:.0%} to {found.high:.0%}, ϖ = {number(plan.clip_norm)}"
-    return [("Expected accuracy", f"{found.accuracy:.1%}", remark, None, "")]
+def _quality(plan: Plan) -> tuple[str, str, str, float | None, str]:
+    """What the plan was chosen by: the bound, or the accuracy to expect."""
+    found = plan.prediction
+    if found is not None and plan.objective == "measured":
+        remark = f"{found.low:.0%} to {found.high:.0%}, ϖ = {number(plan.clip_norm)}"
+        return "Expected accuracy", f"{found.accuracy:.1%}", remark, None, ""
+    remark = f"θ = {number(plan.alignment)}" if found is None else f"expect {found.accuracy:.1%} accuracy"
+    return "Bound on the gap", number(plan.bound.total, 4), remark, None, ""
 
 
 def remarks(plan: Plan, milliseconds: float) -> Markup:
