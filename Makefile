@@ -37,7 +37,7 @@ demo: $(VENV)/airfed.stamp
 	$(BIN)/airfed sweep examples/private-demo.toml --out out/private
 
 test: setup
-	$(BIN)/python -m pytest -m "slow or not slow" -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "slow or not slow" -n 3 --dist loadfile --no-loadscope-reorder
 
 quick: setup
 	$(BIN)/python -m pytest

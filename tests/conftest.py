@@ -77,6 +77,12 @@ def _random_problem(
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that mostly wait (deployments, kills, installations), so that no worker ends long after."""
+    quick = {item.path for item in items if item.get_closest_marker("slow") is None}
+    items.sort(key=lambda item: item.path in quick)
+
+
 @pytest.fixture(scope="session")
 def random_problem():
     return _random_problem

@@ -156,7 +156,7 @@ def test_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
 
 
 @pytest.mark.slow
-@examples(6000)
+@examples(2500)
 @given(
     problem=problems(most_devices=30),
     policy=EVERY_POLICY,
@@ -173,7 +173,7 @@ def test_the_optimum_of_extreme_problems_is_that_of_all_subsets(problem):
 
 
 @pytest.mark.slow
-@examples(4000)
+@examples(2000)
 @given(problem=problems())
 def test_the_optimum_of_many_extreme_problems_is_that_of_all_subsets(problem):
     check_optimum(problem, attack(problem, "optimal", None))

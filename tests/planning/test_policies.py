@@ -143,7 +143,7 @@ def test_rounds_can_be_fixed(random_problem, policy, decades, scope, formula):
     assert json.dumps(numpy_int.to_dict()) == json.dumps(each[3].to_dict())
 
 
-@pytest.mark.parametrize("instances", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("instances", [1_500, pytest.param(4_000, marks=pytest.mark.slow)])
 def test_plans_keep_every_limit_and_use_up_one(random_problem, instances):
     rng = np.random.default_rng(instances)
     binding = Counter()
