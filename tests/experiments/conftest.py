@@ -1,33 +1,16 @@
 """What experiments are made of: a scenario in which training takes a moment."""
 
+from pathlib import Path
+
 import pytest
 
-SCENARIO = """
-seed = 0
-[fleet]
-num_devices = 8
-peak_power = 1.0
-[channel]
-model = "rayleigh"
-minimum = 0.2
-[link]
-noise_std = 0.1
-[budget]
-epsilon = 2.0
-delta = 1e-3
-total_power = 1000.0
-[learning]
-model = "quadratic"
-dimension = 20
-total_steps = 12
-learning_rate = 0.1
-clip_norm = 1.0
-smoothness = 10.0
-strong_convexity = 0.1
-initial_gap = 2.3
+SCENARIO = (
+    (Path(__file__).parents[1] / "eight.toml").read_text()
+    + """
 [run]
 checkpoint_every = 100
 """
+)
 
 
 @pytest.fixture

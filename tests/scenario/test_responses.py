@@ -1,6 +1,7 @@
 """Scenarios that are planned by a response."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,32 +14,14 @@ from airfed.planning import Response, load_response
 from airfed.scenario import ScenarioError
 from airfed.scenario.responses import SHIPPED, traits
 
-WORLD = """
-[fleet]
-num_devices = 8
-peak_power = 1.0
-[channel]
-model = "rayleigh"
-minimum = 0.2
-[link]
-noise_std = 0.1
-[budget]
-epsilon = 2.0
-delta = 1e-3
-total_power = 100.0
-[learning]
-model = "quadratic"
-dimension = 20
-total_steps = 12
-learning_rate = 0.1
-clip_norm = 3.0
-smoothness = 10.0
-strong_convexity = 0.1
-initial_gap = 2.3
+WORLD = (
+    (Path(__file__).parents[1] / "eight.toml").read_text()
+    + """
 [policy]
 objective = "measured"
 response = "measured.json"
 """
+)
 
 
 def response(world, **about):
