@@ -17,6 +17,7 @@ from airfed.report.page import render
 from airfed.running.execution import execute
 from airfed.showing import runs as charts
 from airfed.showing import svg
+from airfed.showing.chart import Level
 
 SCENARIO = """
 name = "a <b>bold</b> </script> name · seed={seed}"
@@ -148,6 +149,18 @@ def test_runs_that_differ_in_their_seed_share_a_curve_with_a_band(run_directorie
     both = [run.rounds[-1]["loss"] for run in runs if run.scenario.policy.name == "optimal"]
     assert lines[0].y[-1] == pytest.approx(sum(both) / 2)
     assert charts.learning(runs, "accuracy") is None  # the quadratic task has none
+
+
+def test_a_policy_in_two_worlds_is_named_by_both_and_has_no_common_budget(world, tmp_path):
+    one = world(name="one", policy__name="full")
+    two = world(name="two", policy__name="full", budget__scope="total", budget__epsilon=9.0, budget__formula="exact")
+    for number, built in enumerate((one, two)):
+        execute(built, tmp_path / str(number))
+    runs = [read_run(tmp_path / str(number)) for number in (0, 1)]
+    assert list(charts.groups(runs)) == [f"{run.label} · {run.scenario.name}" for run in runs]
+    levels = [[part for part in charts.privacy(some).parts if isinstance(part, Level)] for some in (runs, runs[1:])]
+    assert levels[0] == []
+    assert [level.at for level in levels[1]] == [9.0]
 
 
 def test_charts_follow_the_record(run_directories):

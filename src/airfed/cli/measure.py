@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, Token
 from rich.console import Console
-from rich.table import Table
 
 from airfed.cli.plan import Json, ScenarioFile, read, whole_number
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome, progress_display
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import output
+from airfed.showing.tables import plain_table
 from airfed.showing.words import duration
 
 if TYPE_CHECKING:
@@ -196,10 +196,8 @@ def _print_effort(console: Console, pilots: Pilots, folder: Path, jobs: int) -> 
 
 
 def _print_best(console: Console, response: Response) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     several = response.share.size > 1
-    for column in (*(("|K|/N",) if several else ()), "σ/(|K|θ)", "best I", "best ϖ", "accuracy", "±"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = plain_table(*(("|K|/N",) if several else ()), "σ/(|K|θ)", "best I", "best ϖ", "accuracy", "±")
     for row in best(response):
         table.add_row(
             *((f"{row['share']:.2g}",) if several else ()),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from typing import Any, Final
 
 import numpy as np
@@ -34,10 +35,11 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
     for run in distinct(runs):
         found.setdefault(run.group, []).append(run)
     several = tasks(runs) > 1
+    told = Counter(members[0].label for members in found.values())
     named: dict[str, list[Run]] = {}
     for members in found.values():
         label = members[0].label
-        if several or label in named:  # the same policy in another world
+        if several or told[label] > 1:  # the same policy in another world: none of them is just that policy
             label = f"{label} · {members[0].scenario.name}"
         while label in named:
             label += "′"
@@ -61,8 +63,7 @@ def learning(runs: Sequence[Run], metric: str) -> Chart | None:
 def privacy(runs: Sequence[Run]) -> Chart | None:
     """Return ε so far over the rounds as the ledger has it, with the budget where it covers the whole training."""
     lines = [_spent(run, "epsilon_total", label, look) for label, (run, *_), look in _looks(runs)]
-    budget = runs[0].scenario.budget
-    level = Level(at=budget.epsilon, name="budget", colour="warn") if budget.scope == "total" else None
+    level = _budget({run.scenario.budget.epsilon if run.scenario.budget.scope == "total" else None for run in runs})
     return training_chart("epsilon_total", lines, over="rounds charged", start=1, level=level)
 
 
@@ -79,10 +80,16 @@ def power(runs: Sequence[Run]) -> Chart | None:
         lines.append(_spent(run, "power_transmitted_total", label, look))
         dotted = {**look, "dash": "dot", "weight": 0.7, "listed": False}
         lines.append(_spent(run, "power_planned_total", f"{label}, planned", dotted))
-    level = Level(at=runs[0].scenario.budget.total_power, name="budget", colour="warn")
+    level = _budget({run.scenario.budget.total_power for run in runs})
     return training_chart(
         "power_transmitted_total", lines, over="rounds", start=1, level=level, label=power_title(runs)
     )
+
+
+def _budget(limits: Set[float | None]) -> Level | None:
+    """The line of a budget that all runs share; none where they differ, or it does not cover the training."""
+    (limit,) = limits if len(limits) == 1 else (None,)
+    return None if limit is None else Level(at=limit, name="budget", colour="warn")
 
 
 def _looks(runs: Sequence[Run]) -> list[tuple[str, list[Run], dict[str, Any]]]:
