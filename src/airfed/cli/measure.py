@@ -73,6 +73,7 @@ def measure(
     rounds: Annotated[Whole, _list("Numbers of rounds, as in 10,20,40 (default: five up to T).", whole_numbers)] = (),
     clip_norms: Annotated[Real, _list("Clipping norms, as in 1,2,5 (default: from the updates' norms).", numbers)] = (),
     noise: Annotated[Real, _list("σ/(|K|θ), as in 0.001,0.01,0.1 (default: from the scenario).", numbers)] = (),
+    courses: Annotated[bool, Parameter(help="Try θ that grows and ϖ that falls at the best places, too.")] = True,
     seeds: Annotated[Whole, _list("Two or more seeds (default: 101,102).", whole_numbers)] = (101, 102),
     jobs: Jobs = None,
     quick: Annotated[bool, Parameter(help="A coarser grid, fewer devices.", negative="")] = False,
@@ -96,6 +97,7 @@ def measure(
         rounds=rounds,
         clip_norms=clip_norms,
         noise=noise,
+        courses=courses,
         seeds=seeds,
         quick=quick,
     )
@@ -137,21 +139,24 @@ def _check(out: Path, **numbers: int | None) -> None:
         raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
 
 
-def best(response: Response) -> list[dict[str, float]]:
+def best(response: Response) -> list[dict[str, Any]]:
     """Return the best place at each share and noise, with its accuracy and spread."""
+    import numpy as np
+
     rows = []
     for share, whole in enumerate(response.share.tolist()):
         for level, noise in enumerate(response.noise.tolist()):
-            found = response.accuracy[share, :, :, level]
-            rounds, norm = divmod(int(found.argmax()), response.clip_norm.size)
+            found = response.accuracy[:, share, :, :, level]
+            average, rounds, norm = (int(place) for place in np.unravel_index(found.argmax(), found.shape))
             rows.append(
                 {
                     "share": whole,
                     "noise": noise,
                     "rounds": int(response.rounds[rounds]),
                     "clip_norm": float(response.clip_norm[norm]),
-                    "accuracy": float(found[rounds, norm]),
-                    "spread": float(response.spread[share, rounds, norm, level]),
+                    "average": response.averages[average],
+                    "accuracy": float(found[average, rounds, norm]),
+                    "spread": float(response.spread[average, share, rounds, norm, level]),
                 }
             )
     return rows
@@ -182,10 +187,12 @@ def _print_effort(console: Console, pilots: Pilots, folder: Path, jobs: int) -> 
     if console.quiet:
         return {}
     from airfed.experiments import effort
+    from airfed.experiments.measure import PLACES
 
     with console.status("measuring the speed of this machine"):
         expected = effort.expect(pilots.points(pilots.cells, pilots.seeds), folder, jobs=jobs)
     number = len(pilots.cells) * (len(pilots.seeds) + 1) // 2
+    number += len(pilots.noise) * PLACES * len(pilots.courses) * len(pilots.seeds)
     left = max(0, number - expected.done)
     text = f"About {number} pilots, {expected.done} done already"
     if left and expected.seconds is not None:
@@ -197,17 +204,25 @@ def _print_effort(console: Console, pilots: Pilots, folder: Path, jobs: int) -> 
 
 def _print_best(console: Console, response: Response) -> None:
     several = response.share.size > 1
-    table = plain_table(*(("|K|/N",) if several else ()), "σ/(|K|θ)", "best I", "best ϖ", "accuracy", "±")
+    table = plain_table(*(("|K|/N",) if several else ()), "σ/(|K|θ)", "best I", "best ϖ", "average", "accuracy", "±")
     for row in best(response):
         table.add_row(
             *((f"{row['share']:.2g}",) if several else ()),
             f"{row['noise']:.3g}",
             f"{row['rounds']}",
             f"{row['clip_norm']:g}",
+            row["average"],
             f"{row['accuracy']:.1%}",
             f"{row['spread']:.1%}",
         )
     console.print(table)
+    for course, gained in zip(response.courses, response.gain, strict=True):
+        if course != CONSTANT:
+            console.print(
+                f"{course_words(course)}: {100 * float(gained.max(axis=0).mean()):+.1f} points at the best places, on "
+                "average over the noise.",
+                soft_wrap=True,
+            )
     edges = {float(response.clip_norm[0]), float(response.clip_norm[-1])}
     if response.clip_norm.size > 1 and (found := {row["clip_norm"] for row in best(response)} & edges):
         console.print(

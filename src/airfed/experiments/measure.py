@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from airfed.course import CONSTANT, Course
 from airfed.experiments.pilots import Cell, Pilots
 from airfed.experiments.points import Point
 from airfed.experiments.records import Record
 from airfed.planning import Response
+from airfed.running.averages import AVERAGES
 
+Floats = NDArray[np.float64]
 Run = Callable[[str, Sequence[Point]], Sequence[Record]]
 _HOPELESS: Final = 0.05  # above a guess, at most: more noise makes nothing better of it
+PLACES: Final = 2  # places of each noise at which θ and ϖ are let move
 
 
 class Unmeasured(Exception):
@@ -25,12 +30,33 @@ class Unmeasured(Exception):
         self.records = records
 
 
+class Outcome(NamedTuple):
+    """What a pilot has reached.
+
+    Args:
+        accuracy, loss: on the test data, of each average of the models.
+        power: really transmitted, as a share of what ‖g_k‖ = ϖ would have taken.
+    """
+
+    accuracy: Floats
+    loss: Floats
+    power: float
+
+    @property
+    def best(self) -> float:
+        """The accuracy of the best average."""
+        return float(self.accuracy.max())
+
+
+Found = Mapping[Cell, Sequence[Outcome]]  # by place, the first seed's first
+
+
 def measure(pilots: Pilots, run: Run) -> Response:
     """Run the pilots and return the response.
 
     At each noise every place is tried with the first seed, and the better half of the (I, ϖ) with the other seeds, too:
-    what is never chosen needs no precision. A place that is hardly better than a guess is not tried with more noise. A
-    pilot that diverges is worth a guess.
+    what is never chosen needs no precision. At the best of them θ and ϖ are then let move over the rounds. A place that
+    is hardly better than a guess is not tried with more noise. A pilot that diverges is worth a guess.
 
     Args:
         pilots: what to run.
@@ -39,9 +65,9 @@ def measure(pilots: Pilots, run: Run) -> Response:
     Raises:
         Unmeasured: a pilot was stopped or failed.
     """
-    found: dict[Cell, list[float]] = {cell: [] for cell in pilots.cells}
+    found: dict[Cell, list[Outcome]] = {cell: [] for cell in pilots.cells}
     hopeless: set[Cell] = set()  # with any noise
-    guess = pilots.guess
+    guess = _guess(pilots.guess)
 
     def train(name: str, cells: Sequence[Cell], seeds: Sequence[int]) -> None:
         records = run(name, pilots.points(cells, seeds)) if cells else ()
@@ -49,27 +75,68 @@ def measure(pilots: Pilots, run: Run) -> Response:
             raise Unmeasured(records)
         for record in records:
             cell = Cell(*(record.point.values[name] for name in Cell._fields))
-            found[cell].append(float(record.final["accuracy"]) if record.status == "finished" else guess)
+            found.setdefault(cell, []).append(_outcome(record) if record.status == "finished" else guess)
 
     for noise in pilots.noise:
         level = [cell for cell in pilots.cells if cell.noise == noise]
         worth = [cell for cell in level if cell._replace(noise=0.0) not in hopeless]
         train(f"noise {noise:g}", worth, pilots.seeds[:1])
-        train(f"noise {noise:g}, better half", better_half({cell: found[cell][0] for cell in worth}), pilots.seeds[1:])
-        hopeless |= {cell._replace(noise=0.0) for cell in worth if np.mean(found[cell]) < guess + _HOPELESS}
+        better = better_half({cell: found[cell][0].best for cell in worth})
+        train(f"noise {noise:g}, better half", better, pilots.seeds[1:])
+        hopeless |= {cell._replace(noise=0.0) for cell in worth if _mean_best(found[cell]) < guess.best + _HOPELESS}
+        whole = [cell for cell in better if cell.share == pilots.share[-1]]
+        tried = sorted(whole, key=lambda cell: -_mean_best(found[cell]))[:PLACES]
+        moving = [cell.moving(course) for course in pilots.courses for cell in tried]
+        train(f"noise {noise:g}, θ grows, ϖ falls", moving, pilots.seeds)
         found |= {cell: [guess, guess] for cell in level if cell not in worth}
-    mean = means(found)
-    spread = spreads(found)
+    return _response(pilots, found)
+
+
+def _response(pilots: Pilots, found: Found) -> Response:
+    steady = {cell: found[cell] for cell in pilots.cells}
     shape = tuple(len(axis) for axis in (pilots.share, pilots.rounds, pilots.clip_norm, pilots.noise))
+
+    def grid(values: Mapping[Cell, Floats]) -> Floats:
+        return np.moveaxis(np.array([values[cell] for cell in pilots.cells]).reshape(*shape, -1), -1, 0)
+
+    accuracy = {cell: np.array([outcome.accuracy for outcome in outcomes]) for cell, outcomes in steady.items()}
+    loss = {cell: np.array([outcome.loss for outcome in outcomes]) for cell, outcomes in steady.items()}
+    power = {cell: np.array([[outcome.power] for outcome in outcomes]) for cell, outcomes in steady.items()}
+    courses = (CONSTANT, *pilots.courses)
     return Response(
         share=np.array(pilots.share),
         rounds=np.array(pilots.rounds, dtype=np.float64),
         clip_norm=np.array(pilots.clip_norm),
         noise=np.array(pilots.noise),
-        accuracy=np.array([mean[cell] for cell in pilots.cells]).reshape(shape),
-        spread=np.array([spread[cell] for cell in pilots.cells]).reshape(shape),
+        averages=AVERAGES,
+        accuracy=np.clip(grid(means(accuracy)), 0.0, 1.0),
+        spread=grid(spreads(accuracy)),
+        loss=np.maximum(grid(means(loss)), 0.0),
+        loss_spread=grid(spreads(loss)),
+        power=np.clip(grid(means(power))[0], 0.0, 1.0),
+        courses=courses,
+        gain=np.array([[gain(found, course, noise) for noise in pilots.noise] for course in courses]).swapaxes(1, 2),
         about=pilots.about(),
     )
+
+
+def _outcome(record: Record) -> Outcome:
+    reached = [record.final["averages"][name] for name in AVERAGES]
+    return Outcome(
+        accuracy=np.array([each["accuracy"] for each in reached]),
+        loss=np.array([each["test_loss"] for each in reached]),
+        power=float(record.final["power_transmitted_total"]) / float(record.plan["power_total"]),
+    )
+
+
+def _guess(accuracy: float) -> Outcome:
+    """What one reaches who knows nothing."""
+    each = np.ones(len(AVERAGES))
+    return Outcome(accuracy=accuracy * each, loss=-math.log(accuracy) * each, power=1.0)
+
+
+def _mean_best(outcomes: Sequence[Outcome]) -> float:
+    return float(np.mean([outcome.best for outcome in outcomes]))
 
 
 def better_half(found: Mapping[Cell, float]) -> list[Cell]:
@@ -81,36 +148,46 @@ def better_half(found: Mapping[Cell, float]) -> list[Cell]:
     return chosen
 
 
-def means(found: Mapping[Cell, Sequence[float]]) -> dict[Cell, float]:
-    """Return the accuracy of each place over all seeds.
+def means(found: Mapping[Cell, Floats]) -> dict[Cell, Floats]:
+    """Return the mean of each place over all seeds.
 
     A place that was tried with the first seed only is put where that seed's luck, which all places share, would have
     left it: by as much lower as the others of its share and noise became with their other seeds.
 
     Args:
-        found: accuracies by place, the first seed's first.
+        found: values by place, a row per seed, the first seed's first.
     """
-    known: dict[Cell, float] = {}
+    known: dict[Cell, Floats] = {}
     for cells in _levels(found):
-        luck = [float(np.mean(found[cell])) - found[cell][0] for cell in cells if len(found[cell]) > 1]
+        luck = np.mean([found[cell].mean(axis=0) - found[cell][0] for cell in cells if len(found[cell]) > 1], axis=0)
         for cell in cells:
-            single = len(found[cell]) == 1
-            known[cell] = float(np.clip(found[cell][0] + np.mean(luck), 0, 1) if single else np.mean(found[cell]))
+            known[cell] = found[cell][0] + luck if len(found[cell]) == 1 else found[cell].mean(axis=0)
     return known
 
 
-def spreads(found: Mapping[Cell, Sequence[float]]) -> dict[Cell, float]:
+def spreads(found: Mapping[Cell, Floats]) -> dict[Cell, Floats]:
     """Return the standard deviation of a training at each place; where one was made, that of the others at its noise.
 
     Args:
-        found: accuracies by place; at each share and noise one place at least has two.
+        found: values by place, a row per seed; at each share and noise one place at least has two.
     """
-    known: dict[Cell, float] = {}
+    known: dict[Cell, Floats] = {}
     for cells in _levels(found):
-        own = {cell: float(np.std(found[cell], ddof=1)) for cell in cells if len(found[cell]) > 1}
-        pooled = math.sqrt(np.mean(np.square(list(own.values()))))
+        own = {cell: found[cell].std(axis=0, ddof=1) for cell in cells if len(found[cell]) > 1}
+        pooled = np.sqrt(np.mean(np.square(list(own.values())), axis=0))
         known |= {cell: own.get(cell, pooled) for cell in cells}
     return known
+
+
+def gain(found: Found, course: Course, noise: float) -> Floats:
+    """Return by how much a course is more accurate than none, seed by seed at the same places, for each average."""
+    differences = [
+        np.mean([moved.accuracy - still.accuracy for moved, still in zip(found[cell], found[before], strict=True)], axis=0)
+        for cell in found
+        if cell.course == course != CONSTANT and cell.noise == noise
+        for before in [cell.moving(CONSTANT)]
+    ]
+    return np.mean(differences, axis=0) if differences else np.zeros(len(AVERAGES))
 
 
 def _levels(cells: Iterable[Cell]) -> list[list[Cell]]:

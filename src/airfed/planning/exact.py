@@ -164,22 +164,16 @@ def candidate_space(
     Deviations: with different peak powers θ_m is exact (Sec. IV-E is not).
     """
     gain = np.asarray(gain, dtype=np.float64)
-    power, equal = _peak_power(peak_power, gain)
+    power, _ = _peak_power(peak_power, gain)
     _require_gain(gain)
     num, heard = gain.size, gain > 0
     count = int(np.count_nonzero(heard))
-    peak_limit, total_limit, alignment = np.zeros(num), np.zeros(num), np.zeros(num)
+    peak_limit, total_limit = np.zeros(num), np.zeros(num)
     size = np.arange(1, num + 1)
+    alignment = largest_alignments(gain, power, cap=np.array([cap]), round_budget=np.array([round_budget]))[0]
     with np.errstate(divide="ignore", over="ignore"):
-        peak = gain[heard] * np.sqrt(power[heard])
-        load = 1.0 / np.square(gain[heard])
-        peak_limit[:count] = -np.sort(-peak)  # [Yan23, Lemma 3]
-        total_limit[:count] = np.sqrt(round_budget / np.cumsum(np.sort(load)))  # [Yan23, Lemma 3]
-        if equal:
-            alignment = np.minimum(cap, np.minimum(peak_limit, total_limit))  # [Yan23, Lemma 5]
-        else:
-            theta, _ = Sweep(load, peak).alignment(np.array([cap]), np.array([round_budget]))
-            alignment[:count] = theta[0]
+        peak_limit[:count] = -np.sort(-gain[heard] * np.sqrt(power[heard]))  # [Yan23, Lemma 3]
+        total_limit[:count] = np.sqrt(round_budget / np.cumsum(np.sort(1.0 / np.square(gain[heard]))))
         objective = 4.0 * np.square(1.0 - size / num) + noise_weight / np.square(size * alignment)
     return CandidateSpace(
         size=size,
@@ -189,6 +183,30 @@ def candidate_space(
         total_limit=total_limit,
         objective=objective,
     )
+
+
+def largest_alignments(gain: Floats, peak_power: ArrayLike, *, cap: Floats, round_budget: Floats) -> Floats:
+    """The largest feasible θ of any schedule of m = 1..N devices, (R, N); 0 where fewer have a gain.
+
+    Args:
+        gain, peak_power: as in `best_schedule`.
+        cap, round_budget: (R,), as in `best_schedule`.
+
+    >>> largest_alignments(np.array([0.1, 0.9, 1.0]), 1.0, cap=np.full(1, 0.5), round_budget=np.ones(1)).round(4)
+    array([[0.5   , 0.5   , 0.0989]])
+    """
+    power, equal = _peak_power(peak_power, gain)
+    heard = gain > 0
+    found = np.zeros((cap.size, gain.size))
+    with np.errstate(divide="ignore", over="ignore"):
+        peak, load = gain[heard] * np.sqrt(power[heard]), 1.0 / np.square(gain[heard])
+        if equal:
+            total = np.sqrt(round_budget[:, None] / np.cumsum(np.sort(load)))  # [Yan23, Lemma 3]
+            theta = np.minimum(cap[:, None], np.minimum(-np.sort(-peak), total))  # [Yan23, Lemma 5]
+        else:
+            theta, _ = Sweep(load, peak).alignment(cap, round_budget)
+    found[:, : peak.size] = theta
+    return found
 
 
 def _peak_power(peak_power: ArrayLike, gain: Floats) -> tuple[Floats, bool]:

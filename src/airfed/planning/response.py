@@ -1,8 +1,9 @@
 """What training gives, measured once: accuracy over the rounds, the clipping norm and the noise.
 
 Everything that the radio does to learning goes through one number, the noise per coordinate of the recovered mean,
-s = ϖσ/(|K|θ). A response holds the test accuracy of pilots over (I, ϖ, s/ϖ), and over |K|/N where the data are not
-alike on all devices. It knows nothing of power or privacy: a plan does.
+s = ϖσ/(|K|θ). A response holds what pilots reached over (I, ϖ, s/ϖ), and over |K|/N where the data are not alike on all
+devices: accuracy and loss of each average of the models that the receiver may take, and the power that was really
+transmitted. It knows nothing of budgets: a plan does.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from airfed import _files
+from airfed.course import CONSTANT, Course
 from airfed.problem import InfeasibleError
 
 Floats = NDArray[np.float64]
-FORMAT: Final = 1
+Integers = NDArray[np.intp]
+FORMAT: Final = 2
 AXES: Final = ("share", "rounds", "clip_norm", "noise")
+_OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": math.inf, "loss_spread": math.inf}  # at most
+_ARRAYS: Final = (*_OF_AVERAGES, "power", "gain")
 _WIDE: Final = 1.6448536269514722  # standard deviations to each side that hold 90%
 _ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
 
@@ -36,25 +41,47 @@ class Prediction:
         accuracy: in 0..1.
         low, high: 90% of single trainings lie between them, as far as the pilots tell.
         basis: which pilots, in a few words; the level is theirs, and more data give more.
+        loss: on the test data; None where it was not written down.
     """
 
     accuracy: float
     low: float
     high: float
     basis: str = ""
+    loss: float | None = None
+
+
+class Best(NamedTuple):
+    """The best that a response knows at some places: arrays of one shape.
+
+    Args:
+        accuracy: −inf outside of what was measured.
+        clip_norm: ϖ.
+        average: index into `Response.averages`.
+    """
+
+    accuracy: Floats
+    clip_norm: Floats
+    average: Integers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Response:
-    """Accuracies of pilots on a grid.
+    """What pilots reached, on a grid.
 
     Args:
         share: |K|/N, ascending; one value where it makes no difference.
         rounds: I, ascending.
-        clip_norm: ϖ, ascending.
-        noise: s/ϖ = σ/(|K|θ), ascending.
-        accuracy: (share, rounds, clip_norm, noise), mean over the seeds, in 0..1.
-        spread: standard deviation of a single training, same shape.
+        clip_norm: ϖ, ascending; of the first round where it falls.
+        noise: s/ϖ = σ/(|K|θ), ascending; with the root of the mean θ² where θ grows.
+        averages: what the receiver did with the models, as in `Plan.average`.
+        accuracy: (averages, share, rounds, clip_norm, noise), mean over the seeds, in 0..1.
+        spread: standard deviation of the accuracy of a single training, same shape.
+        loss, loss_spread: the same of the loss on the test data.
+        power: (share, rounds, clip_norm, noise), power that was transmitted, as a share of what ‖g_k‖ = ϖ would take.
+        courses: how θ and ϖ may move over the rounds.
+        gain: (courses, averages, noise), by how much each course is more accurate than `accuracy`, in which neither
+            moves, at the best places of each noise.
         about: what the pilots were: model, data and their digest, T, τ, partition, devices, seeds, versions.
 
     Raises:
@@ -65,8 +92,14 @@ class Response:
     rounds: Floats
     clip_norm: Floats
     noise: Floats
+    averages: tuple[str, ...]
     accuracy: Floats
     spread: Floats
+    loss: Floats
+    loss_spread: Floats
+    power: Floats
+    courses: tuple[Course, ...]
+    gain: Floats
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,39 +110,57 @@ class Response:
             if np.any(np.diff(axis) <= 0):
                 raise ValueError(f"Expected {name} of a response to be ascending.")
             object.__setattr__(self, name, axis)
-        shape = tuple(getattr(self, name).size for name in AXES)
-        for name in ("accuracy", "spread"):
-            values = np.asarray(getattr(self, name), dtype=np.float64)
-            if values.shape != shape or not np.all((values >= 0) & (values <= 1)):
-                raise ValueError(f"Expected {name} of a response to be numbers from 0 to 1 of shape {shape}.")
-            object.__setattr__(self, name, values)
+        averages, courses = tuple(self.averages), tuple(self.courses)
+        if not averages or len(set(averages)) < len(averages) or not all(isinstance(name, str) for name in averages):
+            raise ValueError("Expected averages of a response to be different names.")
+        if not courses or len(set(courses)) < len(courses):
+            raise ValueError("Expected courses of a response to be different ones.")
+        object.__setattr__(self, "averages", averages)
+        object.__setattr__(self, "courses", courses)
+        grid = tuple(getattr(self, name).size for name in AXES)
+        for name, most in _OF_AVERAGES.items():
+            self._set_values(name, (len(averages), *grid), 0.0, most)
+        self._set_values("power", grid, 0.0, 1.0)
+        self._set_values("gain", (len(courses), len(averages), grid[-1]), -1.0, 1.0)
+
+    def _set_values(self, name: str, shape: tuple[int, ...], low: float, high: float) -> None:
+        values = np.asarray(getattr(self, name), dtype=np.float64)
+        if values.shape != shape or not np.all((values >= low) & (values <= high) & np.isfinite(values)):
+            limit = f" from {low:g} to {high:g}" if math.isfinite(high) else " >= 0"
+            raise ValueError(f"Expected {name} of a response to be numbers{limit} of shape {shape}.")
+        object.__setattr__(self, name, values)
 
     @cached_property
     def _surface(self) -> Any:
-        """(mean, variance) over the logarithms of the axes: more noise is never better, neighbours share a variance."""
+        """Everything over the logarithms of the axes: more noise is never better, neighbours share a variance.
+
+        The last axis: (accuracy, its variance, loss) of each average, then power.
+        """
         from scipy.interpolate import RegularGridInterpolator  # here: planning by the bound starts sooner without them
         from scipy.ndimage import uniform_filter
         from scipy.optimize import isotonic_regression
 
-        mean = np.apply_along_axis(lambda row: isotonic_regression(row, increasing=False).x, 3, self.accuracy)
-        variance = uniform_filter(np.square(self.spread), size=(1, 3, 3, 3), mode="nearest")
+        def monotone(values: Floats, *, increasing: bool) -> Floats:
+            return np.apply_along_axis(lambda row: isotonic_regression(row, increasing=increasing).x, -1, values)
+
+        channels = []
+        for accuracy, spread, loss in zip(self.accuracy, self.spread, self.loss, strict=True):
+            channels.append(monotone(accuracy, increasing=False))
+            channels.append(uniform_filter(np.square(spread), size=(1, 3, 3, 3), mode="nearest"))
+            channels.append(monotone(loss, increasing=True))
+        channels.append(monotone(self.power, increasing=True))
         return RegularGridInterpolator(
             [np.log(_padded(getattr(self, name))) for name in AXES],
-            _repeated(np.stack([mean, variance], axis=-1)),
+            _repeated(np.stack(channels, axis=-1)),
             bounds_error=False,
             fill_value=np.nan,
         )
 
-    def predict(
-        self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike = 1.0
-    ) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation of the accuracy, interpolated; NaN outside of what was measured.
+    def _look(self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike) -> Floats:
+        """What is expected at some places, broadcast against each other, as `_surface` has it; NaN outside.
 
         Less noise than the least measured counts as the least. Where only one share was measured, every share counts
         as that one.
-
-        Args:
-            rounds, clip_norm, noise, share: I, ϖ, σ/(|K|θ) and |K|/N, broadcast against each other.
         """
         given = {"share": share, "rounds": rounds, "clip_norm": clip_norm, "noise": noise}
         arrays = {name: np.asarray(value, dtype=np.float64) for name, value in given.items()}
@@ -119,16 +170,42 @@ class Response:
         with np.errstate(divide="ignore"):
             places = [np.log(_snapped(arrays[name], getattr(self, name))) for name in AXES]
         grid = np.stack(np.broadcast_arrays(*places), axis=-1)
-        found = self._surface(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], 2)
-        return found[..., 0], np.sqrt(np.maximum(found[..., 1], 0.0))
+        found: Floats = self._surface(grid.reshape(-1, len(AXES)))
+        return found.reshape(*grid.shape[:-1], -1)
 
-    def best(self, *, rounds: ArrayLike, noise: ArrayLike, share: ArrayLike) -> tuple[Floats, Floats]:
-        """Return the accuracy with the best ϖ (−inf outside of what was measured), and that ϖ.
+    def _gain(self, course: Course, noise: ArrayLike) -> Floats:
+        """By how much a course is better at some noise: (..., averages)."""
+        places = np.log(np.maximum(noise, self.noise[0]))
+        rows = self.gain[self.courses.index(course)]
+        return np.stack([np.interp(places, np.log(self.noise), row) for row in rows], axis=-1)
+
+    def predict(
+        self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike = 1.0
+    ) -> tuple[Floats, Floats]:
+        """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside of what was measured.
+
+        Args:
+            rounds, clip_norm, noise, share: I, ϖ, σ/(|K|θ) and |K|/N, broadcast against each other.
+        """
+        found = self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
+        return found[..., 0:-1:3], np.sqrt(np.maximum(found[..., 1:-1:3], 0.0))
+
+    def power_share(self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike) -> Floats:
+        """Return the share of the worst-case power that is transmitted; NaN outside of what was measured.
+
+        Args:
+            rounds, clip_norm, noise, share: as in `predict`.
+        """
+        return self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)[..., -1]
+
+    def best(self, *, rounds: ArrayLike, noise: ArrayLike, share: ArrayLike, course: Course = CONSTANT) -> Best:
+        """Return the accuracy with the best ϖ and the best average.
 
         Between two measured ϖ the accuracy is a straight line, so that one of the measured ones is always best.
 
         Args:
             rounds, noise, share: as in `predict`.
+            course: how θ and ϖ move.
         """
         mean, _ = self.predict(
             clip_norm=self.clip_norm,
@@ -136,8 +213,37 @@ class Response:
             noise=np.asarray(noise)[..., None],
             share=np.asarray(share)[..., None],
         )
-        mean = np.where(np.isnan(mean), -np.inf, mean)
-        return mean.max(axis=-1), self.clip_norm[mean.argmax(axis=-1)]
+        mean = np.clip(mean + self._gain(course, noise)[..., None, :], 0.0, 1.0)
+        flat = np.where(np.isnan(mean), -np.inf, mean).reshape(*mean.shape[:-2], -1)
+        place = flat.argmax(axis=-1)
+        norm, average = np.divmod(place, len(self.averages))
+        return Best(accuracy=flat.max(axis=-1), clip_norm=self.clip_norm[norm], average=average)
+
+    def only(self, *, average: str | None = None, course: Course | None = None) -> Response:
+        """Return the response of one average, or of one course, where that is given.
+
+        Raises:
+            InfeasibleError: it was not measured.
+        """
+        found = self
+        if average is not None:
+            if average not in self.averages:
+                raise InfeasibleError(
+                    f"No plan fits: the response was measured with averages {', '.join(self.averages)} (average is "
+                    f"{average})."
+                )
+            place = [self.averages.index(average)]
+            values = {name: getattr(self, name)[place] for name in _OF_AVERAGES}
+            found = replace(self, averages=(average,), gain=self.gain[:, place], **values)
+        if course is None:
+            return found
+        if course not in self.courses:
+            raise InfeasibleError(
+                "No plan fits: the response was measured with growth, clip_decay = "
+                f"{'; '.join(f'{each.growth:g}, {each.clip_decay:g}' for each in self.courses)} (they are "
+                f"{course.growth:g}, {course.clip_decay:g})."
+            )
+        return replace(found, courses=(course,), gain=found.gain[[self.courses.index(course)]])
 
     def at(self, clip_norm: float) -> Response:
         """Return the response at one ϖ.
@@ -145,14 +251,22 @@ class Response:
         Raises:
             InfeasibleError: it was not measured there.
         """
-        axes = np.meshgrid(self.share, self.rounds, [clip_norm], self.noise, indexing="ij")
-        mean, deviation = self.predict(share=axes[0], rounds=axes[1], clip_norm=axes[2], noise=axes[3])
-        if np.any(np.isnan(mean)):
+        share, rounds, norms, noise = np.meshgrid(self.share, self.rounds, [clip_norm], self.noise, indexing="ij")
+        found = np.moveaxis(self._look(share=share, rounds=rounds, clip_norm=norms, noise=noise), -1, 0)
+        if np.any(np.isnan(found)):
             raise InfeasibleError(
                 f"No plan fits: the response was measured for clipping norms of {self.clip_norm[0]:g} to "
                 f"{self.clip_norm[-1]:g} (clip_norm is {clip_norm:g})."
             )
-        return replace(self, clip_norm=np.array([clip_norm]), accuracy=np.clip(mean, 0.0, 1.0), spread=deviation)
+        return replace(
+            self,
+            clip_norm=np.array([clip_norm]),
+            accuracy=np.clip(found[0:-1:3], 0.0, 1.0),
+            spread=np.sqrt(np.clip(found[1:-1:3], 0.0, 1.0)),
+            loss=found[2:-1:3],
+            loss_spread=self.loss_spread.mean(axis=3, keepdims=True),
+            power=np.clip(found[-1], 0.0, 1.0),
+        )
 
     def known(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those numbers of rounds that were measured, or lie between two that were.
@@ -174,14 +288,25 @@ class Response:
             f"measured up to {self.noise[-1]:.3g}."
         )
 
-    def prediction(self, *, rounds: int, clip_norm: float, noise: float, share: float) -> Prediction | None:
+    def prediction(
+        self, *, rounds: int, clip_norm: float, noise: float, share: float, average: str, course: Course = CONSTANT
+    ) -> Prediction | None:
         """Return what is expected of one plan; None outside of what was measured."""
-        mean, deviation = self.predict(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
-        if not math.isfinite(float(mean)):
+        if average not in self.averages or course not in self.courses:
             return None
-        middle, half = float(mean), _WIDE * float(deviation)
-        low, high = max(0.0, middle - half), min(1.0, middle + half)
-        return Prediction(accuracy=middle, low=low, high=high, basis=self.basis)
+        place = self.averages.index(average)
+        found = self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)[3 * place : 3 * place + 3]
+        if not np.all(np.isfinite(found)):
+            return None
+        middle = float(np.clip(found[0] + self._gain(course, noise)[place], 0.0, 1.0))
+        half = _WIDE * math.sqrt(max(0.0, found[1]))
+        return Prediction(
+            accuracy=middle,
+            low=max(0.0, middle - half),
+            high=min(1.0, middle + half),
+            basis=self.basis,
+            loss=float(found[2]) if course == CONSTANT else None,
+        )
 
     @property
     def basis(self) -> str:
@@ -193,8 +318,10 @@ class Response:
 
     def to_json(self) -> str:
         """Return the text of a response file."""
-        values = {name: getattr(self, name).tolist() for name in (*AXES, "accuracy", "spread")}
-        return json.dumps({"format": FORMAT, "about": dict(self.about), **values}, allow_nan=False, indent=1) + "\n"
+        values = {name: getattr(self, name).tolist() for name in (*AXES, *_ARRAYS)}
+        courses = [[course.growth, course.clip_decay] for course in self.courses]
+        head = {"format": FORMAT, "about": dict(self.about), "averages": self.averages, "courses": courses}
+        return json.dumps({**head, **values}, allow_nan=False) + "\n"
 
 
 def load_response(path: Path) -> Response:
@@ -212,8 +339,9 @@ def load_response(path: Path) -> Response:
     if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("about"), dict):
         raise _files.DataError(f"{expected} of format {FORMAT}.")
     try:
-        arrays = {name: np.asarray(content[name], dtype=np.float64) for name in (*AXES, "accuracy", "spread")}
-        return Response(**arrays, about=content["about"])
+        arrays = {name: np.asarray(content[name], dtype=np.float64) for name in (*AXES, *_ARRAYS)}
+        courses = tuple(Course(growth=growth, clip_decay=decay) for growth, decay in content["courses"])
+        return Response(**arrays, averages=tuple(content["averages"]), courses=courses, about=content["about"])
     except KeyError as error:
         raise _files.DataError(f"{expected}; it has no {error.args[0]}.") from None
     except (ValueError, TypeError, OverflowError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -9,14 +10,14 @@ from typing import Any, Final
 from airfed._files import DataError
 from airfed.planning import Response, load_response
 from airfed.scenario.errors import ScenarioError
-from airfed.scenario.sections import LearningSection, PolicySection
+from airfed.scenario.sections import LearningSection
 from airfed.scenario.usercode import user_code
 
 SHIPPED: Final = Path(__file__).parent.parent / "responses"
 _OF_PARTITION: Final = {"dirichlet": ("alpha",), "shards": ("shards_per_device",)}
 
 
-def traits(learning: LearningSection, policy: PolicySection) -> dict[str, Any]:
+def traits(learning: LearningSection) -> dict[str, Any]:
     """Return what a response is good for: all that shapes a training, less the data, ϖ and the radio."""
     code = user_code(learning.model)
     return {
@@ -26,38 +27,53 @@ def traits(learning: LearningSection, policy: PolicySection) -> dict[str, Any]:
         "batch_size": learning.batch_size,
         "partition": learning.partition,
         **{name: getattr(learning, name) for name in _OF_PARTITION.get(learning.partition, ())},
-        "average": policy.average,
     }
 
 
-def named_response(path: Path, learning: LearningSection, policy: PolicySection) -> Response:
-    """Return the response in a file.
+def named_response(name: str, folder: Path, learning: LearningSection) -> Response:
+    """Return the response in a file, or of one that airfed comes with, by its name ("mnist-5k-cnn").
+
+    Args:
+        name: of a response that airfed comes with, or the path of a file.
+        folder: where a relative path starts.
+        learning: what it is for.
 
     Raises:
         ScenarioError: it is no response, or was measured for another training.
     """
+    path = SHIPPED / f"{name}.json" if name in _shipped() else folder / name
     try:
         found = load_response(path)
     except DataError as error:
         raise ScenarioError(str(error)) from None
-    for name, value in traits(learning, policy).items():
-        if found.about.get(name) != value:
+    for trait, value in traits(learning).items():
+        if found.about.get(trait) != value:
             raise ScenarioError(
-                f"Expected a response that was measured with {name} = {value!r}; {path} was with "
-                f"{found.about.get(name)!r} (airfed measure makes another)."
+                f"Expected a response that was measured with {trait} = {value!r}; {path} was with "
+                f"{found.about.get(trait)!r} (airfed measure makes another)."
             )
     return found
 
 
-def shipped_response(learning: LearningSection, policy: PolicySection) -> Response | None:
-    """Return the response that airfed comes with for this training on these data, if there is one."""
-    wanted = {**traits(learning, policy), "dataset": learning.dataset}
-    for found in _shipped():
-        if all(found.about.get(name) == value for name, value in wanted.items()):
-            return found
-    return None
+def shipped_response(learning: LearningSection, num_devices: int) -> Response | None:
+    """Return the response that airfed comes with for this training on these data, if there is one.
+
+    Of several that differ in how many images a device holds, the nearest.
+    """
+    wanted = {**traits(learning), "dataset": learning.dataset}
+    found = [
+        response
+        for response in _shipped().values()
+        if all(response.about.get(name) == value for name, value in wanted.items())
+    ]
+    return min(found, key=lambda response: _distance(response, num_devices), default=None)
+
+
+def _distance(response: Response, num_devices: int) -> float:
+    held = response.about["training_images"] / num_devices
+    return abs(math.log(held / response.about["images_per_device"]))
 
 
 @cache
-def _shipped() -> tuple[Response, ...]:
-    return tuple(load_response(file) for file in sorted(SHIPPED.glob("*.json")))
+def _shipped() -> dict[str, Response]:
+    return {file.stem: load_response(file) for file in sorted(SHIPPED.glob("*.json"))}
