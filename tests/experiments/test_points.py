@@ -78,6 +78,7 @@ def test_the_key_names_what_shapes_a_record_and_nothing_else(folder):
         {"budget.epsilon": 2.5},
         {"channel.minimum": 0.3},
         {"run.evaluate_every": 2},
+        {"run.averages": "all"},
         {"learning.total_steps": 13},
     ]
     assert all(points.content_key(base.override(change)) == key for change in same)

@@ -15,6 +15,7 @@ import pytest
 from airfed.cli import main
 from airfed.experiments import effort, points, records, sweep, watching
 from airfed.privacy.ledger import Ledger
+from airfed.running.averages import AVERAGES
 from airfed.running.directory import RunDirectory, RunError
 
 EXPERIMENT = """
@@ -59,6 +60,26 @@ def test_the_epsilon_of_a_point_is_what_its_ledger_has_charged(folder, expanded)
     ledger.charge(4, devices=once.devices, alignment=once.alignment, mu=once.mu, power=once.power_planned)
     again = records.read(out, expanded[0]).row()["epsilon_total"]
     assert again == ledger.epsilon_total > first.row()["epsilon_total"]
+
+
+def test_all_averages_are_in_the_record_and_in_both_tables(folder):
+    (folder / "experiment.toml").write_text(EXPERIMENT + '[set]\n"run.averages" = "all"\n"run.evaluate_every" = 2\n')
+    expanded = points.expand(points.load(folder / "experiment.toml"))
+    done = sweep.run(expanded, folder / "out")
+    records.write_tables(folder / "out", done)
+    tables = {name: pyarrow.parquet.read_table(folder / "out" / f"{name}.parquet") for name in ("points", "rounds")}
+    for name in AVERAGES:
+        final = [record.final["averages"][name]["loss"] for record in done]
+        column = f"averages.{name}.loss"
+        assert tables["points"].column(column).to_pylist() == final
+        rows = tables["rounds"].select(["round", column]).to_pylist()
+        assert [row["round"] for row in rows if row[column] is not None] == [0, 2, 3] * 2
+        assert [row[column] for row in rows if row["round"] == 3] == final
+        for table in tables:
+            lines = csv.DictReader((folder / "out" / f"{table}.csv").read_text().splitlines())
+            read = [float(row[column]) if row[column] else None for row in lines]
+            assert read == tables[table].column(column).to_pylist()
+    assert not set(tables["points"].column_names) & {"averages", "averages.tail"}
 
 
 def test_an_interrupted_point_goes_on_and_ends_as_if_it_had_not_been(folder, expanded):

@@ -218,7 +218,7 @@ def start(setup, initial_arrays, clock):
             "clock": clock,
             **options,
         }
-        strategy = OverTheAirFedAvg(setup.plan, books, **options)
+        strategy = OverTheAirFedAvg(options.pop("plan", setup.plan), books, **options)
         return messages.flatten(strategy.start(grid, initial_arrays, timeout=5.0).arrays)
 
     return start

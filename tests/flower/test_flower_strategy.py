@@ -15,10 +15,25 @@ from airfed import flower
 from airfed.air import Superposition
 from airfed.flower import NobodyThere, OverTheAirFedAvg, messages
 from airfed.privacy.ledger import BudgetExhausted, Ledger
+from airfed.running.averages import Averages
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
 from airfed.running.loop import Diverged
 from airfed.running.run import Run
+
+
+class Nothing:
+    """Books that keep nothing; the noise of a round is always the same."""
+
+    def charge(self, index):
+        pass
+
+    def send(self, index, signal):
+        return ""
+
+    def settle(self, done):
+        pass
+
 
 NODE = 100  # of device 0; the grid's node ids are not the devices' indices
 
@@ -26,6 +41,44 @@ NODE = 100  # of device 0; the grid's node ids are not the devices' indices
 def test_another_projects_training_is_airfeds_own(own_training, start, own_app, make_grid, tmp_path):
     trained = start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")
     np.testing.assert_allclose(trained, own_training(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("average", ["tail", "exponential"])
+def test_the_average_is_returned_and_evaluated_and_devices_go_on_with_the_model(
+    setup, initial_arrays, own_app, make_grid, tmp_path, clock, average
+):
+    def train(plan, first=0, arrays=initial_arrays, rounds=None, **options):
+        options |= {"air": setup.air, "noise": setup.noise, "wait_for_devices": 0.0, "clock": clock}
+        strategy = OverTheAirFedAvg(plan, Nothing(), first_round=first, **options)
+        seen = []
+        grid = make_grid(own_app, range(5))
+        result = strategy.start(
+            grid, arrays, rounds, timeout=5.0, evaluate_fn=lambda _, found: seen.append(messages.flatten(found))
+        )
+        _, *sent = [batch[0] for batch in grid.sent if batch]  # the first only asks who is there
+        sent = [messages.flatten(message.content["arrays"]) for message in sent]
+        return strategy, messages.flatten(result.arrays), seen, sent
+
+    plan = replace(setup.plan, average=average)
+    _, _, models, sent = train(setup.plan)
+    strategy, released, seen, sent_too = train(plan)
+    expected = Averages(rounds=plan.rounds, names=(average,), latest=models[0].astype(np.float32))
+    for model, told in zip(models[1:], seen[1:], strict=True):
+        expected = expected.after(model.astype(np.float32))
+        np.testing.assert_array_equal(told, expected.model(average))
+    np.testing.assert_array_equal(released, seen[-1])
+    np.testing.assert_array_equal(messages.flatten(strategy.released), released)
+    assert not np.array_equal(released, models[-1])
+    np.testing.assert_array_equal(sent, sent_too)
+    # In two sittings: with what is left of the first one.
+    first, _, _, _ = train(plan, rounds=2)
+    going_on = {"first": 2, "arrays": messages.unflatten(first.averages.latest, initial_arrays)}
+    _, again, _, _ = train(plan, **going_on, averages=first.averages)
+    np.testing.assert_array_equal(again, released)
+    with pytest.raises(ValueError, match="Expected averages with first_round=2: the plan averages the models"):
+        train(plan, **going_on)
+    with pytest.raises(ValueError, match="Expected averages after 1 of 3 rounds; got those after 2 of 3"):
+        train(plan, first=1, averages=first.averages)
 
 
 def test_only_the_scheduled_are_sent_to_each_with_its_own_amplitude(setup, start, own_app, make_grid, tmp_path):

@@ -17,7 +17,7 @@ import airfed
 from airfed import _disk
 from airfed._disk import write_whole
 from airfed.running.directory import Checkpoint, RunDirectory, RunError
-from airfed.running.records import RoundRecord
+from airfed.running.records import METRICS
 
 MANIFEST = {
     "airfed": "x",
@@ -355,7 +355,7 @@ def test_a_damaged_manifest_is_one_sentence(directory, content):
 
 
 def record(index, **changes):
-    figures = dict.fromkeys(RoundRecord.__annotations__, 0.5)
+    figures = dict.fromkeys(METRICS, 0.5)
     whole = {"round": index, "steps": 2, "refused": 0, "missing": 0}
     return figures | whole | {"loss": 1 / (index + 1), "accuracy": None, **changes}
 

@@ -216,8 +216,16 @@ def test_running_totals_add_up_in_the_same_order_after_a_stop(tmp_path):
         assert contents(out) == contents(tmp_path / "whole")
 
 
+def weights(average, rounds):
+    """Of the models after each round, in the end."""
+    if average == "tail":
+        return [float(index >= rounds // 2) for index in range(rounds)]
+    return [math.exp(-5 * (rounds - index) / rounds) for index in range(rounds)]
+
+
+@pytest.mark.parametrize("average", ["tail", "exponential"])
 @pytest.mark.parametrize("rounds", [1, 2, 5, 6])
-def test_the_receiver_averages_the_models_of_the_second_half(tmp_path, rounds):
+def test_the_receiver_averages_the_models(tmp_path, rounds, average):
     plain, averaged = tmp_path / "plain", tmp_path / "averaged"
     kept = {"policy.rounds": rounds, "run.checkpoint_every": 1}
     models = []
@@ -233,32 +241,80 @@ def test_the_receiver_averages_the_models_of_the_second_half(tmp_path, rounds):
 
     with pytest.MonkeyPatch.context() as patch:
         before = execute(world(**kept), plain, on_start=keep).records
-    after = execute(world(**kept, **{"policy.average": "tail"}), averaged).records
-    tail = np.mean([model.astype(np.float64) for model in models[rounds // 2 :]], axis=0)
+    after = execute(world(**kept, **{"policy.average": average}), averaged).records
+    mean = np.average([model.astype(np.float64) for model in models], axis=0, weights=weights(average, rounds))
     released = load_file(averaged / "model.safetensors")["parameters"]
-    assert released == pytest.approx(tail, rel=1e-6)
+    assert released == pytest.approx(mean, rel=1e-6)
     assert RunDirectory(averaged).latest().parameters.tobytes() == models[-1].tobytes()  # what the devices go on with
     unlike = {"loss", "accuracy", "test_loss"}
     for one, other in zip(before, after, strict=True):  # power, privacy, noise: the same
         assert {k: v for k, v in one.items() if k not in unlike} == {k: v for k, v in other.items() if k not in unlike}
-    assert before[: rounds // 2] == after[: rounds // 2]
+    alike = rounds // 2 if average == "tail" else 1
+    assert before[:alike] == after[:alike]
 
 
-def test_an_average_that_is_gone_is_not_gone_on_with(tmp_path):
-    built = world(**{"policy.average": "tail"})
+ALL = {"run.averages": "all"}
+
+
+def test_all_averages_are_evaluated_in_one_run(tmp_path):
+    every = {"run.evaluate_every": 4}
+    both = execute(world(**ALL, **every), tmp_path / "all").records
+    for name in ("none", "tail", "exponential"):
+        alone = execute(world(**every, **{"policy.average": name}), tmp_path / name).records
+        assert [record["averages"] and record["averages"][name]["loss"] for record in both] == [
+            record["loss"] for record in alone
+        ]
+        chosen = execute(world(**ALL, **every, **{"policy.average": name}), tmp_path / f"all-{name}").records
+        assert [{**record, "averages": 0} for record in chosen] == [{**record, "averages": 0} for record in alone]
+        model = "model.safetensors"
+        assert (tmp_path / f"all-{name}" / model).read_bytes() == (tmp_path / name / model).read_bytes()
+    assert [record["round"] for record in both if record["averages"] is not None] == [0, 4, 5]
+    assert "averages" not in execute(world(), tmp_path / "chosen").records[-1]
+
+
+def test_all_averages_have_columns_of_their_own(tmp_path):
+    records = execute(world(**ALL, **{"run.evaluate_every": 4}), tmp_path / "run").records
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "run" / "metrics.csv").read_text())))
+    for row, record in zip(rows, records, strict=True):
+        worth = record["averages"] or {}
+        for name in ("none", "tail", "exponential"):
+            assert row[f"averages.{name}.loss"] == str(worth.get(name, {}).get("loss", ""))
+    run = Run.open(tmp_path / "run").checked()
+    assert run.rounds["loss"].shape == (6,)
+    with pytest.raises(KeyError):
+        run.rounds["averages"]
+
+
+def test_a_private_record_has_no_training_loss_of_any_average(tmp_path):
+    records = execute(world(**ALL, **{"run.record": "private"}), tmp_path / "run").records
+    assert {value["loss"] for record in records for value in record["averages"].values()} == {None}
+
+
+@pytest.mark.parametrize("average", ["tail", "exponential"])
+def test_other_averages_are_not_gone_on_with(tmp_path, average):
+    built = world(**{"policy.average": average})
+    execute(built, tmp_path / "run", stop=StopAfter(9))
+    with pytest.raises(RunError, match=r"run\.averages"):
+        execute(built.override(ALL), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("average", ["tail", "exponential"])
+def test_an_average_that_is_gone_is_not_gone_on_with(tmp_path, average):
+    built = world(**{"policy.average": average})
     execute(built, tmp_path / "run")
     directory = RunDirectory(tmp_path / "run")
     found = directory.latest()
-    assert found.average.size
-    directory.save(replace(found, average=np.empty(0)))
+    assert found.sums[average].shape == found.parameters.shape
+    directory.save(replace(found, sums={}))
     with pytest.raises(RunError, match="Expected checkpoints of this run"):
         execute(built, tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize("questions", [1, 3, 7, 10])
 @pytest.mark.parametrize("every", [1, 4])
-def test_an_average_is_resumed_to_the_same_bits(tmp_path, questions, every):
-    built = world(**{"policy.average": "tail", "run.checkpoint_every": every})
+@pytest.mark.parametrize("changes", [{"policy.average": "tail"}, {"policy.average": "exponential"}, ALL])
+def test_an_average_is_resumed_to_the_same_bits(tmp_path, questions, every, changes):
+    built = world(**changes, **{"run.checkpoint_every": every})
     execute(built, tmp_path / "whole")
     execute(built, tmp_path / "run", stop=StopAfter(questions))
     assert execute(built, tmp_path / "run", resume=True).status == "finished"

@@ -172,8 +172,8 @@ def expand(experiment: Experiment, data_digest: Callable[[str], str] | None = No
 def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None) -> str:
     """Return the content hash of everything that shapes a run's record.
 
-    That is the scenario as resolved (less its name and how it is computed), which rounds are evaluated, the gains drawn
-    (they may come from a file), the data, a user's own model, and the format of run directories.
+    That is the scenario as resolved (less its name and how it is computed), which rounds and averages are evaluated,
+    the gains drawn (they may come from a file), the data, a user's own model, and the format of run directories.
 
     Args:
         world: the scenario.
@@ -192,6 +192,8 @@ def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None
         "data": digest(source) if (source := _data(world)) else "",
         "model": _model_digest(world),
     }
+    if world.run.averages != "chosen":
+        content["averages"] = world.run.averages
     if digest_of_policy := world.decider.digest():
         content["policy"] = digest_of_policy
     if (response := world.settings.objective) is not None:

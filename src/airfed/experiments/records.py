@@ -19,6 +19,7 @@ from airfed import _extras
 from airfed._disk import write_whole
 from airfed.experiments.points import Point
 from airfed.running.directory import RunError
+from airfed.running.records import flat
 from airfed.running.run import Run
 
 RECORD_FORMAT: Final = 1
@@ -86,7 +87,7 @@ class Record:
             "epsilon_total": None if self.run is None else self.run.ledger.epsilon_total,
             "power_total": self.plan.get("power_total"),
             "bound": bound.get("total"),
-            **{name: self.final.get(name) for name in _FINAL},
+            **flat({name: self.final.get(name) for name in (*_FINAL, "averages")}),
             "seconds": round(self.seconds, 3),
             "message": self.message,
         }
@@ -97,7 +98,7 @@ class Record:
         for metrics in self.rounds:
             step += metrics["steps"]
             head = {"point": self.point.key, "label": self.point.label, **self.point.values, "step": step}
-            rows.append({**head, **metrics})
+            rows.append({**head, **flat(metrics)})
         return rows
 
 

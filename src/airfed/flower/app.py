@@ -108,6 +108,7 @@ def _train(grid: Grid, books: RunBooks, *, round_timeout: float, wait_for_device
         air=setup.air,
         noise=setup.noise,
         first_round=books.state.round_index,
+        averages=books.averages,
         wait_for_devices=wait_for_devices,
     )
     try:

@@ -20,6 +20,7 @@ from airfed.flower import messages
 from airfed.flower.post import Clock, Post
 from airfed.flower.roster import Roster
 from airfed.planning import Plan
+from airfed.running.averages import Averages
 from airfed.running.books import LedgerBooks
 from airfed.running.loop import Books, Diverged, receive, transmit
 from airfed.running.noise import NoiseSource, SecureNoise
@@ -58,8 +59,13 @@ class OverTheAirFedAvg(Strategy):
         air: how the signals arrive; without it the devices' channels are as the plan knows them.
         noise: draws the receiver's noise; fresh from the operating system by default.
         first_round: i to begin with, where an earlier training is gone on with.
+        averages: of the models of the rounds before that, where the plan averages them (`averages` of the strategy
+            that trained those).
         wait_for_devices: [s] for how long the first round waits for scheduled devices that are not there yet.
         clock: tells the time; the module `time` but in tests.
+
+    Raises:
+        ValueError: a training whose models are averaged is gone on with, without the averages of the rounds before.
 
     Implements [Yan23, Algorithm 2], second half.
     """
@@ -72,6 +78,7 @@ class OverTheAirFedAvg(Strategy):
         air: Air | None = None,
         noise: NoiseSource | None = None,
         first_round: int = 0,
+        averages: Averages | None = None,
         wait_for_devices: float = 120.0,
         clock: Clock = time,
     ) -> None:
@@ -82,6 +89,18 @@ class OverTheAirFedAvg(Strategy):
             books = LedgerBooks(Path(books), plan, privacy=self.noise.privacy)
         self.books: Books = books
         self.first_round = first_round
+        if averages is None and first_round > 0 and plan.average != "none":
+            raise ValueError(
+                f"Expected averages with first_round={first_round}: the plan averages the models ({plan.average}), and "
+                "those of the rounds before are needed."
+            )
+        if averages is not None and (averages.rounds, averages.done) != (plan.rounds, first_round):
+            raise ValueError(
+                f"Expected averages after {first_round} of {plan.rounds} rounds; got those after {averages.done} of "
+                f"{averages.rounds}."
+            )
+        self.averages = self._averages_before = averages
+        self._released: ArrayRecord | None = None
         self.roster = Roster(num_devices=plan.problem.fleet.num_devices, clock=clock)
         self._clock = clock
         self._wait = wait_for_devices
@@ -99,6 +118,9 @@ class OverTheAirFedAvg(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Train, and return the model and what `evaluate_fn` said of it after each round.
+
+        Where the plan averages the models, it is the average that is evaluated and returned; the devices go on with the
+        model itself.
 
         Args:
             grid: where the devices are.
@@ -120,7 +142,19 @@ class OverTheAirFedAvg(Strategy):
             raise ValueError(f"Expected num_rounds={rounds} from 1 to {left}, the rounds that the plan has left.")
         self._ttl = timeout + _GRACE
         careful = Post(grid, self._clock)
-        return super().start(careful, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        self.averages, self._released = self._averages_before, None
+        evaluate = evaluate_fn and (lambda index, arrays: evaluate_fn(index, self.released or arrays))
+        result = super().start(careful, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate)
+        result.arrays = self._released or result.arrays
+        return result
+
+    @property
+    def released(self) -> ArrayRecord | None:
+        """The model after the last whole round, averaged where the plan says so; None before the first.
+
+        Where `start` raises, because a budget is spent, say, this is how far the training got.
+        """
+        return self._released
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -195,6 +229,11 @@ class OverTheAirFedAvg(Strategy):
         self.books.settle(done)
         heard = self.plan.num_scheduled - done.reception.missing.size
         _LOG.info("round %d: heard %d of %d devices", done.index + 1, heard, self.plan.num_scheduled)
+        earlier = self.averages or Averages(
+            rounds=self.plan.rounds, names=(self.plan.average,), latest=parameters, done=sent.index
+        )
+        self.averages = earlier.after(done.parameters)
+        self._released = messages.unflatten(self.averages.model(self.plan.average), sent.arrays)
         return messages.unflatten(done.parameters, sent.arrays), None
 
     def _uploads(self, sent: _Sent, replies: Iterable[Message]) -> Iterator[tuple[NDArray[np.intp], Updates]]:

@@ -1,6 +1,6 @@
 """Which devices transmit, how strongly, and in how many rounds."""
 
-from airfed.planning.plan import Plan
+from airfed.planning.plan import Average, Plan
 from airfed.planning.policies import POLICIES, find, plan
 from airfed.planning.policy import Decision, Policy, Settings, predicted
 from airfed.planning.response import Prediction, Response, load_response
@@ -8,6 +8,7 @@ from airfed.planning.views import candidates, compare
 
 __all__ = [
     "POLICIES",
+    "Average",
     "Decision",
     "Plan",
     "Policy",

@@ -24,7 +24,7 @@ from airfed.problem import InfeasibleError, Problem
 
 Binding = Literal["privacy", "peak_power", "total_power"]
 Objective = Literal["bound", "measured"]
-Average = Literal["none", "tail"]
+Average = Literal["none", "tail", "exponential"]  # `airfed.running.averages` says what they are
 
 # How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
 FEASIBILITY_RTOL = 1e-12
@@ -45,8 +45,9 @@ class Plan:
         rounds: I.
         notes: remarks of the policy that a reader of the plan must know.
         objective: what it was chosen by: Theorem 1's "bound", or a "measured" response.
-        average: whether the receiver averages the models of the second half of the rounds ("tail") or not ("none"). It
-            works on what was received, and costs neither power nor privacy.
+        average: of the models that the receiver hands out: those of the second half of the rounds ("tail"), all with
+            weights that fall with age ("exponential"), or the last alone ("none"). It works on what was received, and
+            costs neither power nor privacy.
         prediction: the accuracy that a response expects of it, if one was asked.
 
     Raises:

@@ -49,7 +49,7 @@ def plan(
         objective: a measured response, to choose K, θ, I and ϖ together by the accuracy that it expects; otherwise
             Theorem 1's bound decides, which says nothing of ϖ.
         clip_norm: ϖ, to fix it where an objective would choose it.
-        average: "tail" to have the receiver average the models of the second half of the rounds.
+        average: "tail" or "exponential" to have the receiver average the models, as in `Plan`.
         options: what else your own policy takes, by name.
 
     Raises:

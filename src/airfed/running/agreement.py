@@ -128,8 +128,10 @@ def check_same(directory: RunDirectory, setup: Setup, remote: str) -> None:
         refuse("the plan")
     if old["privacy"] != setup.noise.privacy:
         refuse("the noise source")
-    if load(directory.file("scenario.toml")).run.record != setup.scenario.run.record:
-        refuse("run.record")
+    begun = load(directory.file("scenario.toml")).run
+    for name in ("record", "averages"):
+        if getattr(begun, name) != getattr(setup.scenario.run, name):
+            refuse(f"run.{name}")
 
 
 def _changed_keys(old: Scenario, new: Scenario) -> list[str]:

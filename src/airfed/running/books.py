@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import airfed
-from airfed.planning import Plan
+from airfed.planning import Average, Plan
 from airfed.privacy.account import open_account
 from airfed.privacy.ledger import Charge, Ledger, LedgerError
 from airfed.problem import Budget
@@ -27,10 +27,11 @@ from airfed.running.agreement import (
     plan_bytes,
     verified_ledger,
 )
+from airfed.running.averages import AVERAGES, Averages
 from airfed.running.checkpoints import Checkpoint
 from airfed.running.directory import RunDirectory, RunError, sha256
 from airfed.running.loop import Diverged, Parameters, Round
-from airfed.running.metrics import UNNOISED, device_rows, round_record
+from airfed.running.metrics import UNNOISED, compared, device_rows, round_record
 from airfed.running.noise import SecureNoise
 from airfed.running.setup import Setup, versions
 
@@ -118,6 +119,7 @@ class RunBooks:
             self.account = open_account(account, setup.plan.problem.budget)
             check_account(self.account, self.ledger, self._name)
         self.state = self._newest()
+        self.averages = self._averaged(self.state)
         self._saved = self.state.round_index
         directory.rewind_metrics(self.state.round_index)
         self.transmitted = [record["power_transmitted"] or 0.0 for record in directory.read_metrics()]
@@ -168,9 +170,12 @@ class RunBooks:
         Raises:
             Diverged: a loss is no longer a number.
         """
-        average = self._averaged(done)
-        quality = self._evaluate(done.index, self._released(done.index, done.parameters, average))
+        averages = self.averages.after(done.parameters)
+        worth = self._evaluate(done.index, averages)
+        quality = worth.get(self.setup.plan.average, {})
         record = self._record(done, quality)
+        if self.setup.scenario.run.averages == "all":
+            record["averages"] = compared(worth, private=self.setup.scenario.run.record == "private")
         self.directory.append_metrics(record)
         self._on_round(record)
         # Before the state moves on: the last good model is what is saved, and a resume stops here again.
@@ -182,8 +187,9 @@ class RunBooks:
             parameters=done.parameters,
             ledger_head=self.ledger.head,
             energy=self._metered(done),
-            average=average,
+            sums=averages.sums,
         )
+        self.averages = averages
         if self.state.round_index % self._every == 0:
             self._save()
 
@@ -193,9 +199,7 @@ class RunBooks:
             self._save()
         if finished:
             metadata = {"round": str(self.state.round_index), "scenario": self.setup.scenario.name}
-            state = self.state
-            released = self._released(state.round_index - 1, state.parameters, state.average)
-            tensors = self.setup.task.named_tensors(released)
+            tensors = self.setup.task.named_tensors(self.averages.model(self.setup.plan.average))
             private = self.setup.scenario.run.record == "private"
             energy, rounds = self.state.energy, self.state.round_index
             devices = [] if private or not energy.size else device_rows(self.setup.plan, energy, rounds)
@@ -243,11 +247,9 @@ class RunBooks:
             )
         if not self.ledger.contains(found.ledger_head):
             raise LedgerError(f"{path}: lines that the checkpoint after round {found.round_index} has seen are gone.")
-        dimension = plan.problem.learning.dimension
-        summed = dimension if plan.average == "tail" and found.round_index > plan.rounds // 2 else 0
-        fits = (found.parameters.size, found.average.size) == (dimension, summed) and found.round_index <= plan.rounds
+        fits = found.parameters.size == plan.problem.learning.dimension and found.round_index <= plan.rounds
         if not fits or found.energy.size not in (0, plan.num_scheduled):
-            raise RunError(f"Expected checkpoints of this run in {self.directory.path}; the newest is of another.")
+            raise _unfit(self.directory)
         return found
 
     def _save(self) -> None:
@@ -261,23 +263,24 @@ class RunBooks:
             return np.empty(0)
         return self.state.energy + done.reception.energy
 
-    def _averaged(self, done: Round) -> NDArray[np.float64]:
-        """The sum of the models of the second half of the rounds, this one included; empty where none is kept."""
-        plan = self.setup.plan
-        if plan.average == "none" or done.index < plan.rounds // 2:
-            return np.empty(0)
-        model = done.parameters.astype(np.float64)
-        return model + self.state.average if self.state.average.size else model
+    def _averaged(self, state: Checkpoint) -> Averages:
+        """The averages that this run keeps, as a checkpoint has them."""
+        plan, every = self.setup.plan, self.setup.scenario.run.averages == "all"
+        try:
+            return Averages(
+                rounds=plan.rounds,
+                names=AVERAGES if every else (plan.average,),
+                latest=state.parameters,
+                done=state.round_index,
+                sums=state.sums,
+            )
+        except ValueError:
+            raise _unfit(self.directory) from None
 
-    def _released(self, index: int, parameters: Parameters, average: NDArray[np.float64]) -> Parameters:
-        """The model after round `index` as the receiver would hand it out: averaged, if it averages."""
-        if not average.size:
-            return parameters
-        return (average / (index + 1 - self.setup.plan.rounds // 2)).astype(np.float32)
-
-    def _evaluate(self, index: int, parameters: Parameters) -> dict[str, float]:
+    def _evaluate(self, index: int, averages: Averages) -> dict[Average, dict[str, float]]:
+        """What the model of each average is worth; empty in a round that is not evaluated."""
         if index + 1 == self.setup.plan.rounds or index % self.setup.scenario.run.evaluate_every == 0:
-            return self.setup.task.evaluate(parameters)
+            return {name: self.setup.task.evaluate(averages.model(name)) for name in averages.names}
         return {}
 
     def _record(self, done: Round, quality: Mapping[str, float]) -> dict[str, Any]:
@@ -288,6 +291,10 @@ class RunBooks:
             _LOG.warning("round %d: NaN or Inf from devices %s; counted as zero", done.index + 1, reception.refused)
         charge, total = self.ledger.latest(done.index), math.fsum(self.transmitted)
         return round_record(self.setup.plan, done, charge, quality, transmitted_total=total, private=private)
+
+
+def _unfit(directory: RunDirectory) -> RunError:
+    return RunError(f"Expected checkpoints of this run in {directory.path}; the newest is of another.")
 
 
 def _charge(ledger: Ledger, plan: Plan, index: int, *, within: Budget | float | None = None, run: str = "") -> Charge:

@@ -6,12 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
+
+_SUM: Final = "average."  # and its name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,7 +24,7 @@ class Checkpoint:
         round_index: the next round, 0 before the first.
         parameters: the global model, float32.
         ledger_head: hash of the ledger's last line when this was saved.
-        average: sum of the models of the tail so far, where the receiver averages them; empty before.
+        sums: of the models so far, by the name of the average (`Averages.sums`).
         energy: [W] that each scheduled device has transmitted so far; empty where it is not metered device by device.
     """
 
@@ -30,15 +32,14 @@ class Checkpoint:
     parameters: NDArray[np.float32]
     ledger_head: str
     energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    average: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    sums: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """Return the file of a checkpoint."""
     metadata = {"round": str(checkpoint.round_index), "ledger_head": checkpoint.ledger_head}
     tensors: dict[str, NDArray[Any]] = {"parameters": checkpoint.parameters, "energy": checkpoint.energy}
-    if checkpoint.average.size:
-        tensors["average"] = checkpoint.average
+    tensors |= {f"{_SUM}{name}": total for name, total in checkpoint.sums.items()}
     metadata["sha256"] = _checksum(metadata, tensors)
     return tensor_file(tensors, metadata)
 
@@ -62,17 +63,16 @@ def decode(content: bytes) -> Checkpoint:
     header_size = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + header_size]).get("__metadata__") or {}
     claimed = metadata.pop("sha256", None)
-    if set(tensors) - {"average"} != {"parameters", "energy"} or _checksum(metadata, tensors) != claimed:
+    sums = {name.removeprefix(_SUM): tensor for name, tensor in tensors.items() if name.startswith(_SUM)}
+    if len(tensors) != 2 + len(sums) or _checksum(metadata, tensors) != claimed:
         raise ValueError("its checksum does not match")
-    index, wide = int(metadata["round"]), {"energy": tensors["energy"], "average": tensors.get("average", np.empty(0))}
-    parameters = tensors["parameters"]
-    kinds = {(array.dtype, array.ndim) for array in wide.values()}
+    index, parameters, energy = int(metadata["round"]), tensors["parameters"], tensors["energy"]
+    kinds = {(array.dtype, array.ndim) for array in (energy, *sums.values())}
     fits = (parameters.dtype, parameters.ndim) == (np.dtype(np.float32), 1) and kinds == {(np.dtype(np.float64), 1)}
-    if index < 0 or not fits or not _all_finite(parameters, *wide.values()):
+    if index < 0 or not fits or not _all_finite(parameters, energy, *sums.values()):
         raise ValueError("it is not what a run saves")
-    if wide["average"].size not in (0, parameters.size):
-        raise ValueError("it is not what a run saves")
-    return Checkpoint(round_index=index, ledger_head=metadata["ledger_head"], parameters=parameters, **wide)
+    head = metadata["ledger_head"]
+    return Checkpoint(round_index=index, ledger_head=head, parameters=parameters, energy=energy, sums=sums)
 
 
 def _all_finite(*arrays: NDArray[np.floating]) -> bool:

@@ -319,7 +319,7 @@ class RunDirectory:
         """Write `metrics.csv`, the trained model, and what each device transmitted (`devices.csv`, if it is known)."""
         rounds = self.read_metrics()
         if rounds:
-            write_whole(self.file("metrics.csv"), _csv(rounds))
+            write_whole(self.file("metrics.csv"), _csv([records.flat(record) for record in rounds]))
         if devices:
             write_whole(self.file("devices.csv"), _csv(devices))
         write_whole(self.file("model.safetensors"), tensor_file(parameters, metadata))
@@ -349,7 +349,9 @@ def sha256(content: bytes) -> str:
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(
+        text, fieldnames=list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()

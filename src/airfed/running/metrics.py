@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.planning import Plan
+from airfed.planning import Average, Plan
 from airfed.privacy.ledger import Charge
 from airfed.running.loop import Round
 
@@ -68,6 +68,23 @@ def round_record(
     if private:
         record |= dict.fromkeys(UNNOISED)
     return record
+
+
+def compared(
+    worth: Mapping[Average, Mapping[str, float]], *, private: bool
+) -> dict[Average, dict[str, float | None]] | None:
+    """Return what the record of a round says of every average of the models; None where none was evaluated.
+
+    Args:
+        worth: loss, accuracy and test loss of each, as far as they were evaluated.
+        private: leave out what no ε covers.
+    """
+    names = ("loss", "accuracy", "test_loss")
+    hidden = UNNOISED if private else ()
+    return {
+        average: {name: None if name in hidden else _finite(quality.get(name)) for name in names}
+        for average, quality in worth.items()
+    } or None
 
 
 def device_rows(plan: Plan, energy: NDArray[np.float64], rounds: int) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import (
     Annotated,
     Any,
@@ -12,6 +13,8 @@ from typing import (
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
+
+from airfed.planning import Average
 
 FORMAT: Final = 2  # of the run directory; raised when an older airfed could misread it
 
@@ -24,6 +27,16 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(max_length=10_000)]
+
+
+class Quality(TypedDict):
+    """What a model is worth."""
+
+    __pydantic_config__ = _READING  # type: ignore[misc]
+
+    loss: Number | None
+    accuracy: Share | None
+    test_loss: Number | None
 
 
 class RoundRecord(TypedDict):
@@ -50,6 +63,21 @@ class RoundRecord(TypedDict):
     power_transmitted_total: Amount | None
     epsilon_round: Amount
     epsilon_total: Amount
+    averages: NotRequired[dict[Average, Quality] | None]  # with `run.averages = "all"`; None where none was evaluated
+
+
+METRICS: Final = tuple(name for name in RoundRecord.__annotations__ if name != "averages")  # a number each
+
+
+def flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as the row of a table: a table within it as columns of its own, "averages.tail.accuracy"."""
+    row: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            row |= {f"{name}.{inner}": found for inner, found in flat(value).items()}
+        elif name != "averages":  # of a round in which none was evaluated
+            row[name] = value
+    return row
 
 
 class Terms(TypedDict):
@@ -95,7 +123,7 @@ class PlanFigures(TypedDict):
     rounds: Count
     local_steps: list[Count]
     objective: NotRequired[Literal["bound", "measured"]]
-    average: NotRequired[Literal["none", "tail"]]
+    average: NotRequired[Average]
     predicted_accuracy: NotRequired[Share | None]
     predicted_basis: NotRequired[Text]
     predicted_interval: NotRequired[Annotated[list[Share], Field(min_length=2, max_length=2)] | None]

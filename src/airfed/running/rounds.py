@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.running.records import RoundRecord
+from airfed.running.records import METRICS
 
 
 class Rounds(Sequence[dict[str, Any]]):
@@ -26,8 +26,8 @@ class Rounds(Sequence[dict[str, Any]]):
     def __getitem__(self, place: int | slice | str) -> dict[str, Any] | list[dict[str, Any]] | NDArray[np.float64]:
         """Return a record, or the values of a metric in all rounds (NaN where it was not taken)."""
         if isinstance(place, str):
-            if place not in RoundRecord.__annotations__:
-                raise KeyError(f"Expected one of {', '.join(RoundRecord.__annotations__)}; got {place!r}.")
+            if place not in METRICS:
+                raise KeyError(f"Expected one of {', '.join(METRICS)}; got {place!r}.")
             column = [record[place] for record in self._records]
             return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
         return self._records[place]
@@ -44,10 +44,10 @@ class Rounds(Sequence[dict[str, Any]]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<{len(self)} rounds: {', '.join(RoundRecord.__annotations__)}>"
+        return f"<{len(self)} rounds: {', '.join(METRICS)}>"
 
     def to_pandas(self) -> Any:
         """Return the rounds as a pandas DataFrame, one column per metric."""
         import pandas  # type: ignore[import-untyped]
 
-        return pandas.DataFrame({name: self[name] for name in RoundRecord.__annotations__})
+        return pandas.DataFrame({name: self[name] for name in METRICS})

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from airfed.channel import MODELS, ChannelModel
 from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
 from airfed.keys.units import amplitude
-from airfed.planning import POLICIES
+from airfed.planning import POLICIES, Average
 from airfed.problem import Budget, Formula, Learning, Relation, Scope
 from airfed.scenario.usercode import own_policy, user_code
 
@@ -208,8 +208,11 @@ class PolicySection(Section):
         Control("What is best"),
     ] = "bound"
     average: Annotated[
-        Literal["none", "tail"],
-        Key("models that the receiver averages", choices={"none": "none", "tail": "the second half"}),
+        Average,
+        Key(
+            "models that the receiver averages",
+            choices={"none": "none", "tail": "the second half", "exponential": "all, the newer the more"},
+        ),
     ] = "none"
     response: Annotated[
         str | None,
@@ -260,6 +263,13 @@ class RunSection(Section):
             "what a run writes down", choices={"full": "all", "private": "no figure of the devices' data without noise"}
         ),
     ] = "full"
+    averages: Annotated[
+        Literal["chosen", "all"],
+        Key(
+            "averages of the models that are kept and evaluated",
+            choices={"chosen": "that of the policy", "all": "every one, to compare them"},
+        ),
+    ] = "chosen"
     patience: Annotated[
         Positive, Key("time without a sign of life after which another process is taken for lost", unit="s")
     ] = 60.0
