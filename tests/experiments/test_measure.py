@@ -75,31 +75,29 @@ def world(file):
     return scenario.load(file)
 
 
-def pretend(found, status="finished"):
-    """Runs nothing: every point ends with the accuracy that `found` says."""
+def pretend(found, status="finished", better=0.0, power=0.5):
+    """Runs nothing: every point ends with the accuracy that `found` says, and some more with the tail's average."""
 
-    def run(name, points):
-        return [
-            Record(
-                point=point,
-                status=status,
-                run=SimpleNamespace(figures={}, rounds=[{"loss": 1.0, "accuracy": found(point.values)}]),
-            )
-            for point in points
-        ]
+    def ended(point):
+        accuracy = found(point.values)
+        worth = {"none": accuracy, "tail": accuracy + better, "exponential": accuracy}
+        averages = {name: {"accuracy": value, "loss": 0.0, "test_loss": 2 - value} for name, value in worth.items()}
+        last = {"loss": 1.0, "accuracy": accuracy, "averages": averages, "power_transmitted_total": power * 8.0}
+        return Record(point=point, status=status, run=SimpleNamespace(figures={"power_total": 8.0}, rounds=[last]))
 
-    return run
+    return lambda name, points: [ended(point) for point in points]
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
 def test_every_pilot_has_exactly_the_noise_of_its_place(world, partition):
     pilots = design(world.override({"learning.partition": partition}), **GRID, devices=4)
     assert len(pilots.cells) == (8 if partition == "iid" else 24)
-    for point in pilots.points(pilots.cells, pilots.seeds):
+    moving = [cell.moving(course) for course in pilots.courses for cell in pilots.cells]
+    for point in pilots.points([*pilots.cells, *moving], pilots.seeds):
         decision = point.scenario.plan()
         values = point.values
-        noise = decision.problem.link.noise_std / (decision.num_scheduled * decision.alignment)
-        assert noise == pytest.approx(values["noise"], rel=1e-14, abs=0)
+        assert decision.noise_share == pytest.approx(values["noise"], rel=1e-12, abs=0)
+        assert (decision.growth, decision.clip_decay) == (values["growth"], values["clip_decay"])
         assert decision.alignment == pytest.approx(1.0, rel=1e-14)  # on the safe side of the peak power
         assert (decision.binding, decision.violations) == ("peak_power", ())
         assert decision.rounds == values["rounds"]
@@ -166,7 +164,8 @@ def test_few_devices_have_few_shares(world):
 
 
 def test_only_the_better_half_of_each_noise_is_tried_again(world):
-    pilots = design(world, rounds=(1, 2, 6), clip_norms=(0.5, 2.0), noise=(0.001, 0.3), seeds=(5, 6, 7))
+    grid = {"rounds": (1, 2, 6), "clip_norms": (0.5, 2.0), "noise": (0.001, 0.3)}
+    pilots = design(world, **grid, seeds=(5, 6, 7), courses=False)
     tried = Counter()
 
     def accuracy(values):
@@ -179,22 +178,46 @@ def test_only_the_better_half_of_each_noise_is_tried_again(world):
         often = {cell.rounds for cell, times in tried.items() if times == 3 and cell.noise == noise}
         assert often <= set(best)
         assert sum(tried[cell] for cell in pilots.cells if cell.noise == noise) == 6 + 2 * 3
-    assert response.accuracy[0, 2, 1, 0] == pytest.approx(0.9 + 0.02 + 0.006)
-    assert response.accuracy[0, 0, 0, 0] == pytest.approx(0.4 + 0.005 + 0.006)  # one seed, which had less luck
+    assert response.accuracy[0, 0, 2, 1, 0] == pytest.approx(0.9 + 0.02 + 0.006)
+    assert response.accuracy[0, 0, 0, 0, 0] == pytest.approx(0.4 + 0.005 + 0.006)  # one seed, which had less luck
     assert np.allclose(response.spread, 0.001)  # pooled where there was one
 
 
 def test_the_spread_of_a_single_training_is_that_of_the_others_at_its_noise():
     a, b, c, d = (Cell(1.0, rounds, 1.0, noise) for noise in (0.1, 0.2) for rounds in (1, 2))
-    found = spreads({a: [0.5, 0.7], b: [0.1], c: [0.3], d: [0.2, 0.2]})
+    found = spreads({a: np.array([0.5, 0.7]), b: np.array([0.1]), c: np.array([0.3]), d: np.array([0.2, 0.2])})
     assert found == pytest.approx({a: np.sqrt(0.02), b: np.sqrt(0.02), c: 0.0, d: 0.0})
     assert better_half({a: 0.6, b: 0.1, c: 0.3, d: 0.2}) == [a, c]
 
 
 def test_a_single_training_is_not_better_by_the_luck_of_its_seed():
     a, b, c = (Cell(1.0, rounds, 1.0, 0.1) for rounds in (1, 2, 3))
-    assert means({a: [0.85, 0.81], b: [0.84], c: [0.8, 0.78]}) == pytest.approx({a: 0.83, b: 0.825, c: 0.79})
-    assert means({a: [0.85, 0.45], b: [0.1]}) == pytest.approx({a: 0.65, b: 0.0})
+    found = means({a: np.array([0.85, 0.81]), b: np.array([0.84]), c: np.array([0.8, 0.78])})
+    assert found == pytest.approx({a: 0.83, b: 0.825, c: 0.79})
+
+
+def test_what_is_free_is_measured_beside_the_grid(world):
+    """θ that grows and ϖ that falls at the two best places of each noise; averages and power everywhere."""
+    pilots = design(world, **GRID)
+    moved = []
+
+    def accuracy(values):
+        if values["growth"] != 1.0 or values["clip_decay"] != 1.0:
+            moved.append(tuple(values[name] for name in ("noise", "rounds", "clip_norm", "seed")))
+        gain = 0.02 * (values["growth"] == 4.0) - 0.01 * (values["clip_decay"] == 0.5)
+        return 0.4 + 0.05 * values["rounds"] - 0.1 * values["noise"] + 0.001 * values["clip_norm"] + gain
+
+    response = measure(pilots, pretend(accuracy, better=0.03, power=0.25))
+    assert response.averages == ("none", "tail", "exponential")
+    assert np.allclose(response.accuracy[1] - response.accuracy[0], 0.03)
+    assert np.allclose(response.loss, 2 - response.accuracy)
+    assert np.all(response.power == 0.25)
+    assert [(course.growth, course.clip_decay) for course in response.courses] == [(1, 1), (4, 1), (1, 0.5), (4, 0.5)]
+    assert np.allclose(response.gain, np.array([0.0, 0.02, -0.01, 0.01])[:, None, None])
+    assert set(moved) == {
+        (noise, 6, norm, seed) for noise in (0.001, 0.3) for norm in (0.5, 2.0) for seed in (101, 102)
+    }
+    assert not design(world, **GRID, quick=True).courses
 
 
 def test_what_is_hopeless_is_not_tried_with_more_noise(world):
@@ -208,18 +231,19 @@ def test_what_is_hopeless_is_not_tried_with_more_noise(world):
     response = measure(pilots, pretend(accuracy))
     assert (6, 2.0, 0.01) in tried
     assert not [place for place in tried if place[0] == 6 and place[2] == 0.1]
-    assert np.allclose(response.accuracy[0, 1, :, 2], 0.25)
-    assert np.allclose(response.accuracy[0, 0], 0.9)
+    assert np.allclose(response.accuracy[:, 0, 1, :, 2], 0.25)
+    assert np.allclose(response.accuracy[:, 0, 0], 0.9)
 
 
 def test_where_all_is_hopeless_nothing_is_left_to_try(world):
     response = measure(design(world, **GRID), pretend(lambda values: 0.1))
-    assert response.accuracy[..., 1].tolist() == [[[0.25, 0.25], [0.25, 0.25]]]
+    assert np.all(response.accuracy[..., 1] == 0.25)
 
 
 def test_a_pilot_that_diverges_is_worth_a_guess(world):
     response = measure(design(world, **GRID), pretend(lambda values: 0.9, status="diverged"))
     assert np.all(response.accuracy == 0.25)
+    assert np.all(response.power == 1.0)
 
 
 def test_what_was_not_run_is_no_response(world):
@@ -234,10 +258,12 @@ def test_the_command_writes_a_response_that_plans(file, capsys):
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines() if "written" not in line and "kept" not in line) < 120
     assert "best I" in text
-    assert "About 12 pilots, 0 done already" in text
+    assert "About 36 pilots, 0 done already" in text
+    assert "points at the best places" in text
     assert "is at the edge of what was measured" in text
     response = load_response(out)
-    assert response.accuracy.shape == (1, 2, 2, 2)
+    assert response.accuracy.shape == (3, 1, 2, 2, 2)
+    assert 0 < response.power.min() < 1
     assert response.accuracy.max() > 0.4
     assert response.about["seeds"] == [101, 102]
     assert response.about["model"] == "logistic"
@@ -246,8 +272,8 @@ def test_the_command_writes_a_response_that_plans(file, capsys):
     problem = problem_of(scenario.load(file).override({"budget.epsilon": 50.0}))
     assert plan(problem, objective=response).clip_norm in (0.5, 2.0)
     assert not file.with_name("account.jsonl").exists()  # pilots charge nothing
-    # 8 places, 4 of them again
-    assert len(list((file.with_name("r.json.pilots") / "records").glob("*.json"))) == 12
+    # 8 places, 4 of them again; 2 at each noise with 3 courses and 2 seeds
+    assert len(list((file.with_name("r.json.pilots") / "records").glob("*.json"))) == 12 + 24
 
 
 def test_an_interrupted_measure_goes_on_and_finds_the_same(file, capsys, monkeypatch):
@@ -267,7 +293,7 @@ def test_an_interrupted_measure_goes_on_and_finds_the_same(file, capsys, monkeyp
     monkeypatch.setattr(sweep, "run_point", lambda *given: trained.append(given[2]) or original(*given))
     trained.clear()
     assert main(["measure", str(file), "--out", str(parts), *LINE, "--json"]) == 0
-    assert len(trained) == 12 - 3
+    assert len(trained) == 36 - 3
     assert parts.read_bytes() == whole.read_bytes()
     found = json.loads(capsys.readouterr().out)
     assert [row["noise"] for row in found["best"]] == [0.001, 0.3]
@@ -336,13 +362,15 @@ SHIPPED = sorted((Path(airfed.__file__).parent / "responses").glob("*.json"))
 
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda file: file.stem)
 def test_the_responses_that_come_with_airfed_are_what_their_names_say(shipped, repository):
-    model = shipped.stem.removeprefix("mnist-5k-")
     response = load_response(shipped)
     about = response.about
+    model = about["model"]
+    partition = "" if about["partition"] == "iid" else f"-{about['partition']}-{about['alpha']:g}"
+    assert shipped.stem == f"mnist-5k-{model}{partition}-{about['images_per_device']}"
     assert (about["dataset"], about["model"], about["total_steps"]) == ("mnist-5k", model, 200)
     assert about["data_digest"] == dataset_digest("mnist-5k")
     paper = scenario.load(repository / "examples" / "paper.toml").override({"learning.model": model})
-    for key in ("learning_rate", "batch_size", "partition"):
+    for key in ("learning_rate", "batch_size"):
         assert about[key] == getattr(paper.learning, key)
     decision = plan(problem_of(paper), objective=response)
     assert decision.violations == ()

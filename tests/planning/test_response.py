@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from airfed import InfeasibleError, plan
 from airfed._files import DataError
+from airfed.course import CONSTANT, Course
 from airfed.planning import POLICIES, Response, limits, load_response
 from airfed.planning.plan import Plan
 
+COURSES = (CONSTANT, Course(growth=4.0), Course(growth=9.0, clip_decay=0.5))
 ROUNDS, CLIPS, NOISE = (1, 3, 10, 20), (0.5, 1.0, 4.0), (1e-3, 1e-2, 0.1, 1.0, 10.0)
 
 
@@ -22,28 +24,45 @@ def surface(rounds, clip_norm, noise, share=1.0):
     return np.clip(level / (1 + 3 * noise * np.sqrt(rounds)), 0, 1)
 
 
-def response(share=(1.0,), rounds=ROUNDS, clip_norm=CLIPS, noise=NOISE, **changes):
+def response(share=(1.0,), rounds=ROUNDS, clip_norm=CLIPS, noise=NOISE, gains=((0.0, 0.0),), **changes):
+    """Tail averaging is worth 0.05 ln(I/3); updates are as long as ϖ up to ϖ = 1, and no longer."""
     axes = {"share": share, "rounds": rounds, "clip_norm": clip_norm, "noise": noise}
     grid = np.meshgrid(*axes.values(), indexing="ij")
-    accuracy = surface(grid[1], grid[2], grid[3], grid[0])
-    return Response(**{**axes, "accuracy": accuracy, "spread": np.full(accuracy.shape, 0.01), **changes})
+    plain = surface(grid[1], grid[2], grid[3], grid[0])
+    accuracy = np.stack([plain, np.clip(plain + 0.05 * np.log(grid[1] / 3), 0, 1)])
+    values = {
+        "averages": ("none", "tail"),
+        "accuracy": accuracy,
+        "spread": np.full(accuracy.shape, 0.01),
+        "loss": 2 - accuracy,
+        "loss_spread": np.full(accuracy.shape, 0.02),
+        "power": np.minimum(1.0, grid[2] ** -2.0) * np.ones(plain.shape),
+        "courses": COURSES[: len(gains)],
+        "gain": np.repeat(np.array(gains)[:, :, None], len(noise), axis=2),
+    }
+    return Response(**{**axes, **values, **changes})
 
 
 def test_what_was_measured_is_what_is_expected():
     measured = response()
     for rounds, clip_norm, noise in product(ROUNDS, CLIPS, NOISE):
         mean, deviation = measured.predict(rounds=rounds, clip_norm=clip_norm, noise=noise)
-        assert mean == pytest.approx(surface(rounds, clip_norm, noise), rel=1e-12)
-        assert deviation == pytest.approx(0.01)
+        plain = surface(rounds, clip_norm, noise)
+        assert mean == pytest.approx([plain, np.clip(plain + 0.05 * np.log(rounds / 3), 0, 1)], rel=1e-12)
+        assert deviation == pytest.approx([0.01, 0.01])
+        place = {"rounds": rounds, "clip_norm": clip_norm, "noise": noise, "share": 1.0}
+        assert measured.power_share(**place) == pytest.approx(min(1, clip_norm**-2))
+        found = measured.prediction(**place, average="tail")
+        assert (found.accuracy, found.loss) == pytest.approx((mean[1], 2 - mean[1]))
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.integers(1, 20), st.floats(0.5, 4.0), st.floats(1e-6, 10.0), st.floats(1e-6, 10.0))
 def test_more_noise_is_never_better_even_where_pilots_said_so(rounds, clip_norm, one, other):
     rng = np.random.default_rng(0)
-    rough = response(accuracy=rng.random((1, 4, 3, 5)))
+    rough = response(accuracy=rng.random((2, 1, 4, 3, 5)))
     less, more = sorted((one, other))
-    means = [float(rough.predict(rounds=rounds, clip_norm=clip_norm, noise=noise)[0]) for noise in (less, more)]
+    means = [float(rough.predict(rounds=rounds, clip_norm=clip_norm, noise=noise)[0][0]) for noise in (less, more)]
     assert means[0] >= means[1] - 1e-12
     assert 0 <= min(means) <= max(means) <= 1
 
@@ -53,17 +72,18 @@ def test_more_noise_is_never_better_even_where_pilots_said_so(rounds, clip_norm,
 )
 def test_nothing_is_said_outside_of_what_was_measured(place):
     measured = response()
-    there = {"rounds": 5, "clip_norm": 1.0, "noise": 0.1, "share": 0.3, **place}
+    there = {"rounds": 5, "clip_norm": 1.0, "noise": 0.1, "share": 0.3, "average": "none", **place}
     assert measured.prediction(**there) is None
     assert measured.prediction(**{**there, "rounds": 5, "clip_norm": 1.0, "noise": 1e-9}).accuracy > 0.8
 
 
 def test_the_share_counts_where_it_was_measured():
-    assert response().prediction(rounds=5, clip_norm=1.0, noise=0.1, share=0.1) is not None
+    assert response().prediction(rounds=5, clip_norm=1.0, noise=0.1, share=0.1, average="none") is not None
     skewed = response(share=(0.25, 0.5, 1.0))
-    values = [skewed.prediction(rounds=3, clip_norm=1.0, noise=0.1, share=x).accuracy for x in (0.25, 0.4, 1.0)]
+    place = {"rounds": 3, "clip_norm": 1.0, "noise": 0.1, "average": "none"}
+    values = [skewed.prediction(**place, share=share).accuracy for share in (0.25, 0.4, 1.0)]
     assert values == sorted(values)
-    assert skewed.prediction(rounds=3, clip_norm=1.0, noise=0.1, share=0.2) is None
+    assert skewed.prediction(**place, share=0.2) is None
 
 
 def test_a_file_of_it_is_the_same(tmp_path):
@@ -71,7 +91,8 @@ def test_a_file_of_it_is_the_same(tmp_path):
     (tmp_path / "r.json").write_text(measured.to_json())
     again = load_response(tmp_path / "r.json")
     assert again.about == measured.about
-    for name in ("share", "rounds", "clip_norm", "noise", "accuracy", "spread"):
+    assert (again.averages, again.courses) == (measured.averages, measured.courses)
+    for name in ("share", "rounds", "clip_norm", "noise", "accuracy", "spread", "loss", "loss_spread", "power", "gain"):
         assert np.array_equal(getattr(again, name), getattr(measured, name))
 
 
@@ -88,6 +109,15 @@ def test_a_file_of_it_is_the_same(tmp_path):
         lambda content: content | {"accuracy": [[1], [2, 3]]},
         lambda content: content | {"rounds": [float("nan")] * 4},
         lambda content: content | {"about": 3},
+        lambda content: content | {"averages": ["none", "none"]},
+        lambda content: content | {"averages": []},
+        lambda content: content | {"averages": 3},
+        lambda content: content | {"courses": [[0.5, 1]]},
+        lambda content: content | {"courses": []},
+        lambda content: content | {"courses": [1]},
+        lambda content: content | {"gain": [[[2.0] * 5] * 2]},
+        lambda content: content | {"power": content["accuracy"]},
+        lambda content: content | {"loss": "much"},
         lambda content: [content],
     ],
 )
@@ -115,7 +145,7 @@ def best_by_hand(problem, measured):
             limits.largest_alignment(problem, np.array(devices), rounds) for devices in combinations(everybody, size)
         ]
         noise = problem.link.noise_std / (size * np.max(every, axis=0))
-        value, _ = measured.best(rounds=rounds, noise=noise, share=size / problem.fleet.num_devices)
+        value = measured.best(rounds=rounds, noise=noise, share=size / problem.fleet.num_devices).accuracy
         best = max(best, float(value.max()))
     return best
 
@@ -182,6 +212,7 @@ def test_the_norm_can_be_fixed(random_problem):
             clip_norm=clip_norm,
             noise=fixed.noise_share,
             share=fixed.num_scheduled / problem.fleet.num_devices,
+            average=fixed.average,
         )
         assert fixed.predicted_accuracy == pytest.approx(there.accuracy, rel=1e-9)
     assert plan(problem, objective=measured, clip_norm=best.clip_norm).to_dict()["rounds"] == best.rounds

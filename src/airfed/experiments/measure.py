@@ -182,7 +182,9 @@ def spreads(found: Mapping[Cell, Floats]) -> dict[Cell, Floats]:
 def gain(found: Found, course: Course, noise: float) -> Floats:
     """Return by how much a course is more accurate than none, seed by seed at the same places, for each average."""
     differences = [
-        np.mean([moved.accuracy - still.accuracy for moved, still in zip(found[cell], found[before], strict=True)], axis=0)
+        np.mean(
+            [moved.accuracy - still.accuracy for moved, still in zip(found[cell], found[before], strict=True)], axis=0
+        )
         for cell in found
         if cell.course == course != CONSTANT and cell.noise == noise
         for before in [cell.moving(CONSTANT)]

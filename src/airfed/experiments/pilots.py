@@ -108,7 +108,11 @@ class Pilots:
                 "learning.clip_norm": cell.clip_norm,
                 "policy.size": size,
                 "policy.rounds": cell.rounds,
-                **({} if cell.course == CONSTANT else {"policy.growth": cell.growth, "policy.clip_decay": cell.clip_decay}),
+                **(
+                    {}
+                    if cell.course == CONSTANT
+                    else {"policy.growth": cell.growth, "policy.clip_decay": cell.clip_decay}
+                ),
                 "run.evaluate_every": cell.rounds,  # the last round is always evaluated
                 "run.checkpoint_every": cell.rounds,
             }

@@ -1,0 +1,140 @@
+"""What a policy leaves open, chosen: the largest feasible θ, the best I and, by a response, all else that it knows of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import _validate, convergence
+from airfed.course import Course
+from airfed.planning import limits
+from airfed.planning.decision import Decision
+from airfed.planning.measured import best_design
+from airfed.planning.plan import FEASIBILITY_RTOL, Plan
+from airfed.planning.response import Response
+from airfed.problem import InfeasibleError, Problem
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def by_bound(
+    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, course: Course, policy: str
+) -> Plan:
+    """Return the plan of the smallest bound that a decision leaves open.
+
+    Args:
+        problem: what was decided about.
+        decision: what was decided, of which
+        scheduled: K, ascending.
+        rounds: the numbers of rounds to choose from.
+        course: how θ and ϖ move.
+        policy: who decided.
+
+    Raises:
+        InfeasibleError: the bound is not a finite number.
+    """
+    theta, feasible = _alignments(problem, decision, scheduled, rounds, course, course.power_share)
+    size, num_devices, learning = scheduled.size, problem.fleet.num_devices, problem.learning
+    with np.errstate(divide="ignore", over="ignore"):
+        noise = problem.link.noise_std / (size * theta)
+        weight = 0.5 * learning.dimension * convergence.noise_factors(learning, rounds, course)
+        error = convergence.participation_error(size, num_devices) + weight * np.square(noise)
+        objective = convergence.round_offsets(learning, rounds, course)
+        objective += convergence.round_scales(learning, rounds, course) * error
+    objective[~feasible & feasible.any()] = np.inf
+    best = int(np.argmin(objective))
+    if not np.isfinite(objective[best]):
+        raise InfeasibleError(
+            "No plan fits: the limits leave so little signal that the bound is not a finite number "
+            f"(the alignment would be {theta[best]:.3g})."
+        )
+    plan = Plan(
+        problem=problem,
+        policy=policy,
+        scheduled=scheduled,
+        alignment=float(theta[best]),
+        rounds=int(rounds[best]),
+        notes=decision.notes,
+        growth=course.growth,
+        clip_decay=course.clip_decay,
+        power_share=course.power_share,
+    )
+    return _flagged(plan)
+
+
+def by_response(
+    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response, policy: str
+) -> Plan:
+    """Return the plan of the highest expected accuracy that a decision leaves open.
+
+    Args:
+        problem, decision, scheduled, rounds, policy: as in `by_bound`; the problem's ϖ is not looked at.
+        response: what training gives.
+
+    Raises:
+        InfeasibleError: nothing lies within what was measured.
+    """
+    rounds = response.known(rounds)
+
+    def alignments(rounds: Integers, course: Course, power_share: Floats) -> tuple[Integers, Floats]:
+        theta, feasible = _alignments(problem, decision, scheduled, rounds, course, power_share)
+        theta[~feasible & feasible.any()] = np.nan
+        return np.full((rounds.size, 1), scheduled.size), theta[:, None]
+
+    best = best_design(problem, rounds, response, alignments)
+    plan = Plan(
+        problem=replace(problem, learning=replace(problem.learning, clip_norm=best.clip_norm)),
+        policy=policy,
+        scheduled=scheduled,
+        alignment=best.alignment,
+        rounds=int(rounds[best.index]),
+        notes=decision.notes,
+        objective="measured",
+        average=best.average,
+        growth=best.course.growth,
+        clip_decay=best.course.clip_decay,
+        power_share=best.power_share,
+    )
+    return _flagged(predicted(plan, response))
+
+
+def predicted(plan: Plan, response: Response) -> Plan:
+    """Return the plan with the accuracy that a response expects of it; none outside of what was measured."""
+    found = response.prediction(
+        rounds=plan.rounds,
+        clip_norm=plan.clip_norm,
+        noise=plan.noise_share,
+        share=plan.num_scheduled / plan.problem.fleet.num_devices,
+        average=plan.average,
+        course=Course(growth=plan.growth, clip_decay=plan.clip_decay),
+    )
+    return replace(plan, prediction=found)
+
+
+def _alignments(
+    problem: Problem,
+    decision: Decision,
+    scheduled: NDArray[np.intp],
+    rounds: Integers,
+    course: Course,
+    power_share: Floats | float,
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """θ for each number of rounds, the largest unless it was decided, and whether every limit allows it."""
+    most = limits.largest_alignment(problem, scheduled, rounds, crest=course.crests(rounds), power_share=power_share)
+    if decision.alignment is None:
+        return most, np.ones(rounds.shape, dtype=bool)
+    _validate.positive(alignment=decision.alignment)
+    theta = np.full(rounds.shape, float(decision.alignment))
+    return theta, theta <= most * (1 + FEASIBILITY_RTOL)
+
+
+def _flagged(plan: Plan) -> Plan:
+    """The plan with a note for each limit that it breaks."""
+    broken = tuple(
+        f"This plan breaks the {name} limit: θ = {plan.alignment:.6g} where {plan.limits[name]:.6g} is allowed."
+        for name in plan.violations
+    )
+    return replace(plan, notes=(*plan.notes, *broken)) if broken else plan
