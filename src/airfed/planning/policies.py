@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, seeds
+from airfed.course import Course
 from airfed.planning import measured, uncertain
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Average, Plan
@@ -29,6 +30,8 @@ def plan(
     objective: Response | None = None,
     clip_norm: float | None = None,
     average: Average = "none",
+    growth: float = 1.0,
+    clip_decay: float = 1.0,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return the decision of a policy about a problem.
@@ -50,6 +53,8 @@ def plan(
             Theorem 1's bound decides, which says nothing of ϖ.
         clip_norm: ϖ, to fix it where an objective would choose it.
         average: "tail" to have the receiver average the models of the second half of the rounds.
+        growth: κ of θ_i² ∝ κ^(i/I), at least 1: θ grows over the rounds, within the same budgets.
+        clip_decay: ρ of ϖ_i = ϖ·ρ^(i/I), at most 1: ϖ falls over the rounds.
         options: what else your own policy takes, by name.
 
     Raises:
@@ -79,6 +84,8 @@ def plan(
         objective=objective,
         clip_norm=clip_norm,
         average=average,
+        growth=growth,
+        clip_decay=clip_decay,
         options=options or {},
     )
     return policy.plan(problem, settings)
@@ -98,13 +105,16 @@ def find(name: str, folder: Path = Path()) -> Policy:
     return POLICIES[name] if code is None else Policy(name=code.name, function=code, folder=folder)
 
 
-def _optimal(problem: Problem, *, rounds: int | None, objective: Response | None) -> Decision:
+def _optimal(problem: Problem, *, rounds: int | None, objective: Response | None, course: Course) -> Decision:
     every = np.arange(1, problem.learning.total_steps + 1) if rounds is None else np.array([int(rounds)])
-    return uncertain.optimal(problem, every) if objective is None else measured.optimal(problem, every, objective)
+    if objective is None:
+        return uncertain.optimal(problem, every, course)
+    return measured.optimal(problem, every, objective, course)
 
 
-def _paper(problem: Problem, *, rounds: int | None) -> Decision:
-    return uncertain.backed_off(problem, alternate(uncertain.trusting(problem), rounds=rounds))
+def _paper(problem: Problem, *, rounds: int | None, course: Course) -> Decision:
+    decision = alternate(uncertain.trusting(problem), rounds=rounds, course=course)
+    return uncertain.backed_off(problem, decision, course)
 
 
 def _full(problem: Problem) -> NDArray[np.intp]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from airfed import _usercode, _validate, convergence
+from airfed.course import Course
 from airfed.planning import limits
 from airfed.planning.plan import FEASIBILITY_RTOL, Average, Plan
 from airfed.planning.response import Response
@@ -63,6 +64,7 @@ class Settings:
         objective: what is best: the highest accuracy of a measured response, or None for the smallest bound.
         clip_norm: ϖ, to fix it where a response would choose it.
         average: what the receiver does with the models, as in `Plan`.
+        growth, clip_decay, power_share: how θ and ϖ move over the rounds, as in `Plan`.
         options: whatever else the user's own policy takes, by name.
     """
 
@@ -73,7 +75,15 @@ class Settings:
     objective: Response | None = None
     clip_norm: float | None = None
     average: Average = "none"
+    growth: float = 1.0
+    clip_decay: float = 1.0
+    power_share: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def course(self) -> Course:
+        """How θ and ϖ move over the rounds, as one value; a policy that names it is told."""
+        return Course(growth=self.growth, clip_decay=self.clip_decay, power_share=self.power_share)
 
     def given(self) -> dict[str, Any]:
         """Return the settings of one policy or another (not the rounds or the seed) that were given, by name."""
@@ -82,7 +92,12 @@ class Settings:
 
 
 _LONGEST_NOTE: Final = 1000  # characters
-_FOR_ALL: Final = ("rounds", "seed", "objective")  # settings that a policy need not take: airfed heeds them itself
+_FOR_ALL: Final = (
+    "rounds",
+    "seed",
+    "objective",
+    "course",
+)  # settings that a policy need not take: airfed heeds them itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +159,7 @@ class Policy:
         scheduled = self._devices(problem, decision.scheduled)
         if decision.rounds is not None:
             candidates = _candidate_rounds(problem, decision.rounds)
-        plan = _completed(problem, self.name, decision, scheduled, candidates, settings.objective)
+        plan = _completed(problem, self.name, decision, scheduled, candidates, settings)
         return plan if settings.average == plan.average else replace(plan, average=settings.average)
 
     @contextmanager
@@ -218,17 +233,20 @@ def _completed(
     decision: Decision,
     scheduled: NDArray[np.intp],
     rounds: NDArray[np.int64],
-    response: Response | None,
+    settings: Settings,
 ) -> Plan:
     """The decision with the largest feasible θ and the best of the given numbers of rounds, where it left them open."""
+    response, course = settings.objective, settings.course
     if response is not None:
         rounds = response.known(rounds)
     if decision.alignment is None:
-        theta = limits.largest_alignment(problem, scheduled, rounds)
+        theta = limits.largest_alignment(
+            problem, scheduled, rounds, crest=course.crests(rounds), power_share=course.power_share
+        )
     else:
         _validate.positive(alignment=decision.alignment)
         theta = np.full(rounds.shape, float(decision.alignment))
-    best, clip_norm = _best_rounds(problem, scheduled, theta, rounds, response)
+    best, clip_norm = _best_rounds(problem, scheduled, theta, rounds, response, course)
     if clip_norm != problem.learning.clip_norm:
         problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
     completed = Plan(
@@ -239,6 +257,9 @@ def _completed(
         rounds=int(rounds[best]),
         notes=decision.notes,
         objective="bound" if response is None else "measured",
+        growth=course.growth,
+        clip_decay=course.clip_decay,
+        power_share=course.power_share,
     )
     if response is not None:
         completed = predicted(completed, response)
@@ -266,20 +287,25 @@ def _best_rounds(
     theta: NDArray[np.float64],
     rounds: NDArray[np.int64],
     response: Response | None,
+    course: Course,
 ) -> tuple[int, float]:
     """The index of the best number of rounds, among those whose θ is feasible if there are any, and its ϖ."""
     size, num_devices, learning = scheduled.size, problem.fleet.num_devices, problem.learning
-    clip_norm = np.full(rounds.shape, learning.clip_norm)
+    clip_norm, crest = np.full(rounds.shape, learning.clip_norm), course.crests(rounds)
     with np.errstate(divide="ignore", over="ignore"):
         noise = problem.link.noise_std / (size * theta)
         if response is None:
-            error = convergence.participation_error(size, num_devices) + 0.5 * learning.dimension * np.square(noise)
-            objective = convergence.round_offsets(learning, rounds) + convergence.round_scales(learning, rounds) * error
+            weight = 0.5 * learning.dimension * convergence.noise_factors(learning, rounds, course)
+            error = convergence.participation_error(size, num_devices) + weight * np.square(noise)
+            objective = convergence.round_offsets(learning, rounds, course)
+            objective += convergence.round_scales(learning, rounds, course) * error
         else:
+            noise = noise * crest  # that of θ_rms
             accuracy, clip_norm = response.best(rounds=rounds, noise=noise, share=size / num_devices)
             objective = -accuracy
     if rounds.size > 1:
-        feasible = theta <= limits.largest_alignment(problem, scheduled, rounds) * (1 + FEASIBILITY_RTOL)
+        most = limits.largest_alignment(problem, scheduled, rounds, crest=crest, power_share=course.power_share)
+        feasible = theta <= most * (1 + FEASIBILITY_RTOL)
         objective[~feasible & feasible.any()] = np.inf
     best = int(np.argmin(objective))
     if not np.isfinite(objective[best]):

@@ -179,6 +179,8 @@ class Scenario(Section):
             objective=response,
             clip_norm=said.clip_norm,
             average=said.average,
+            growth=said.growth,
+            clip_decay=said.clip_decay,
             options=said.options or {},
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airfed.channel import MODELS, ChannelModel
+from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
 from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
 from airfed.keys.units import amplitude
 from airfed.planning import POLICIES
@@ -211,6 +212,20 @@ class PolicySection(Section):
         Literal["none", "tail"],
         Key("models that the receiver averages", choices={"none": "none", "tail": "the second half"}),
     ] = "none"
+    growth: Annotated[
+        float,
+        Field(ge=1, le=LARGEST_GROWTH),
+        Key(
+            "how many times larger θ² is at the end than at the beginning",
+            "κ",
+            note="within the same budgets",
+        ),
+    ] = 1.0
+    clip_decay: Annotated[
+        float,
+        Field(ge=SMALLEST_DECAY, le=1),
+        Key("share of the clipping norm that is left at the end", "ρ"),
+    ] = 1.0
     response: Annotated[
         str | None,
         Key(
