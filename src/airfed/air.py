@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -100,7 +101,7 @@ def precode(updates: ArrayLike, *, clip_norm: float, amplitude: ArrayLike) -> tu
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Air:
-    """What the channel does to the uploads of one plan's devices.
+    """What the channel does to the uploads of a plan's devices in one round.
 
     Args:
         scheduled: K, ascending device indices.
@@ -122,34 +123,36 @@ class Air:
     def from_plan(
         cls,
         plan: Plan,
+        index: int = -1,
         *,
         channel: NDArray[np.complex128] | None = None,
         phase: Vector | None = None,
         aligned: bool = True,
     ) -> Air:
-        """Return the air of a plan.
+        """Return the air of one round of a plan.
 
         Args:
             plan: who transmits, and how strongly. Its gains are what the devices *know* of their channels (|ĥ_k|).
+            index: i; the last round, in which θ is largest, unless told.
             channel: the true h_k of every device of the fleet; without it the known gains are the truth.
             phase: ψ̂_k, the known channel phase of every device; 0 without it.
             aligned: whether devices scale their power so that all arrive equally strong. If not, each transmits at its
-                peak power, and the receiver divides by the mean amplitude.
+                peak power in every round, and the receiver divides by the mean amplitude.
 
         Implements [Yan23, (6)], [Yan23, (10)], [Yan23, (14)].
         """
-        chosen, fleet = plan.scheduled, plan.problem.fleet
-        clip_norm = plan.problem.learning.clip_norm
+        decided, fleet = plan.sequence[index], plan.problem.fleet
+        chosen, clip_norm = decided.scheduled, decided.clip_norm
         gain = fleet.gain[chosen]
         psi = np.zeros(chosen.size) if phase is None else np.asarray(phase, dtype=np.float64)[chosen]
         # √(φ_k P_k): inverts the channel [Yan23, (14)], or does not scale at all. No device exceeds its peak power; one
         # that a plan asks for more (a printed policy may) arrives weaker than the others.
         peak = np.sqrt(fleet.peak_power[chosen])
-        amplitude = np.minimum(plan.alignment / gain, peak) if aligned else peak
+        amplitude = np.minimum(decided.alignment / gain, peak) if aligned else peak
         known = gain * np.exp(1j * psi)
         true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
         coefficient = true * np.exp(-1j * psi) * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
-        nu = plan.alignment_coefficient if aligned else float(np.mean(np.abs(coefficient)))
+        nu = decided.alignment_coefficient if aligned else float(np.mean(np.abs(coefficient)))
         return cls(
             scheduled=chosen,
             clip_norm=clip_norm,
@@ -185,6 +188,34 @@ class Air:
     def open_round(self, dimension: int) -> Superposition:
         """Return an empty superposition for one round's uploads of the given dimension."""
         return Superposition(air=self, dimension=dimension)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Airs:
+    """The air of every round of a plan.
+
+    Args:
+        plan, channel, phase: as in `Air.from_plan`.
+    """
+
+    plan: Plan
+    channel: NDArray[np.complex128] | None = None
+    phase: Vector | None = None
+
+    def at(self, index: int) -> Air:
+        """Return the air of round `index`; that of −1 is that of the last, in which θ is largest."""
+        return self._only if self.plan.course.constant else self._made(index)
+
+    def open_round(self, dimension: int, index: int) -> Superposition:
+        """Return an empty superposition for the uploads of round `index`."""
+        return self.at(index).open_round(dimension)
+
+    @cached_property
+    def _only(self) -> Air:
+        return self._made(-1)
+
+    def _made(self, index: int) -> Air:
+        return Air.from_plan(self.plan, index, channel=self.channel, phase=self.phase)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

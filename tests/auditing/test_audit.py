@@ -130,8 +130,8 @@ def test_the_roc_curve_is_the_promised_trade_off(world):
 
 def test_a_loose_claim_is_warned_about(world):
     subject = Subject.of(half(world))
-    quiet = replace(subject.air, coefficient=0.8 * subject.air.coefficient)
-    found = audit(replace(subject, air=quiet), pairs=240, trials=50_000, samples=100_000)
+    quiet = replace(subject.airs, channel=0.8 * subject.airs.channel)
+    found = audit(replace(subject, airs=quiet), pairs=240, trials=50_000, samples=100_000)
     assert found.verdict == "pass"
     assert any("loose" in warning for warning in found.warnings)
 

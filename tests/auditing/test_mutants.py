@@ -257,8 +257,8 @@ def divisor_from_who_answered(patch):
 def devices_at_full_power(patch):
     real = Air.from_plan.__func__
 
-    def from_plan(cls, plan, *, channel=None, phase=None, aligned=True):
-        return real(cls, plan, channel=channel, phase=phase, aligned=False)
+    def from_plan(cls, plan, index=-1, *, channel=None, phase=None, aligned=True):
+        return real(cls, plan, index, channel=channel, phase=phase, aligned=False)
 
     patch.setattr(Air, "from_plan", classmethod(from_plan))
 
@@ -316,7 +316,7 @@ def no_composition(patch):
 def total_budget_spent_in_each_round(patch):
     real = limits.privacy_limits
 
-    def per_round(problem, rounds, scheduled=None):
+    def per_round(problem, rounds, scheduled=None, *, crest=1.0):
         return real(problem, np.ones_like(rounds), scheduled)
 
     patch.setattr(limits, "privacy_limits", per_round)

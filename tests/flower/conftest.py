@@ -200,7 +200,7 @@ def replay():
         recorded = Run.open(run).checked()
         again = prepare(recorded.scenario)
         engine, initial, books = Without(again.task.engine, missing), again.task.initial_parameters, recorded.ledger
-        *_, last = federated_averaging(again.plan, again.air, engine, again.noise, Recorded(books), parameters=initial)
+        *_, last = federated_averaging(again.plan, again.airs, engine, again.noise, Recorded(books), parameters=initial)
         return again.task.named_tensors(last.parameters)
 
     return replay
@@ -212,7 +212,7 @@ def start(setup, initial_arrays, clock):
 
     def start(grid, books, **options):
         options = {
-            "air": setup.air,
+            "airs": setup.airs,
             "noise": SameNoise(setup.noise),
             "wait_for_devices": 0.0,
             "clock": clock,
@@ -241,7 +241,7 @@ def own_training(setup):
 
     def own_training(missing=()):
         engine, initial = Without(setup.task.engine, missing), setup.task.initial_parameters
-        *_, last = federated_averaging(setup.plan, setup.air, engine, setup.noise, parameters=initial)
+        *_, last = federated_averaging(setup.plan, setup.airs, engine, setup.noise, parameters=initial)
         return last.parameters
 
     return own_training

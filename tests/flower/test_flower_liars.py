@@ -255,7 +255,7 @@ class TestStrays:
 
     @pytest.fixture
     def strategy(self, setup, same_noise, clock, tmp_path):
-        options = {"air": setup.air, "noise": same_noise, "wait_for_devices": 0.0, "clock": clock}
+        options = {"airs": setup.airs, "noise": same_noise, "wait_for_devices": 0.0, "clock": clock}
         return OverTheAirFedAvg(setup.plan, tmp_path / "ledger.jsonl", **options)
 
     def replies(self, strategy, grid, initial_arrays, server_round=1):
@@ -420,7 +420,7 @@ def test_a_hostile_supernode_spoils_its_own_reply_and_raises_nothing(setup):
         reply = collect(WireGrid(pushed, identity), asked)
         assert messages.sender(reply) == messages.address(asked)  # whoever it pretends to be
         try:
-            messages.received_update(reply, setup.air, 2, D)
+            messages.received_update(reply, setup.airs.at(-1), 2, D)
             read += 1
         except ValueError:
             refused += 1

@@ -90,7 +90,7 @@ def test_only_the_scheduled_are_sent_to_each_with_its_own_amplitude(setup, start
     for index, batch in enumerate(rounds):
         amplitude = {m.metadata.dst_node_id - NODE: messages.Order.of(m).amplitude for m in batch}
         assert sorted(amplitude) == setup.plan.scheduled.tolist() == [0, 2, 3, 4]
-        np.testing.assert_array_equal([amplitude[k] for k in sorted(amplitude)], setup.air.transmit_amplitude)
+        np.testing.assert_array_equal([amplitude[k] for k in sorted(amplitude)], setup.airs.at(-1).transmit_amplitude)
         assert {messages.Order.of(m).local_steps for m in batch} == {setup.plan.local_steps[index]}
 
 
@@ -136,7 +136,7 @@ def test_a_round_in_which_nobody_answers_ends_the_training(start, own_app, make_
 def test_what_fails_before_a_round_is_sent_is_not_charged(
     setup, start, initial_arrays, own_app, make_grid, tmp_path, broken, monkeypatch
 ):
-    grid, air = make_grid(own_app, range(5)), setup.air
+    grid, air = make_grid(own_app, range(5)), setup.airs.at(-1)
     if broken == "question":
         monkeypatch.setattr(grid, "get_node_ids", lambda: 1 / 0)
     elif broken == "amplitude":  # an order that a device would refuse
@@ -195,7 +195,7 @@ def test_a_ledger_that_goes_on_knows_what_was_spent(start, own_app, make_grid, t
 def test_two_strategies_on_one_ledger_share_one_budget(setup, own_app, make_grid, initial_arrays, clock, tmp_path):
     path, options = tmp_path / "ledger.jsonl", {"wait_for_devices": 0.0, "clock": clock}
     plan = replace(setup.plan, problem=replace(setup.plan.problem, budget=total_of(setup.plan)))
-    one, two = (OverTheAirFedAvg(plan, path, air=setup.air, **options) for _ in range(2))
+    one, two = (OverTheAirFedAvg(plan, path, airs=setup.airs, **options) for _ in range(2))
     one.start(make_grid(own_app, range(5)), initial_arrays, timeout=5.0)
     with pytest.raises(BudgetExhausted):
         two.start(make_grid(own_app, range(5)), initial_arrays, timeout=5.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, channel, convergence, plan
-from airfed.air import Air
+from airfed.air import Airs
 from airfed.auditing import Subject, audit
 from airfed.planning import limits, uncertain
 from airfed.planning.brute_force import brute_force_schedule
@@ -147,6 +147,6 @@ def test_a_plan_for_known_channels_on_rough_ones_is_refuted(world):
     gain = subject.plan.problem.fleet.gain
     rng = np.random.default_rng(5)
     true = channel.true_channel(gain, np.zeros(50), nmse=0.05, rng=rng)
-    rough = replace(subject, air=Air.from_plan(subject.plan, channel=true))
+    rough = replace(subject, airs=Airs(plan=subject.plan, channel=true))
     found = audit(rough, pairs=240, trials=10_000, samples=100_000)
     assert "sensitivity" in {check.name for check in found.failures}

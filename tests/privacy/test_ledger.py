@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from airfed.air import Superposition
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.privacy import classic_epsilon, compose, gaussian_epsilon
-from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, _root_up
+from airfed.privacy.gaussian import root_up
+from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError
 from airfed.problem import Budget
 from airfed.running import execution, metrics
 from airfed.running.books import UNNOISED
@@ -56,7 +57,7 @@ def test_totals_are_those_of_the_plan_to_the_last_bit(tmp_path):
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30))
 def test_the_total_is_never_below_the_root_of_the_sum_of_squares(mus):
     exact = sum((Fraction(mu) ** 2 for mu in mus), Fraction(0))
-    total = _root_up(exact)
+    total = root_up(exact)
     assert Fraction(total) ** 2 >= exact
     assert Fraction(math.nextafter(total, 0)) ** 2 < exact
 

@@ -9,7 +9,7 @@ import torch
 from scipy import optimize, stats
 
 from airfed import scenario
-from airfed.air import Air
+from airfed.air import Airs
 from airfed.learning.engine import make_engine
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.network import builtin
@@ -76,7 +76,7 @@ def train(setup, **options):
     """The models after each round."""
     try:
         rounds = federated_averaging(
-            setup.plan, setup.air, setup.task.engine, setup.noise, parameters=setup.task.initial_parameters, **options
+            setup.plan, setup.airs, setup.task.engine, setup.noise, parameters=setup.task.initial_parameters, **options
         )
         return list(rounds)
     finally:
@@ -138,9 +138,7 @@ def test_with_negligible_noise_it_is_plain_federated_averaging(images, model, ba
         noise_std=1e-14, clip_norm=1000.0, tau=shape.learning_rate,
     )  # fmt: skip
     rounds = list(
-        federated_averaging(
-            plan, Air.from_plan(plan), task.engine, SeededNoise(b""), parameters=task.initial_parameters
-        )
+        federated_averaging(plan, Airs(plan=plan), task.engine, SeededNoise(b""), parameters=task.initial_parameters)
     )
     task.engine.close()
     reference = make_engine(
@@ -216,7 +214,7 @@ def test_the_phase_and_the_true_channel_do_not_depend_on_the_policy(images):
         changed = world(images, policy=policy).override({"channel.estimation_error": 0.1})
         setup = prepare(changed)
         setup.task.engine.close()
-        relative = setup.air.coefficient / setup.air.alignment_coefficient  # h/ĥ, whatever θ is
+        relative = setup.airs.at(-1).coefficient / setup.airs.at(-1).alignment_coefficient  # h/ĥ, whatever θ is
         coefficients[policy["name"]] = dict(zip(setup.plan.scheduled.tolist(), relative, strict=True))
     for device, value in coefficients["top_k"].items():
         assert value == pytest.approx(coefficients["full"][device], rel=1e-12)
@@ -237,7 +235,7 @@ def test_going_on_from_a_later_round_gives_the_same_bits(images):
     setup = prepare(world(images, batch_size=4))
     rest = list(
         federated_averaging(
-            setup.plan, setup.air, setup.task.engine, setup.noise, parameters=whole[2].parameters, first_round=3
+            setup.plan, setup.airs, setup.task.engine, setup.noise, parameters=whole[2].parameters, first_round=3
         )
     )
     setup.task.engine.close()
@@ -250,7 +248,7 @@ def test_superpositions_of_two_processes_merge_to_the_same_bits():
     gain = rng.uniform(0.3, 1.0, 9)
     updates = rng.normal(size=(9, 40)).astype(np.float32)
     plan = make_plan(dimension=40, gain=gain, alignment=0.1, rounds=2)
-    air, start = Air.from_plan(plan), np.zeros(40, np.float32)
+    air, start = Airs(plan=plan), np.zeros(40, np.float32)
 
     class Pair(Solo):
         size = 2
@@ -281,7 +279,7 @@ def test_the_ledger_is_told_before_anything_is_computed_or_transmitted():
 
     for done in federated_averaging(
         plan,
-        Air.from_plan(plan),
+        Airs(plan=plan),
         Stub(function),
         SeededNoise(b""),
         Diary(events),
@@ -320,7 +318,7 @@ def test_a_round_that_fails_before_it_is_received_is_never_marked_as_sent():
 
     start = np.zeros(8, np.float32)
     rounds = federated_averaging(
-        plan, Air.from_plan(plan), Stub(function), SeededNoise(b""), Diary(events), parameters=start
+        plan, Airs(plan=plan), Stub(function), SeededNoise(b""), Diary(events), parameters=start
     )
     with pytest.raises(MemoryError):
         list(rounds)
@@ -329,7 +327,7 @@ def test_a_round_that_fails_before_it_is_received_is_never_marked_as_sent():
 
 def test_what_the_books_say_of_a_transmission_keys_its_noise():
     plan = make_plan(dimension=8, gain=[0.5, 0.5], alignment=0.1, rounds=1)
-    air, start, trainer = Air.from_plan(plan), np.zeros(8, np.float32), Stub(ones(8))
+    air, start, trainer = Airs(plan=plan), np.zeros(8, np.float32), Stub(ones(8))
     (plain,) = federated_averaging(plan, air, trainer, SeededNoise(b""), parameters=start)
     (named,) = federated_averaging(plan, air, trainer, SeededNoise(b""), Diary([]), parameters=start)
     assert not np.any(plain.reception.received == named.reception.received)
@@ -344,7 +342,7 @@ def test_a_stop_is_heard_between_chunks():
         return ones(8)(index, devices)
 
     rounds = federated_averaging(
-        plan, Air.from_plan(plan), Stub(function), SeededNoise(b""), parameters=np.zeros(8, np.float32),
+        plan, Airs(plan=plan), Stub(function), SeededNoise(b""), parameters=np.zeros(8, np.float32),
         stop=lambda: len(seen) == 6,
     )  # fmt: skip
     assert next(rounds).index == 0
@@ -384,7 +382,7 @@ class Mutant:
 def test_noise_of_the_wrong_size_stops_the_round(change, dimension):
     plan = make_plan(dimension=dimension, gain=[0.5] * 3, alignment=0.1, rounds=2)
     rounds = federated_averaging(
-        plan, Air.from_plan(plan), Stub(ones(dimension)), Mutant(change), parameters=np.zeros(dimension, np.float32)
+        plan, Airs(plan=plan), Stub(ones(dimension)), Mutant(change), parameters=np.zeros(dimension, np.float32)
     )
     with pytest.raises(RuntimeError, match="noise"):
         next(rounds)
@@ -416,7 +414,7 @@ def test_the_expected_gap_is_the_one_that_theory_gives_exactly():
         dimension=60, gain=np.linspace(0.3, 1.0, 8), alignment=0.25, rounds=rounds, noise_std=0.02, clip_norm=100.0,
         tau=tau, zeta=4.0,
     )  # fmt: skip
-    air, engine = Air.from_plan(plan), QuadraticEngine(task, learning_rate=tau)
+    air, engine = Airs(plan=plan), QuadraticEngine(task, learning_rate=tau)
     gaps = []
     for repeat in range(repeats):
         noise = SeededNoise(repeat.to_bytes(4, "little"))
@@ -490,7 +488,7 @@ def test_one_bad_device_counts_as_zero_and_training_goes_on(value):
     plan = make_plan(dimension=500, gain=[0.5] * 4, alignment=0.1, rounds=3)
     rounds = list(
         federated_averaging(
-            plan, Air.from_plan(plan), Stub(function), SeededNoise(b""), parameters=np.zeros(500, np.float32)
+            plan, Airs(plan=plan), Stub(function), SeededNoise(b""), parameters=np.zeros(500, np.float32)
         )
     )
     assert [done.reception.refused.tolist() for done in rounds] == [[1]] * 3
@@ -510,7 +508,7 @@ def test_a_round_without_a_usable_update_is_a_divergence(missing):
 
     plan = make_plan(dimension=50, gain=[0.5] * 3, alignment=0.1, rounds=5)
     rounds = federated_averaging(
-        plan, Air.from_plan(plan), Broken(function), SeededNoise(b""), parameters=np.zeros(50, np.float32)
+        plan, Airs(plan=plan), Broken(function), SeededNoise(b""), parameters=np.zeros(50, np.float32)
     )
     assert [next(rounds).index, next(rounds).index] == [0, 1]
     with pytest.raises(Diverged, match="Round 3: no device sent a usable update"):
@@ -520,7 +518,7 @@ def test_a_round_without_a_usable_update_is_a_divergence(missing):
 def test_a_model_that_leaves_float32_is_a_divergence():
     plan = make_plan(dimension=50, gain=[0.5] * 3, alignment=0.1, rounds=5, tau=1e30, clip_norm=1e12)
     rounds = federated_averaging(
-        plan, Air.from_plan(plan), Stub(lambda index, devices: np.full((len(devices), 50), 9e9)), SeededNoise(b""),
+        plan, Airs(plan=plan), Stub(lambda index, devices: np.full((len(devices), 50), 9e9)), SeededNoise(b""),
         parameters=np.zeros(50, np.float32),
     )  # fmt: skip
     with pytest.raises(Diverged, match=r"Round 1: the model is no longer finite.*learning_rate"):
@@ -577,7 +575,7 @@ def test_a_users_own_model_trains(images, user_model):
     before = setup.task.evaluate(setup.task.initial_parameters)["loss"]
     rounds = list(
         federated_averaging(
-            setup.plan, setup.air, setup.task.engine, setup.noise, parameters=setup.task.initial_parameters
+            setup.plan, setup.airs, setup.task.engine, setup.noise, parameters=setup.task.initial_parameters
         )
     )
     assert setup.task.evaluate(rounds[-1].parameters)["loss"] < 0.7 * before

@@ -149,9 +149,11 @@ def accounting_check(subject: Subject) -> Check:
     """Return whether the ε that is claimed follows from θ and σ, by another road, and is within the budget."""
     plan = subject.plan
     budget = plan.problem.budget
-    whole = plan.mu_round * math.sqrt(plan.rounds)
+    mus = np.append(plan.sequence.mus, plan.mu_round)
+    theta = np.append(plan.sequence.alignments, plan.alignment)
+    whole = math.sqrt(math.fsum(np.square(mus[:-1])))
     wrong = []
-    if plan.mu_round < (2 if subject.replaces else 1) * plan.alignment / subject.noise_std * (1 - _RTOL):
+    if np.any(mus < (2 if subject.replaces else 1) * theta / subject.noise_std * (1 - _RTOL)):
         wrong.append("μ is below the sensitivity over σ")
     if plan.epsilon_round < epsilon_of(plan.mu_round, budget.delta) * (1 - _RTOL):
         wrong.append("ε of a round is below the truth")

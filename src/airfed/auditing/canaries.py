@@ -1,9 +1,10 @@
 """The attack: devices send ±ϖu on orthogonal directions u, and an adversary guesses the signs from what is received.
 
 The score ⟨y, u⟩/σ of a canary is N(±θ/σ, 1), whatever the dimension, so that m devices with orthogonal canaries are m
-independent trials a round. Signs stay the same for a whole training, so that the sum of a canary's I scores over √I is
-one trial against the whole trajectory, N(±θ√I/σ, 1). Where neighbours add or remove a device, a canary is sent or not
-sent at all, and half of the claimed μ is taken off the scores, so that they are N(±μ/2, 1) all the same.
+independent trials a round. Signs stay the same for a whole training, so that the sum of a canary's I scores, weighted
+by the rounds' μ_i/μ_total, is one trial against the whole trajectory, N(±μ_total/2, 1). Where neighbours add or remove
+a device, a canary is sent or not sent at all, and half of the claimed μ_i is taken off the scores, so that they are
+N(±μ_i/2, 1) all the same. Only the rounds in which θ is largest are trials against the claim of one round.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Scores:
     """Scores times the sign that was sent: N(μ/2, 1) if the claim is true and tight.
 
     Args:
-        single: one per canary and round.
+        single: one per canary and round of largest θ.
         whole: one per canary and training.
     """
 
@@ -99,23 +100,30 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
     Raises:
         NoiseFault: the loop itself finds the noise wanting.
     """
-    plan, air = subject.crowd(_CROWD)
-    trainings = math.ceil(max(2 * trials / (_CANARIES * plan.rounds), _FEWEST_TRAJECTORIES / _CANARIES))
+    plan, airs = subject.crowd(_CROWD)
+    mus = np.array(subject.plan.sequence.mus)
+    exposed = np.flatnonzero(mus == subject.plan.mu_round)
+    trajectories = math.ceil(_FEWEST_TRAJECTORIES / _CANARIES)
+    trainings = max(trajectories, math.ceil(2 * trials / (_CANARIES * exposed.size)))
     directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CANARIES)))
     start = np.zeros(_CROWD, np.float32)
-    middle = 0.0 if subject.replaces else subject.plan.mu_round / 2
+    middle = np.zeros(mus.size) if subject.replaces else mus / 2
     single, whole = [], []
     for repetition in range(trainings):
+        # Beyond the trajectories that are needed, trainings begin where the rounds of largest θ do.
+        first = 0 if repetition < trajectories else int(exposed[0])
         devices = np.sort(rng.permutation(_CROWD)[:_CANARIES])
         signs = rng.choice((-1.0, 1.0), _CANARIES)
-        canaries = (2 * air.clip_norm * signs[:, None] * directions.T).astype(np.float32)
+        canaries = (2 * plan.clip_norm * signs[:, None] * directions.T).astype(np.float32)
         sent = signs > 0 if not subject.replaces else np.full(_CANARIES, True)
         engine = ScriptedEngine(devices[sent], canaries[sent])
-        training = federated_averaging(plan, air, engine, subject.noise(repetition), parameters=start)
+        noise = subject.noise(repetition)
+        training = federated_averaging(plan, airs, engine, noise, parameters=start, first_round=first)
         received = np.stack([done.reception.received for done in training])
-        scores = (received @ directions / subject.noise_std - middle) * signs  # (I, m)
-        single.append(scores.ravel())
-        whole.append(scores.sum(axis=0) / math.sqrt(plan.rounds))
+        scores = (received @ directions / subject.noise_std - middle[first:, None]) * signs  # (I, m)
+        single.append(scores[exposed - first].ravel())
+        if first == 0:
+            whole.append(mus @ scores / math.sqrt(float(mus @ mus)))
     return Scores(single=np.concatenate(single), whole=np.concatenate(whole))
 
 

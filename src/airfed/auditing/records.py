@@ -31,9 +31,9 @@ def record_checks(subject: Subject, run: Run) -> list[Check]:
     ]
     if run.errors:
         return [*found, Check(name="ledger", passed=False, finding=" ".join(map(str, run.errors)), figures={})]
-    ledger, mu = run.ledger, planned.mu_round
-    low = [charge.round_index for charge in ledger.charges if charge.mu < mu * (1 - 1e-12)]
-    least = mu * math.sqrt(len({charge.round_index for charge in ledger.charges}))
+    ledger, mus = run.ledger, planned.sequence.mus
+    low = [charge.round_index for charge in ledger.charges if charge.mu < mus[charge.round_index] * (1 - 1e-12)]
+    least = math.sqrt(math.fsum(mus[index] ** 2 for index in {charge.round_index for charge in ledger.charges}))
     passed = not low and ledger.mu_total >= least * (1 - 1e-12)
     return [
         *found,
@@ -42,7 +42,7 @@ def record_checks(subject: Subject, run: Run) -> list[Check]:
             passed=passed,
             finding=f"{ledger.rounds} rounds charged, the chain is whole, μ√Σ = {ledger.mu_total:.5g}"
             if passed
-            else f"the ledger charges less than the plan's μ = {mu:.5g} a round",
+            else f"the ledger charges less than the plan's μ = {planned.mu_round:.5g} a round",
             figures={"rounds": ledger.rounds, "mu_total": ledger.mu_total, "trained": len(run.rounds)},
         ),
     ]

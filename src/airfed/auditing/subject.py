@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.air import Air
+from airfed.air import Air, Airs
 from airfed.learning.task import dimension_of
 from airfed.planning import Plan
 from airfed.problem import Fleet
 from airfed.running.directory import RunError
 from airfed.running.noise import NoiseSource
 from airfed.running.run import Run
-from airfed.running.setup import air_of, noise_source, signal_digests
+from airfed.running.setup import airs_of, noise_source, signal_digests
 from airfed.scenario import Scenario
 
 
@@ -27,14 +28,14 @@ class Subject:
     Args:
         scenario: the world.
         plan: the decision, whose μ and ε are the claims.
-        air: what the channel does to the uploads.
+        airs: what the channel does to the uploads, round by round.
         signal: digests of what shapes the signal, by name; the key of the noise.
         run: the run's record, if it has run.
     """
 
     scenario: Scenario
     plan: Plan
-    air: Air
+    airs: Airs
     signal: Mapping[str, str]
     run: Run | None = None
 
@@ -44,7 +45,7 @@ class Subject:
         problem = scenario.problem(dimension=dimension_of(scenario) if dimension is None else dimension)
         plan = scenario.plan(problem)
         signal = signal_digests(scenario, problem.fleet.gain)
-        return cls(scenario=scenario, plan=plan, air=air_of(scenario, plan), signal=signal)
+        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal)
 
     @classmethod
     def of_run(cls, run: Run) -> Subject:
@@ -66,17 +67,17 @@ class Subject:
         except ValueError:
             problem = scenario.problem(dimension=run.figures["dimension"])
             plan = scenario.plan(problem)
-        return cls(scenario=scenario, plan=plan, air=air_of(scenario, plan), signal=manifest["signal"], run=run)
+        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=manifest["signal"], run=run)
+
+    @cached_property
+    def air(self) -> Air:
+        """The air of the most exposed round, the last."""
+        return self.airs.at(-1)
 
     @property
     def noise_std(self) -> float:
         """σ."""
         return self.plan.problem.link.noise_std
-
-    @property
-    def largest_difference(self) -> float:
-        """By how much the plan claims that one device can move the received signal, at most: μσ."""
-        return self.plan.mu_round * self.noise_std
 
     @property
     def replaces(self) -> bool:
@@ -108,22 +109,18 @@ class Subject:
         order = np.argsort(-amplitude[near], kind="stable")
         return np.sort(near[order[:most]])
 
-    def crowd(self, count: int) -> tuple[Plan, Air]:
-        """Return plan and air of `count` copies of the strongest devices, for a model of dimension `count`.
+    def crowd(self, count: int) -> tuple[Plan, Airs]:
+        """Return plan and airs of `count` copies of the strongest devices, for a model of dimension `count`.
 
         What a device adds to the sum does not depend on how many there are: a crowd gives as many trials a round.
         """
         places = self.strongest(count)
         places = np.tile(places, math.ceil(count / places.size))[:count]
-        fleet = self.plan.problem.fleet
+        fleet, airs = self.plan.problem.fleet, self.airs
         devices = self.air.scheduled[places]
         crowd = Fleet(gain=fleet.gain[devices], peak_power=fleet.peak_power[devices])
         plan = self.resized(dimension=count)
         plan = replace(plan, problem=replace(plan.problem, fleet=crowd), scheduled=np.arange(count))
-        air = replace(
-            self.air,
-            scheduled=plan.scheduled,
-            transmit_amplitude=self.air.transmit_amplitude[places],
-            coefficient=self.air.coefficient[places],
-        )
-        return plan, air
+        channel = None if airs.channel is None else airs.channel[devices]
+        phase = None if airs.phase is None else airs.phase[devices]
+        return plan, replace(airs, plan=plan, channel=channel, phase=phase)

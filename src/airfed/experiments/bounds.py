@@ -138,7 +138,7 @@ def _run(world: Scenario, constants: Calibration) -> list[dict[str, Any]]:
     rows, squares, steps = [], [], 0
     before = task.initial_parameters
     try:
-        rounds = federated_averaging(plan, setup.air, task.engine, setup.noise, parameters=before)
+        rounds = federated_averaging(plan, setup.airs, task.engine, setup.noise, parameters=before)
         for done in rounds:
             steps += done.steps
             seen = done.index % every == every - 1 or done.index + 1 == plan.rounds

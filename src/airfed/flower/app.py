@@ -105,7 +105,7 @@ def _train(grid: Grid, books: RunBooks, *, round_timeout: float, wait_for_device
     strategy = OverTheAirFedAvg(
         setup.plan,
         books,
-        air=setup.air,
+        airs=setup.airs,
         noise=setup.noise,
         first_round=books.state.round_index,
         averages=books.averages,

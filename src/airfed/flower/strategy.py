@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from airfed.air import CLIP_MARGIN, Air, Reception
+from airfed.air import CLIP_MARGIN, Airs, Reception
 from airfed.flower import messages
 from airfed.flower.post import Clock, Post
 from airfed.flower.roster import Roster
@@ -56,7 +56,7 @@ class OverTheAirFedAvg(Strategy):
     Args:
         plan: whom to sample, and all else.
         books: where rounds are charged; a path makes a ledger there (`LedgerBooks`).
-        air: how the signals arrive; without it the devices' channels are as the plan knows them.
+        airs: how the signals of each round arrive; without them the devices' channels are as the plan knows them.
         noise: draws the receiver's noise; fresh from the operating system by default.
         first_round: i to begin with, where an earlier training is gone on with.
         averages: of the models of the rounds before that, where the plan averages them (`averages` of the strategy
@@ -75,7 +75,7 @@ class OverTheAirFedAvg(Strategy):
         plan: Plan,
         books: Books | str | Path,
         *,
-        air: Air | None = None,
+        airs: Airs | None = None,
         noise: NoiseSource | None = None,
         first_round: int = 0,
         averages: Averages | None = None,
@@ -83,7 +83,7 @@ class OverTheAirFedAvg(Strategy):
         clock: Clock = time,
     ) -> None:
         self.plan = plan
-        self.air = Air.from_plan(plan) if air is None else air
+        self.airs = Airs(plan=plan) if airs is None else airs
         self.noise = SecureNoise() if noise is None else noise
         if isinstance(books, str | Path):
             books = LedgerBooks(Path(books), plan, privacy=self.noise.privacy)
@@ -172,17 +172,19 @@ class OverTheAirFedAvg(Strategy):
             raise ValueError(f"Expected a model of the plan's dimension {dimension}, got {model.size} numbers.")
         if not np.isfinite(model).all():
             raise ValueError("Expected a model of finite numbers, got one with a NaN or an Inf.")
-        nodes = self.roster.find(grid, plan.scheduled.tolist(), wait=self._wait)
+        decided, air = plan.sequence[index], self.airs.at(index)
+        wanted = decided.scheduled.tolist()
+        nodes = self.roster.find(grid, wanted, wait=self._wait)
         self._wait = 0.0
         if not nodes:
             raise NobodyThere(
-                f"Round {index + 1}: none of the {plan.num_scheduled} scheduled devices is there; nothing was charged. "
+                f"Round {index + 1}: none of the {len(wanted)} scheduled devices is there; nothing was charged. "
                 'Start their nodes, each with its index (--node-config "partition-id=0"), and go on.'
             )
-        absent = sorted(set(plan.scheduled.tolist()) - nodes.keys())
+        absent = sorted(set(wanted) - nodes.keys())
         if absent:
             _LOG.warning("round %d: devices %s are not there; they count as zero", index + 1, absent)
-        amplitude = dict(zip(plan.scheduled.tolist(), self.air.transmit_amplitude.tolist(), strict=True))
+        amplitude = dict(zip(wanted, air.transmit_amplitude.tolist(), strict=True))
         outgoing = {
             device: messages.training(
                 node,
@@ -190,9 +192,9 @@ class OverTheAirFedAvg(Strategy):
                 config,
                 messages.Order(
                     round_index=index,
-                    local_steps=plan.local_steps[index],
+                    local_steps=decided.local_steps,
                     learning_rate=learning.learning_rate,
-                    clip_norm=learning.clip_norm,
+                    clip_norm=decided.clip_norm,
                     amplitude=amplitude[device],
                 ),
                 ttl=self._ttl,
@@ -214,7 +216,7 @@ class OverTheAirFedAvg(Strategy):
             raise ValueError(f"Expected the replies of the round that was sent out; got those of {server_round}.")
         parameters = messages.flatten(sent.arrays).astype(np.float32)
         arrived = _Arrived(self._uploads(sent, replies))
-        superposition = transmit(self.plan, self.air, arrived, parameters=parameters, index=sent.index)
+        superposition = transmit(self.plan, self.airs, arrived, parameters=parameters, index=sent.index)
         if not arrived.devices:  # nothing was added up, and no noise is drawn: the charge covers the next try
             raise Diverged(f"Round {sent.index + 1}: no device sent anything that can be used.")
         done = receive(
@@ -225,10 +227,11 @@ class OverTheAirFedAvg(Strategy):
             index=sent.index,
             transmission=self.books.send(sent.index, superposition.digest()),
         )
-        done = replace(done, reception=_with_clipped(done.reception, self.air.clip_norm))
+        decided = self.plan.sequence[sent.index]
+        done = replace(done, reception=_with_clipped(done.reception, decided.clip_norm))
         self.books.settle(done)
-        heard = self.plan.num_scheduled - done.reception.missing.size
-        _LOG.info("round %d: heard %d of %d devices", done.index + 1, heard, self.plan.num_scheduled)
+        heard = decided.scheduled.size - done.reception.missing.size
+        _LOG.info("round %d: heard %d of %d devices", done.index + 1, heard, decided.scheduled.size)
         earlier = self.averages or Averages(
             rounds=self.plan.rounds, names=(self.plan.average,), latest=parameters, done=sent.index
         )
@@ -238,7 +241,7 @@ class OverTheAirFedAvg(Strategy):
 
     def _uploads(self, sent: _Sent, replies: Iterable[Message]) -> Iterator[tuple[NDArray[np.intp], Updates]]:
         waiting = {messages.address(message): device for device, message in sent.outgoing.items()}
-        useless, strays = set(sent.outgoing), 0
+        useless, strays, air = set(sent.outgoing), 0, self.airs.at(sent.index)
         for reply in replies:
             sender = messages.sender(reply)
             device = None if sender is None else waiting.pop(sender, None)
@@ -246,7 +249,7 @@ class OverTheAirFedAvg(Strategy):
                 strays += 1
                 continue
             try:
-                update = messages.received_update(reply, self.air, device, self.plan.problem.learning.dimension)
+                update = messages.received_update(reply, air, device, self.plan.problem.learning.dimension)
             except ValueError as error:
                 _LOG.warning("round %d: device %d counts as zero: %s", sent.index + 1, device, messages.quote(error))
                 continue

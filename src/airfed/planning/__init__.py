@@ -1,8 +1,10 @@
 """Which devices transmit, how strongly, and in how many rounds."""
 
+from airfed.planning.completion import predicted
+from airfed.planning.decision import Decision
 from airfed.planning.plan import Average, Plan
 from airfed.planning.policies import POLICIES, find, plan
-from airfed.planning.policy import Decision, Policy, Settings, predicted
+from airfed.planning.policy import Policy, Settings
 from airfed.planning.response import Prediction, Response, load_response
 from airfed.planning.views import candidates, compare
 

@@ -66,7 +66,7 @@ def best_design(problem: Problem, rounds: Integers, response: Response, alignmen
     Raises:
         InfeasibleError: nothing lies within what was measured.
     """
-    expected = problem.budget.power == "expected"
+    expected = getattr(problem.budget, "power", "worst") == "expected"
     parts = [response.at(norm) for norm in response.clip_norm] if expected else [response]
     found, least = [], np.inf
     for course in response.courses:

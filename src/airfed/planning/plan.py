@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from airfed import _validate, convergence
 from airfed._upstairs import upstairs
+from airfed.course import Course
 from airfed.planning import limits
 from airfed.planning.response import Prediction
-from airfed.privacy import classic_epsilon, classic_validity, compose, gaussian_epsilon
+from airfed.planning.sequence import RoundSequence
+from airfed.privacy import classic_epsilon, classic_validity, compose, compose_all, gaussian_epsilon
 from airfed.problem import InfeasibleError, Problem
 
 Binding = Literal["privacy", "peak_power", "total_power"]
@@ -41,7 +43,8 @@ class Plan:
         problem: what was decided about.
         policy: who decided.
         scheduled: K, device indices in the order of `fleet.gain`, ascending.
-        alignment: θ = νϖ, the amplitude with which every scheduled device arrives at full norm.
+        alignment: θ = νϖ, the amplitude with which every scheduled device arrives at full norm; where it grows over the
+            rounds, that of the last one.
         rounds: I.
         notes: remarks of the policy that a reader of the plan must know.
         objective: what it was chosen by: Theorem 1's "bound", or a "measured" response.
@@ -49,9 +52,17 @@ class Plan:
             weights that fall with age ("exponential"), or the last alone ("none"). It works on what was received, and
             costs neither power nor privacy.
         prediction: the accuracy that a response expects of it, if one was asked.
+        growth: κ ≥ 1: θ_i² = θ²·κ^((i−(I−1))/I) in round i.
+        clip_decay: ρ in (0, 1]: ϖ_i = ϖ·ρ^(i/I).
+        power_share: q in (0, 1], the share of the worst-case power that the devices are expected to transmit. Below 1
+            the limit on the total power counts expected power.
+
+    `sequence` is what is decided about each round; the other figures sum it up. "One round" is the most exposed one,
+    the last.
 
     Raises:
-        ValueError: the devices are not ascending indices into the fleet, θ is not positive, or I is not in 1..T.
+        ValueError: the devices are not ascending indices into the fleet, θ is not positive, I is not in 1..T, or κ, ρ
+            or q is out of range.
         InfeasibleError: the bound, θ, μ or the total power is below 1e-150 or above 1e150, or a device's power is below
             1e-300 W.
 
@@ -76,6 +87,9 @@ class Plan:
     objective: Objective = "bound"
     average: Average = "none"
     prediction: Prediction | None = None
+    growth: float = 1.0
+    clip_decay: float = 1.0
+    power_share: float = 1.0
 
     def __post_init__(self) -> None:
         _validate.positive(alignment=self.alignment)
@@ -90,6 +104,8 @@ class Plan:
         object.__setattr__(self, "scheduled", devices)
         object.__setattr__(self, "alignment", float(self.alignment))
         object.__setattr__(self, "rounds", int(self.rounds))
+        for name in ("growth", "clip_decay", "power_share"):
+            object.__setattr__(self, name, getattr(self.course, name))  # raises where one is out of range
         self._require_figures()
 
     def _require_figures(self) -> None:
@@ -100,6 +116,8 @@ class Plan:
             "mu_round": self.mu_round,
             "the bound": self.bound.total,
         }
+        if self.clip_decay != 1.0:
+            figures["clip_norm"] = self.sequence[-1].clip_norm
         for name, value in figures.items():
             if not SMALLEST_FIGURE <= value <= LARGEST_FIGURE:
                 raise InfeasibleError(
@@ -107,7 +125,7 @@ class Plan:
                     f"{LARGEST_FIGURE:g} are not accounted for."
                 )
         weakest = int(np.argmin(self.power))
-        if self.power[weakest] < SMALLEST_FIGURE**2:
+        if self.power[weakest] * float(self.sequence.shares[0]) < SMALLEST_FIGURE**2:
             raise InfeasibleError(
                 f"No plan fits: device {self.scheduled[weakest]} would transmit less than {SMALLEST_FIGURE**2:g} W."
             )
@@ -119,8 +137,35 @@ class Plan:
 
     @property
     def clip_norm(self) -> float:
-        """ϖ."""
+        """ϖ; where it falls over the rounds, that of the first one."""
         return self.problem.learning.clip_norm
+
+    @cached_property
+    def course(self) -> Course:
+        """How θ and ϖ move over the rounds."""
+        return Course(growth=self.growth, clip_decay=self.clip_decay, power_share=self.power_share)
+
+    @property
+    def crest(self) -> float:
+        """c = θ/θ_rms ≥ 1: by how much limits on the whole training allow a larger θ than if it were constant."""
+        return float(self.course.crests(np.array([self.rounds]))[0])
+
+    @cached_property
+    def sequence(self) -> RoundSequence:
+        """What is decided about each round: the only source for whoever handles one."""
+        rounds, one = (self.rounds,), np.float64(1.0)
+        factors = np.broadcast_to(one, rounds) if self.growth == 1.0 else self.course.alignment_factors(self.rounds)
+        falls = np.broadcast_to(one, rounds) if self.clip_decay == 1.0 else self.course.clip_factors(self.rounds)
+        return RoundSequence(
+            scheduled=self.scheduled,
+            local_steps=self.local_steps,
+            alignments=self.alignment * factors,
+            clip_norms=self.clip_norm * falls,
+            mus=self._mu(self.alignment * factors),
+            largest_power=self.power,
+            shares=np.square(factors),
+            delta=self.problem.budget.delta,
+        )
 
     @property
     def predicted_accuracy(self) -> float | None:
@@ -129,13 +174,13 @@ class Plan:
 
     @property
     def noise_share(self) -> float:
-        """σ/(|K|θ): the noise per coordinate of the recovered mean, as a share of ϖ."""
-        return self.problem.link.noise_std / (self.num_scheduled * self.alignment)
+        """σ/(|K|θ_rms): the noise per coordinate of the recovered mean, as a share of ϖ."""
+        return self.problem.link.noise_std / (self.num_scheduled * self.alignment) * self.crest
 
     @property
     def alignment_coefficient(self) -> float:
-        """ν = θ/ϖ."""
-        return self.alignment / self.problem.learning.clip_norm
+        """ν = θ/ϖ, of the last round."""
+        return self.sequence[-1].alignment_coefficient
 
     @cached_property
     def local_steps(self) -> tuple[int, ...]:
@@ -159,11 +204,12 @@ class Plan:
             "num_devices": self.problem.fleet.num_devices,
             "alignment": self.alignment,
             "noise_std": self.problem.link.noise_std,
+            "course": self.course,
         }
 
     @cached_property
     def power(self) -> NDArray[np.float64]:
-        """φ_k P_k [W]: what each scheduled device transmits per round, at most (‖g_k‖ = ϖ)."""
+        """φ_k P_k [W]: what each scheduled device transmits per round (in the largest), at most (‖g_k‖ = ϖ)."""
         with np.errstate(divide="ignore", over="ignore"):  # as printed, a plan may ask for more power than there is
             power = np.square(self.alignment / self.problem.fleet.gain[self.scheduled])  # [Yan23, (16)]
         power.flags.writeable = False
@@ -173,12 +219,14 @@ class Plan:
     def power_total(self) -> float:
         """[W] over all devices and rounds, at most."""
         with np.errstate(over="ignore"):
-            return self.rounds * float(np.sum(self.power))  # [Yan23, (17)]
+            return self.sequence.power_planned(self.rounds)  # [Yan23, (17)]
 
     @cached_property
     def limits(self) -> dict[Binding, float]:
         """The largest θ that each limit allows to this set of devices in this many rounds."""
-        return limits.alignment_limits(self.problem, self.scheduled, self.rounds)
+        return limits.alignment_limits(
+            self.problem, self.scheduled, self.rounds, crest=self.crest, power_share=self.power_share
+        )
 
     @property
     def binding(self) -> Binding:
@@ -199,13 +247,15 @@ class Plan:
     @property
     def mu_round(self) -> float:
         """μ = 2θ/σ (θ/σ for add or remove), times `amplification`: one round is μ-Gaussian-DP."""
-        amplitude = self.alignment * self.amplification
-        return self.problem.budget.sensitivity * amplitude / self.problem.link.noise_std
+        return float(self._mu(np.float64(self.alignment)))
 
-    @property
+    def _mu(self, alignment: NDArray[np.float64] | np.float64) -> Any:
+        return self.problem.budget.sensitivity * (alignment * self.amplification) / self.problem.link.noise_std
+
+    @cached_property
     def mu_total(self) -> float:
-        """μ√I: the whole training."""
-        return compose(self.mu_round, self.rounds)
+        """√Σμ_i²: the whole training; μ√I where θ is constant."""
+        return compose(self.mu_round, self.rounds) if self.growth == 1.0 else compose_all(self.sequence.mus)
 
     @cached_property
     def epsilon_round(self) -> float:
@@ -261,6 +311,9 @@ class Plan:
             objective=recorded.get("objective", "bound"),
             average=recorded.get("average", "none"),
             prediction=_prediction(recorded),
+            growth=recorded.get("growth", 1.0),
+            clip_decay=recorded.get("clip_decay", 1.0),
+            power_share=recorded.get("power_share", 1.0),
         )
         privacy = ("mu_round", "mu_total", "epsilon_round", "epsilon_total")
         for name in (*privacy, "power_total", "num_scheduled", "alignment_coefficient", "clip_norm"):
@@ -285,6 +338,9 @@ class Plan:
             "local_steps": list(self.local_steps),
             "objective": self.objective,
             "average": self.average,
+            "growth": self.growth,
+            "clip_decay": self.clip_decay,
+            "power_share": self.power_share,
             "predicted_accuracy": self.predicted_accuracy,
             "predicted_interval": None if self.prediction is None else [self.prediction.low, self.prediction.high],
             "predicted_basis": "" if self.prediction is None else self.prediction.basis,

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, seeds
+from airfed.course import Course
 from airfed.planning import measured, uncertain
+from airfed.planning.decision import Decision
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Average, Plan
-from airfed.planning.policy import Decision, Policy, Settings
+from airfed.planning.policy import Policy, Settings
 from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem
 
@@ -28,7 +30,9 @@ def plan(
     seed: int = 0,
     objective: Response | None = None,
     clip_norm: float | None = None,
-    average: Average = "none",
+    average: Average | None = None,
+    growth: float | None = None,
+    clip_decay: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return the decision of a policy about a problem.
@@ -46,10 +50,12 @@ def plan(
         size: |K| of "uniform" and "top_k"; half the fleet unless given.
         threshold: smallest gain that "threshold" schedules.
         seed: of the stream that "uniform" draws from.
-        objective: a measured response, to choose K, θ, I and ϖ together by the accuracy that it expects; otherwise
-            Theorem 1's bound decides, which says nothing of ϖ.
+        objective: a measured response, to choose K, θ, I, ϖ and the next three together by the accuracy that it
+            expects; otherwise Theorem 1's bound decides, which says nothing of ϖ.
         clip_norm: ϖ, to fix it where an objective would choose it.
         average: "tail" or "exponential" to have the receiver average the models, as in `Plan`.
+        growth: κ of θ_i² ∝ κ^(i/I), at least 1: θ grows over the rounds, within the same budgets.
+        clip_decay: ρ of ϖ_i = ϖ·ρ^(i/I), at most 1: ϖ falls over the rounds.
         options: what else your own policy takes, by name.
 
     Raises:
@@ -79,6 +85,8 @@ def plan(
         objective=objective,
         clip_norm=clip_norm,
         average=average,
+        growth=growth,
+        clip_decay=clip_decay,
         options=options or {},
     )
     return policy.plan(problem, settings)
@@ -98,13 +106,17 @@ def find(name: str, folder: Path = Path()) -> Policy:
     return POLICIES[name] if code is None else Policy(name=code.name, function=code, folder=folder)
 
 
-def _optimal(problem: Problem, *, rounds: int | None, objective: Response | None) -> Decision:
+def _optimal(problem: Problem, *, rounds: int | None, objective: Response | None, course: Course) -> Decision:
     every = np.arange(1, problem.learning.total_steps + 1) if rounds is None else np.array([int(rounds)])
-    return uncertain.optimal(problem, every) if objective is None else measured.optimal(problem, every, objective)
+    if objective is None:
+        return uncertain.optimal(problem, every, course)
+    scheduled, chosen = measured.optimal(problem, every, objective)
+    return Decision(scheduled=scheduled, rounds=chosen)
 
 
-def _paper(problem: Problem, *, rounds: int | None) -> Decision:
-    return uncertain.backed_off(problem, alternate(uncertain.trusting(problem), rounds=rounds))
+def _paper(problem: Problem, *, rounds: int | None, course: Course) -> Decision:
+    decision = alternate(uncertain.trusting(problem), rounds=rounds, course=course)
+    return uncertain.backed_off(problem, decision, course)
 
 
 def _full(problem: Problem) -> NDArray[np.intp]:

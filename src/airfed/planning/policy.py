@@ -14,41 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from airfed import _usercode, _validate, convergence
-from airfed.planning import limits
-from airfed.planning.plan import FEASIBILITY_RTOL, Average, Plan
+from airfed.course import Course
+from airfed.planning.completion import by_bound, by_response
+from airfed.planning.decision import Decision
+from airfed.planning.plan import Average, Plan
 from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Decision:
-    """What a policy decides. Whatever it leaves open airfed chooses: the largest feasible θ, the best I and ϖ.
-
-    Args:
-        scheduled: K, device indices in any order, or one truth value per device.
-        alignment: θ, where the policy wants another than the largest that every limit allows.
-        rounds: I, where the policy wants another than the best one.
-        notes: remarks that a reader of the plan must know.
-
-    >>> def strongest_three(problem):
-    ...     return Decision(scheduled=problem.fleet.gain.argsort()[-3:], rounds=10)
-    >>> from airfed import load, plan
-    >>> plan(load("examples/paper.toml").problem(), policy=strongest_three).num_scheduled
-    3
-    """
-
-    scheduled: ArrayLike
-    alignment: float | None = None
-    rounds: int | None = None
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        # What a record cannot hold must be told now: later a training would be charged that nobody can read.
-        if not isinstance(self.notes, tuple | list) or not all(map(_is_note, self.notes)):
-            raise ValueError(
-                f"Expected notes to be texts of at most {_LONGEST_NOTE} characters, got {self.notes!r:.80}."
-            )
-        object.__setattr__(self, "notes", tuple(self.notes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +33,9 @@ class Settings:
         seed: of the policy's own random stream.
         objective: what is best: the highest accuracy of a measured response, or None for the smallest bound.
         clip_norm: ϖ, to fix it where a response would choose it.
-        average: what the receiver does with the models, as in `Plan`.
+        average, growth, clip_decay: as in `Plan`, to fix them; otherwise a response chooses among what it has measured,
+            and by the bound there is no average, and neither θ nor ϖ moves.
+        power_share: as in `Plan`, of a plan by the bound.
         options: whatever else the user's own policy takes, by name.
     """
 
@@ -72,8 +45,34 @@ class Settings:
     seed: int = 0
     objective: Response | None = None
     clip_norm: float | None = None
-    average: Average = "none"
+    average: Average | None = None
+    growth: float | None = None
+    clip_decay: float | None = None
+    power_share: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def course(self) -> Course:
+        """How θ and ϖ move over the rounds of a plan by the bound, as one value; a policy that names it is told."""
+        growth, decay = (1.0 if value is None else value for value in (self.growth, self.clip_decay))
+        return Course(growth=growth, clip_decay=decay, power_share=self.power_share)
+
+    def fixed(self) -> Settings:
+        """Return the settings with a response that knows of nothing but what they leave open.
+
+        Raises:
+            InfeasibleError: what they fix was not measured.
+            ValueError: ϖ is fixed for a plan by the bound.
+        """
+        if self.objective is None:
+            if self.clip_norm is not None:
+                raise ValueError("Expected no clip_norm for a plan by the bound: it is the problem's.")
+            return self
+        response = self.objective.only(average=self.average, growth=self.growth, clip_decay=self.clip_decay)
+        if self.clip_norm is not None:
+            _validate.positive(clip_norm=self.clip_norm)
+            response = response.at(self.clip_norm)
+        return replace(self, objective=response, clip_norm=None)
 
     def given(self) -> dict[str, Any]:
         """Return the settings of one policy or another (not the rounds or the seed) that were given, by name."""
@@ -81,8 +80,7 @@ class Settings:
         return {name: value for name, value in named.items() if value is not None} | dict(self.options)
 
 
-_LONGEST_NOTE: Final = 1000  # characters
-_FOR_ALL: Final = ("rounds", "seed", "objective")  # settings that a policy need not take: airfed heeds them itself
+_FOR_ALL: Final = ("rounds", "seed", "objective", "course")  # a policy need not take them: airfed heeds them itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +129,7 @@ class Policy:
             ValueError: a setting is missing or not the policy's, or what the user's own code returns is no decision.
         """
         candidates = _candidate_rounds(problem, settings.rounds)
-        if settings.clip_norm is not None:
-            if settings.objective is None:
-                raise ValueError("Expected no clip_norm for a plan by the bound: it is the problem's.")
-            _validate.positive(clip_norm=settings.clip_norm)
-            settings = replace(settings, objective=settings.objective.at(settings.clip_norm), clip_norm=None)
+        settings = settings.fixed()
         with self._opened() as (decide, parameters):
             self._check(settings, parameters)
             known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
@@ -144,8 +138,10 @@ class Policy:
         scheduled = self._devices(problem, decision.scheduled)
         if decision.rounds is not None:
             candidates = _candidate_rounds(problem, decision.rounds)
-        plan = _completed(problem, self.name, decision, scheduled, candidates, settings.objective)
-        return plan if settings.average == plan.average else replace(plan, average=settings.average)
+        if settings.objective is not None:
+            return by_response(problem, decision, scheduled, candidates, settings.objective, self.name)
+        plan = by_bound(problem, decision, scheduled, candidates, settings.course, self.name)
+        return plan if settings.average is None else replace(plan, average=settings.average)
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Callable[..., Any], dict[str, inspect.Parameter]]]:
@@ -193,11 +189,6 @@ class Policy:
         return devices.astype(np.intp, copy=False)
 
 
-def _is_note(note: Any) -> bool:
-    """Whether a remark is a text that can be written down and read again."""
-    return isinstance(note, str) and len(note) <= _LONGEST_NOTE and note.isprintable()
-
-
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters after the first, which is the problem; *args and **kwargs name no setting."""
     named = list(inspect.signature(function).parameters.items())[1:]
@@ -210,83 +201,3 @@ def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]
         return np.arange(1, total_steps + 1)
     convergence.local_steps(total_steps, rounds)  # raises where rounds is out of range
     return np.array([int(rounds)])
-
-
-def _completed(
-    problem: Problem,
-    policy: str,
-    decision: Decision,
-    scheduled: NDArray[np.intp],
-    rounds: NDArray[np.int64],
-    response: Response | None,
-) -> Plan:
-    """The decision with the largest feasible θ and the best of the given numbers of rounds, where it left them open."""
-    if response is not None:
-        rounds = response.known(rounds)
-    if decision.alignment is None:
-        theta = limits.largest_alignment(problem, scheduled, rounds)
-    else:
-        _validate.positive(alignment=decision.alignment)
-        theta = np.full(rounds.shape, float(decision.alignment))
-    best, clip_norm = _best_rounds(problem, scheduled, theta, rounds, response)
-    if clip_norm != problem.learning.clip_norm:
-        problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
-    completed = Plan(
-        problem=problem,
-        policy=policy,
-        scheduled=scheduled,
-        alignment=float(theta[best]),
-        rounds=int(rounds[best]),
-        notes=decision.notes,
-        objective="bound" if response is None else "measured",
-    )
-    if response is not None:
-        completed = predicted(completed, response)
-    broken = tuple(
-        f"This plan breaks the {name} limit: θ = {theta[best]:.6g} where {completed.limits[name]:.6g} is allowed."
-        for name in completed.violations
-    )
-    return replace(completed, notes=(*decision.notes, *broken)) if broken else completed
-
-
-def predicted(plan: Plan, response: Response) -> Plan:
-    """Return the plan with the accuracy that a response expects of it; none outside of what was measured."""
-    found = response.prediction(
-        rounds=plan.rounds,
-        clip_norm=plan.clip_norm,
-        noise=plan.noise_share,
-        share=plan.num_scheduled / plan.problem.fleet.num_devices,
-    )
-    return replace(plan, prediction=found)
-
-
-def _best_rounds(
-    problem: Problem,
-    scheduled: NDArray[np.intp],
-    theta: NDArray[np.float64],
-    rounds: NDArray[np.int64],
-    response: Response | None,
-) -> tuple[int, float]:
-    """The index of the best number of rounds, among those whose θ is feasible if there are any, and its ϖ."""
-    size, num_devices, learning = scheduled.size, problem.fleet.num_devices, problem.learning
-    clip_norm = np.full(rounds.shape, learning.clip_norm)
-    with np.errstate(divide="ignore", over="ignore"):
-        noise = problem.link.noise_std / (size * theta)
-        if response is None:
-            error = convergence.participation_error(size, num_devices) + 0.5 * learning.dimension * np.square(noise)
-            objective = convergence.round_offsets(learning, rounds) + convergence.round_scales(learning, rounds) * error
-        else:
-            accuracy, clip_norm = response.best(rounds=rounds, noise=noise, share=size / num_devices)
-            objective = -accuracy
-    if rounds.size > 1:
-        feasible = theta <= limits.largest_alignment(problem, scheduled, rounds) * (1 + FEASIBILITY_RTOL)
-        objective[~feasible & feasible.any()] = np.inf
-    best = int(np.argmin(objective))
-    if not np.isfinite(objective[best]):
-        raise InfeasibleError(
-            "No plan fits: the limits leave so little signal that the bound is not a finite number "
-            f"(the alignment would be {theta[best]:.3g})."
-            if response is None
-            else f"No plan fits: {response.too_noisy(float(noise.min()))}"
-        )
-    return best, float(clip_norm[best])

@@ -95,7 +95,8 @@ def next_device(plan: Plan) -> NextDevice | None:
     if gain[device] == 0.0:
         return None
     joined = np.sort(np.append(plan.scheduled, device))
-    values = limits.alignment_limits(problem, joined, plan.rounds)
+    crest = float(plan.course.crests(np.array([plan.rounds]))[0])
+    values = limits.alignment_limits(problem, joined, plan.rounds, crest=crest, power_share=plan.course.power_share)
     limit = min(values, key=values.__getitem__)
     alignment = values[limit]
     bound = convergence.convex_gap(
@@ -105,6 +106,7 @@ def next_device(plan: Plan) -> NextDevice | None:
         alignment=alignment,
         noise_std=problem.link.noise_std,
         rounds=plan.rounds,
+        course=plan.course,
     ).total
     return NextDevice(
         device=device,

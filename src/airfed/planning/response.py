@@ -219,31 +219,33 @@ class Response:
         norm, average = np.divmod(place, len(self.averages))
         return Best(accuracy=flat.max(axis=-1), clip_norm=self.clip_norm[norm], average=average)
 
-    def only(self, *, average: str | None = None, course: Course | None = None) -> Response:
-        """Return the response of one average, or of one course, where that is given.
+    def only(
+        self, *, average: str | None = None, growth: float | None = None, clip_decay: float | None = None
+    ) -> Response:
+        """Return the response of one average, and of those courses that have the given values.
 
         Raises:
-            InfeasibleError: it was not measured.
+            InfeasibleError: there is none.
         """
-        found = self
-        if average is not None:
-            if average not in self.averages:
-                raise InfeasibleError(
-                    f"No plan fits: the response was measured with averages {', '.join(self.averages)} (average is "
-                    f"{average})."
-                )
-            place = [self.averages.index(average)]
-            values = {name: getattr(self, name)[place] for name in _OF_AVERAGES}
-            found = replace(self, averages=(average,), gain=self.gain[:, place], **values)
-        if course is None:
-            return found
-        if course not in self.courses:
+        wanted = {"growth": growth, "clip_decay": clip_decay}
+        courses = [
+            place
+            for place, course in enumerate(self.courses)
+            if all(value is None or getattr(course, name) == value for name, value in wanted.items())
+        ]
+        averages = [place for place, name in enumerate(self.averages) if average is None or name == average]
+        if not courses or not averages:
+            known = "; ".join(f"growth {each.growth:g}, clip_decay {each.clip_decay:g}" for each in self.courses)
             raise InfeasibleError(
-                "No plan fits: the response was measured with growth, clip_decay = "
-                f"{'; '.join(f'{each.growth:g}, {each.clip_decay:g}' for each in self.courses)} (they are "
-                f"{course.growth:g}, {course.clip_decay:g})."
+                f"No plan fits: the response was measured with the averages {', '.join(self.averages)} and with {known}."
             )
-        return replace(found, courses=(course,), gain=found.gain[[self.courses.index(course)]])
+        return replace(
+            self,
+            averages=tuple(self.averages[place] for place in averages),
+            courses=tuple(self.courses[place] for place in courses),
+            gain=self.gain[np.ix_(courses, averages)],
+            **{name: getattr(self, name)[averages] for name in _OF_AVERAGES},
+        )
 
     def at(self, clip_norm: float) -> Response:
         """Return the response at one ϖ.

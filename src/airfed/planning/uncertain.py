@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import convergence
+from airfed.course import CONSTANT, Course
 from airfed.planning import limits
 from airfed.planning._rounds import best_rounds
 from airfed.planning.exact import Choice, best_schedule, usable_rounds
-from airfed.planning.policy import Decision
+from airfed.planning.decision import Decision
 from airfed.problem import InfeasibleError, Problem
 
 
@@ -32,12 +33,13 @@ def trusting(problem: Problem) -> Problem:
     return replace(problem, link=replace(problem.link, trust_estimates=True))
 
 
-def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
+def effective_peak_power(problem: Problem, rounds: int, course: Course = CONSTANT) -> NDArray[np.float64]:
     """Return P_k, lowered where θ ≤ cap/f_k says more than θ ≤ |ĥ_k|√P_k [W]."""
     fleet = problem.fleet
     if not matters(problem):
         return fleet.peak_power
-    cap = float(limits.privacy_limits(problem, np.array([rounds]))[0])
+    each = np.array([rounds])
+    cap = float(limits.privacy_limits(problem, each, crest=course.crests(each))[0])
     heard = fleet.gain > 0
     allowed = cap / limits.amplifications(problem)[heard]
     power = np.array(fleet.peak_power)
@@ -46,8 +48,10 @@ def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
     return power
 
 
-def optimal(problem: Problem, rounds: NDArray[np.int64]) -> Decision:
+def optimal(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTANT) -> Decision:
     """Return the joint optimum of [Yan23, P1] over the given numbers of rounds, with θ f_k ≤ cap for all scheduled.
+
+    It is exact where θ and ϖ move over the rounds, too: limits and terms change by a number for each I.
 
     Raises:
         InfeasibleError: no plan meets every limit.
@@ -55,24 +59,29 @@ def optimal(problem: Problem, rounds: NDArray[np.int64]) -> Decision:
     Deviations: the paper takes the channels for known.
     """
     if matters(problem) and problem.budget.scope == "total":
-        best, chosen = _search_each(problem, rounds)
+        best, chosen = _search_each(problem, rounds, course)
     else:
-        best = search(problem, rounds, effective_peak_power(problem, 1))
+        best = search(problem, rounds, effective_peak_power(problem, 1), course)
         chosen = int(rounds[best.round_index])
     alignment = best.alignment
     if matters(problem):
-        alignment = min(alignment, float(limits.largest_alignment(problem, best.scheduled, np.array([chosen]))[0]))
+        each = np.array([chosen])
+        most = limits.largest_alignment(
+            problem, best.scheduled, each, crest=course.crests(each), power_share=course.power_share
+        )
+        alignment = min(alignment, float(most[0]))
     return Decision(scheduled=best.scheduled, alignment=alignment, rounds=chosen)
 
 
-def backed_off(problem: Problem, decision: Decision) -> Decision:
+def backed_off(problem: Problem, decision: Decision, course: Course = CONSTANT) -> Decision:
     """Return the decision with θ lowered, if need be, to what privacy allows its devices; a note says so."""
     if not matters(problem):
         return decision
     scheduled, theta = np.asarray(decision.scheduled), decision.alignment
     assert theta is not None  # the paper decides it
     assert decision.rounds is not None
-    allowed = limits.alignment_limits(problem, scheduled, decision.rounds)["privacy"]
+    each = np.array([decision.rounds])
+    allowed = float(limits.privacy_limits(problem, each, scheduled, crest=course.crests(each))[0])
     if theta <= allowed:
         return decision
     note = (
@@ -83,19 +92,21 @@ def backed_off(problem: Problem, decision: Decision) -> Decision:
     return replace(decision, alignment=allowed, notes=(*decision.notes, note))
 
 
-def search(problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64]) -> Choice:
+def search(
+    problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64], course: Course = CONSTANT
+) -> Choice:
     """Return the joint optimum over the given numbers of rounds, with the given peak powers."""
-    return best_schedule(problem.fleet.gain, peak_power, **_candidates(problem, rounds))
+    return best_schedule(problem.fleet.gain, peak_power, **_candidates(problem, rounds, course))
 
 
-def _search_each(problem: Problem, rounds: NDArray[np.int64]) -> tuple[Choice, int]:
+def _search_each(problem: Problem, rounds: NDArray[np.int64], course: Course) -> tuple[Choice, int]:
     """The limit per device changes with I: one search for each I that could still win."""
-    kept, usable = usable_rounds(problem.fleet.num_devices, **_candidates(problem, rounds))
+    kept, usable = usable_rounds(problem.fleet.num_devices, **_candidates(problem, rounds, course))
 
     def solve(index: int, share: float) -> tuple[float, Choice | None]:
         alone = usable.alone(index, share)
         arguments = {"cap": alone.cap, "round_budget": alone.budget, "offset": alone.offset, "scale": alone.scale}
-        power = effective_peak_power(problem, int(rounds[kept[index]]))
+        power = effective_peak_power(problem, int(rounds[kept[index]]), course)
         try:
             choice = best_schedule(problem.fleet.gain, power, **arguments, noise_weight=alone.noise_weight)
         except InfeasibleError:
@@ -108,13 +119,14 @@ def _search_each(problem: Problem, rounds: NDArray[np.int64]) -> tuple[Choice, i
     return choice, int(rounds[kept[index]])
 
 
-def _candidates(problem: Problem, rounds: NDArray[np.int64]) -> dict[str, Any]:
+def _candidates(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTANT) -> dict[str, Any]:
     """What `best_schedule` needs to know of the numbers of rounds."""
-    learning = problem.learning
+    learning, crest = problem.learning, course.crests(rounds)
+    weight = 0.5 * learning.dimension * problem.link.noise_std**2
     return {
-        "cap": limits.privacy_limits(problem, rounds),
-        "round_budget": problem.budget.total_power / rounds,
-        "offset": convergence.round_offsets(learning, rounds),
-        "scale": convergence.round_scales(learning, rounds),
-        "noise_weight": 0.5 * learning.dimension * problem.link.noise_std**2,
+        "cap": limits.privacy_limits(problem, rounds, crest=crest),
+        "round_budget": limits.round_budgets(problem, rounds, crest=crest, power_share=course.power_share),
+        "offset": convergence.round_offsets(learning, rounds, course),
+        "scale": convergence.round_scales(learning, rounds, course),
+        "noise_weight": weight * convergence.noise_factors(learning, rounds, course),
     }

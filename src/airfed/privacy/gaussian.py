@@ -15,6 +15,7 @@ decides the last one (`_decimal`): a few tenths of a millisecond in all.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Literal
 
@@ -227,13 +228,41 @@ def compose(mu: float, rounds: int) -> float:
     """
     _validate.non_negative(mu=mu)
     _validate.positive_integer(rounds=rounds)
-    total = float(mu) * math.sqrt(rounds)
-    exact = Fraction(float(mu)) ** 2 * int(rounds)
-    while total < math.inf and Fraction(total) ** 2 < exact:
-        total = math.nextafter(total, math.inf)
-    while total > 0 and Fraction(below := math.nextafter(total, 0.0)) ** 2 >= exact:
-        total = below
-    return total
+    return root_up(Fraction(float(mu)) ** 2 * int(rounds), near=float(mu) * math.sqrt(rounds))
+
+
+def compose_all(mus: Iterable[float]) -> float:
+    """Return the μ of different rounds together, rounded up: the smallest double that is at least √Σμ_i².
+
+    Args:
+        mus: μ_i > 0, at least one.
+
+    Raises:
+        ValueError: there is none, or one is not positive.
+
+    >>> compose_all([3.0, 4.0])
+    5.0
+    """
+    each = [float(mu) for mu in mus]
+    if not each or not min(each) > 0 or not max(each) < math.inf:
+        raise ValueError("Expected the mu of at least one round, all of them positive and finite.")
+    unit = math.ulp(min(each))  # of which all are whole multiples: sums of integers are faster than those of fractions
+    return root_up(sum(int(mu / unit) ** 2 for mu in each) * Fraction(unit) ** 2, near=math.hypot(*each))
+
+
+def root_up(square: Fraction, *, near: float | None = None) -> float:
+    """Return the smallest double that is at least the root of a square.
+
+    Args:
+        square: ≥ 0, exact.
+        near: a double close to the root, where one is known.
+    """
+    root = math.sqrt(float(square)) if near is None else near
+    while root < math.inf and Fraction(root) ** 2 < square:
+        root = math.nextafter(root, math.inf)
+    while root > 0 and Fraction(below := math.nextafter(root, 0.0)) ** 2 >= square:
+        root = below
+    return root
 
 
 def split(mu: float, rounds: int) -> float:

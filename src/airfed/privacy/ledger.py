@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from airfed.privacy.chain import Chain, LedgerError
 from airfed.privacy.entries import Charge, check_header, number, whole
-from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon
+from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon, root_up
 from airfed.problem import Budget
 
 __all__ = ["BudgetExhausted", "Charge", "Ledger", "LedgerError"]
@@ -95,7 +95,7 @@ class Ledger(Chain):
     @property
     def mu_total(self) -> float:
         """√Σμ², rounded up: the Gaussian-DP parameter of everything charged so far."""
-        return _root_up(self._squares)
+        return root_up(self._squares)
 
     @property
     def epsilon_total(self) -> float:
@@ -159,7 +159,7 @@ class Ledger(Chain):
             BudgetExhausted: they do not.
         """
         delta = self.header["delta"]
-        after = gaussian_epsilon(_root_up(self._squares + Fraction(mu) ** 2), delta)
+        after = gaussian_epsilon(root_up(self._squares + Fraction(mu) ** 2), delta)
         if after > epsilon * (1 + _RTOL):
             raise BudgetExhausted(
                 f"The privacy budget is spent after {self._counted()}: ε is {self.epsilon_total:.4g} of "
@@ -257,7 +257,7 @@ class Ledger(Chain):
     def _charged(self, mu: float, **rest: Any) -> Charge:
         """The charge with everything that follows from it and the charges before."""
         delta = self.header["delta"]
-        total = _root_up(self._squares + Fraction(mu) ** 2)
+        total = root_up(self._squares + Fraction(mu) ** 2)
         last = self.charges[-1] if self.charges else None
         return Charge(
             mu=mu,
@@ -310,13 +310,3 @@ class Ledger(Chain):
 def _entry(kind: str, charge: Charge, values: dict[str, Any]) -> dict[str, Any]:
     """What a line about a charge says."""
     return {"kind": kind, "round": charge.round_index, **values, **({"run": charge.run} if charge.run else {})}
-
-
-def _root_up(square: Fraction) -> float:
-    """The smallest double that is at least √square."""
-    root = math.sqrt(float(square))
-    while Fraction(root) ** 2 < square:
-        root = math.nextafter(root, math.inf)
-    while root > 0 and Fraction(below := math.nextafter(root, 0.0)) ** 2 >= square:
-        root = below
-    return root

@@ -42,7 +42,7 @@ def check_rounds(rounds: Iterable[Mapping[str, Any]], ledger: Ledger) -> None:
     Raises:
         LedgerError: a round that was trained was never charged, or has another ε or power than was charged.
     """
-    file, sent = ledger.path.with_name("metrics.jsonl"), 0.0
+    file, planned, sent = ledger.path.with_name("metrics.jsonl"), 0.0, 0.0
     for record in rounds:
         number, charge = record["round"] + 1, ledger.find(record["round"])
         if charge is None:
@@ -53,8 +53,8 @@ def check_rounds(rounds: Iterable[Mapping[str, Any]], ledger: Ledger) -> None:
         metered = record["power_transmitted"]
         if metered is not None and charge.power_metered not in (None, metered):
             raise LedgerError(f"{ledger.path}: the power of round {number} is not the one in metrics.jsonl.")
-        sent += metered or 0.0
-        totals = {"power_planned_total": number * charge.power_planned, "power_transmitted_total": sent}
+        planned, sent = planned + charge.power_planned, sent + (metered or 0.0)
+        totals = {"power_planned_total": planned, "power_transmitted_total": sent}
         for name, total in totals.items():
             said = record[name]
             if said is not None and not math.isclose(said, total, rel_tol=_RTOL):

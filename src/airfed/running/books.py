@@ -56,8 +56,9 @@ class LedgerBooks:
         self.ledger = Ledger.resume(path, ledger_header(plan, scenario="", privacy=privacy))
         self._training = secrets.token_hex(16)
         if self.ledger.torn:  # half a line: a round that may have been sent
-            _charge(self.ledger, plan, 0, run=self._training)
-            self.ledger.mark_sent(0, run=self._training)
+            last = plan.rounds - 1  # of any training: the most exposed of its rounds
+            _charge(self.ledger, plan, last, run=self._training)
+            self.ledger.mark_sent(last, run=self._training)
 
     def charge(self, index: int) -> None:
         """Charge everyone who is scheduled; a round that is sent out again is charged again."""
@@ -124,10 +125,11 @@ class RunBooks:
         directory.rewind_metrics(self.state.round_index)
         self.transmitted = [record["power_transmitted"] or 0.0 for record in directory.read_metrics()]
         if self.ledger.torn and not self._repeatable:  # half a line: a round that may have been sent
+            index = self._torn_round()
             if self.account is not None:
-                _charge(self.account, setup.plan, self.state.round_index, run=self._name)
-            _charge(self.ledger, setup.plan, self.state.round_index)
-            self.ledger.mark_sent(self.state.round_index)
+                _charge(self.account, setup.plan, index, run=self._name)
+            _charge(self.ledger, setup.plan, index)
+            self.ledger.mark_sent(index)
 
     @property
     def start(self) -> tuple[int, Parameters]:
@@ -157,7 +159,8 @@ class RunBooks:
     def _charge(self, index: int) -> None:
         plan, budget = self.setup.plan, self.setup.plan.problem.budget
         if self.account is not None:
-            self.ledger.check(budget, mu=plan.mu_round, power=float(np.sum(plan.power)))  # before anything is spent
+            decided = plan.sequence[index]
+            self.ledger.check(budget, mu=decided.mu, power=decided.power_planned)  # before anything is spent
             attempt = 0 if (previous := self.ledger.find(index)) is None else previous.attempt + 1
             known = self.account.find(index, run=self._name)
             if known is None or known.attempt < attempt or not self._repeatable:  # else: charged just before a crash
@@ -233,6 +236,11 @@ class RunBooks:
         self.directory.begin(scenario=scenario, plan=plan, manifest=manifest, ledger_header=header)
         self.ledger = Ledger.load(self.directory.file("ledger.jsonl"))
 
+    def _torn_round(self) -> int:
+        """The round that half a line may be about: none after the next to be charged, and none is more exposed."""
+        charged = max((charge.round_index for charge in self.ledger.charges), default=-1)
+        return min(max(charged + 1, self.state.round_index), self.setup.plan.rounds - 1)
+
     def _newest(self) -> Checkpoint:
         """The newest checkpoint that fits this run and that the ledger knows, or the very beginning."""
         plan, path = self.setup.plan, self.ledger.path
@@ -298,12 +306,13 @@ def _unfit(directory: RunDirectory) -> RunError:
 
 
 def _charge(ledger: Ledger, plan: Plan, index: int, *, within: Budget | float | None = None, run: str = "") -> Charge:
+    decided = plan.sequence[index]
     return ledger.charge(
         index,
-        devices=plan.num_scheduled,
-        alignment=plan.alignment,
-        mu=plan.mu_round,
-        power=float(np.sum(plan.power)),
+        devices=decided.scheduled.size,
+        alignment=decided.alignment,
+        mu=decided.mu,
+        power=decided.power_planned,
         within=within,
         run=run,
     )

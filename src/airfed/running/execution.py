@@ -197,7 +197,7 @@ def _rounds(setup: Setup, group: Group, stop: Callable[[], bool], books: RunBook
     if group.size == 1:
         return federated_averaging(
             setup.plan,
-            setup.air,
+            setup.airs,
             setup.task.engine,
             setup.noise,
             books,
@@ -208,7 +208,7 @@ def _rounds(setup: Setup, group: Group, stop: Callable[[], bool], books: RunBook
     # A stop is heeded only where all processes meet, not between chunks.
     return federated_averaging(
         setup.plan,
-        shared.SharedAir(setup.air, group),
+        shared.SharedAir(setup.airs, group),
         shared.SharedTrainer(setup.task.engine, group, stop),
         shared.SharedNoise(setup.noise, group),
         shared.SharedBooks(books, group, stop, last_round=setup.plan.rounds - 1),

@@ -57,10 +57,10 @@ class Sum(Protocol):
 
 
 class Medium(Protocol):
-    """Where signals add up: `airfed.air.Air`."""
+    """Where signals add up: `airfed.air.Airs`."""
 
-    def open_round(self, dimension: int) -> Sum:
-        """Return an empty superposition."""
+    def open_round(self, dimension: int, index: int) -> Sum:
+        """Return an empty superposition of round `index`."""
 
 
 class Books(Protocol):
@@ -127,7 +127,7 @@ def federated_averaging(
     """Yield the rounds of a plan, from `first_round` on: charge, transmit, receive, settle.
 
     Args:
-        plan: K, I, E_i, τ and σ.
+        plan: its `sequence` says K, θ_i, E_i and ϖ_i of each round; τ and σ.
         air: how the uploads arrive.
         trainer: trains the devices.
         noise: draws r^i.
@@ -171,8 +171,9 @@ def transmit(
         plan, air, trainer, parameters, stop: as in `federated_averaging`.
         index: i.
     """
-    superposition = air.open_round(plan.problem.learning.dimension)
-    uploads = trainer.updates(parameters, plan.scheduled, steps=plan.local_steps[index], round_index=index)
+    decided = plan.sequence[index]
+    superposition = air.open_round(plan.problem.learning.dimension, index)
+    uploads = trainer.updates(parameters, decided.scheduled, steps=decided.local_steps, round_index=index)
     for chunk, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
         if stop():
             raise Stopped
@@ -207,7 +208,8 @@ def receive(
         parameters = (parameters - learning.learning_rate * reception.estimate).astype(np.float32)  # [Yan23, (13)]
     if not np.isfinite(parameters).all():
         raise Diverged(f"Round {index + 1}: the model is no longer finite; try a smaller learning_rate.")
-    return Round(index=index, steps=plan.local_steps[index], parameters=parameters, reception=reception)
+    steps = plan.sequence[index].local_steps
+    return Round(index=index, steps=steps, parameters=parameters, reception=reception)
 
 
 def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:

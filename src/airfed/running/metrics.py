@@ -43,7 +43,7 @@ def round_record(
         transmitted_total: [W] of all rounds so far.
         private: leave out what no ε covers.
     """
-    reception, power = done.reception, float(np.sum(plan.power))
+    reception = done.reception
     record = {
         "round": done.index,
         "steps": done.steps,
@@ -58,9 +58,9 @@ def round_record(
         "fading_error": reception.fading_error,
         "noise_error": reception.noise_error,
         "signal_to_noise_db": 10 * math.log10(reception.signal_to_noise) if reception.signal_to_noise else None,
-        "power_planned": power,
+        "power_planned": plan.sequence[done.index].power_planned,
         "power_transmitted": reception.power,
-        "power_planned_total": (done.index + 1) * power,
+        "power_planned_total": plan.sequence.power_planned(done.index + 1),
         "power_transmitted_total": transmitted_total,
         "epsilon_round": charge.epsilon_round,
         "epsilon_total": charge.epsilon_total,
@@ -92,7 +92,7 @@ def device_rows(plan: Plan, energy: NDArray[np.float64], rounds: int) -> list[di
     columns = {
         "device": plan.scheduled,
         "gain": plan.problem.fleet.gain[plan.scheduled],
-        "power_planned": plan.power * rounds,
+        "power_planned": plan.sequence.device_power(rounds),
         "power_transmitted": energy,
     }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)

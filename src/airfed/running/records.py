@@ -14,6 +14,7 @@ from typing import (
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
 from airfed.planning import Average
 
 FORMAT: Final = 2  # of the run directory; raised when an older airfed could misread it
@@ -124,6 +125,9 @@ class PlanFigures(TypedDict):
     local_steps: list[Count]
     objective: NotRequired[Literal["bound", "measured"]]
     average: NotRequired[Average]
+    growth: NotRequired[Annotated[float, Field(ge=1, le=LARGEST_GROWTH)]]
+    clip_decay: NotRequired[Annotated[float, Field(ge=SMALLEST_DECAY, le=1)]]
+    power_share: NotRequired[Annotated[float, Field(gt=0, le=1)]]
     predicted_accuracy: NotRequired[Share | None]
     predicted_basis: NotRequired[Text]
     predicted_interval: NotRequired[Annotated[list[Share], Field(min_length=2, max_length=2)] | None]

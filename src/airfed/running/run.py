@@ -310,8 +310,10 @@ def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Pl
 def _check_charges(scenario: Scenario, plan: Plan, ledger: Ledger) -> None:
     """Raise where the ledger charges something else than the plan transmits."""
     check_header(ledger, plan, "secure" if scenario.link.noise_source == "secure" else "simulated")
-    if any(charge.mu != plan.mu_round for charge in ledger.charges):
-        raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
+    mus = plan.sequence.mus
+    for charge in ledger.charges:
+        if not charge.round_index < mus.size or charge.mu != mus[charge.round_index]:
+            raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
 
 
 def _check_devices(devices: Sequence[Mapping[str, float]], plan: Plan, rounds: Rounds, directory: RunDirectory) -> None:
@@ -320,7 +322,7 @@ def _check_devices(devices: Sequence[Mapping[str, float]], plan: Plan, rounds: R
         return
     right = [row["device"] for row in devices] == plan.scheduled.tolist()
     planned = np.array([row["power_planned"] for row in devices])
-    right = right and np.allclose(planned, plan.power * len(rounds), rtol=_RTOL, atol=0.0)
+    right = right and np.allclose(planned, plan.sequence.device_power(len(rounds)), rtol=_RTOL, atol=0.0)
     sent, metered = math.fsum(row["power_transmitted"] for row in devices), rounds[-1]["power_transmitted_total"]
     if not right or (metered is not None and not math.isclose(sent, metered, rel_tol=1e-6)):
         raise RunError(f"{directory.file('devices.csv')} does not say what the plan and the metrics say.")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import airfed
 from airfed import channel, seeds
-from airfed.air import Air
+from airfed.air import Airs
 from airfed.learning.task import Task, build_task
 from airfed.planning import Plan
 from airfed.running.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
@@ -31,13 +31,13 @@ class Setup:
     """Everything that a training needs, and that its scenario determines.
 
     Args:
-        scenario, plan, air, task, noise: what was asked for, decided, and will train.
+        scenario, plan, airs, task, noise: what was asked for, decided, and will train.
         signal: digests, by name, of all that shapes what the devices send: `signal_digests`.
     """
 
     scenario: Scenario
     plan: Plan
-    air: Air
+    airs: Airs
     task: Task
     noise: NoiseSource
     signal: Mapping[str, str]
@@ -63,21 +63,21 @@ def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
     return Setup(
         scenario=scenario,
         plan=plan,
-        air=air_of(scenario, plan),
+        airs=airs_of(scenario, plan),
         task=task,
         noise=noise_source(scenario, signal),
         signal=signal,
     )
 
 
-def air_of(scenario: Scenario, plan: Plan) -> Air:
-    """Return the air of a scenario's plan: phases and the true channel drawn from the seed."""
+def airs_of(scenario: Scenario, plan: Plan) -> Airs:
+    """Return the air of all rounds of a scenario's plan: phases and the true channel drawn from the seed."""
     gain = plan.problem.fleet.gain
     phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, gain.size)
     true = channel.true_channel(
         gain, phase, nmse=scenario.channel.estimation_error, rng=seeds.stream(scenario.seed, "channel", 1)
     )
-    return Air.from_plan(plan, channel=true, phase=phase)
+    return Airs(plan=plan, channel=true, phase=phase)
 
 
 def signal_digests(scenario: Scenario, gain: NDArray[np.float64], task: Task | None = None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.air import Air, Reception, Superposition
+from airfed.air import Airs, Reception, Superposition
 from airfed.running.cluster import Group, LostProcess
 from airfed.running.directory import RunError, sha256
 from airfed.running.loop import Books, NoBooks, Parameters, Round, Stopped, Trainer
@@ -47,6 +47,7 @@ def check_equal(group: Group, setup: Setup) -> None:
     """
     plan, theirs = setup.plan, json.dumps(dict(setup.signal), sort_keys=True).encode()
     figures = [plan.num_scheduled, plan.rounds, plan.alignment, plan.clip_norm, plan.mu_round]
+    figures += [plan.growth, plan.clip_decay, plan.mu_total]
     mine = np.array([*_bytes(plan.scheduled.tobytes()), *figures, *_bytes(theirs)], np.float64)
     first = group.broadcast(mine)  # the same calls in every process, whatever it has been told
     decided = 32 + len(figures)
@@ -70,12 +71,12 @@ def _bytes(content: bytes) -> bytes:
 class SharedAir:
     """The air of all processes: what is received is the sum of what all have sent."""
 
-    def __init__(self, air: Air, group: Group) -> None:
-        self._air, self._group = air, group
+    def __init__(self, airs: Airs, group: Group) -> None:
+        self._airs, self._group = airs, group
 
-    def open_round(self, dimension: int) -> SharedSuperposition:
+    def open_round(self, dimension: int, index: int) -> SharedSuperposition:
         """Return an empty superposition of this process's share."""
-        return SharedSuperposition(self._air.open_round(dimension), self._group)
+        return SharedSuperposition(self._airs.open_round(dimension, index), self._group)
 
 
 class SharedSuperposition:

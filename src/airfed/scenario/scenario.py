@@ -155,8 +155,8 @@ class Scenario(Section):
             ScenarioError: the file is no response for this scenario.
         """
         if self.policy.response is not None:
-            return named_response(self.folder / self.policy.response, self.learning, self.policy)
-        return shipped_response(self.learning, self.policy)
+            return named_response(self.policy.response, self.folder, self.learning)
+        return shipped_response(self.learning, self.num_devices)
 
     @property
     def settings(self) -> Settings:
@@ -179,6 +179,8 @@ class Scenario(Section):
             objective=response,
             clip_norm=said.clip_norm,
             average=said.average,
+            growth=said.growth,
+            clip_decay=said.clip_decay,
             options=said.options or {},
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airfed.channel import MODELS, ChannelModel
+from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
 from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
 from airfed.keys.units import amplitude
 from airfed.planning import POLICIES, Average
@@ -174,6 +175,9 @@ class LearningSection(Section):
         return Learning(dimension=dimension, **self.model_dump(include=constants))
 
 
+_CHOSEN: Final = "unless written down {}, or what a response is for"
+
+
 class PolicySection(Section):
     """[policy]: who decides."""
 
@@ -203,22 +207,33 @@ class PolicySection(Section):
         Key(
             "what is best",
             choices={"bound": "the bound", "measured": "accuracy"},
-            note="accuracy is what a response expects, and chooses clip_norm too",
+            note="accuracy is what a response expects, and chooses clip_norm, average, growth and clip_decay, too",
         ),
         Control("What is best"),
     ] = "bound"
     average: Annotated[
-        Average,
+        Average | None,
         Key(
             "models that the receiver averages",
             choices={"none": "none", "tail": "the second half", "exponential": "all, the newer the more"},
+            note=_CHOSEN.format("none"),
         ),
-    ] = "none"
+    ] = None
+    growth: Annotated[
+        float | None,
+        Field(ge=1, le=LARGEST_GROWTH),
+        Key("how many times larger θ² is at the end than at the beginning", "κ", note=_CHOSEN.format("1")),
+    ] = None
+    clip_decay: Annotated[
+        float | None,
+        Field(ge=SMALLEST_DECAY, le=1),
+        Key("share of the clipping norm that is left at the end", "ρ", note=_CHOSEN.format("1")),
+    ] = None
     response: Annotated[
         str | None,
         Key(
-            "of airfed measure: what training gives, measured once",
-            note="one that airfed comes with, unless written down",
+            "of airfed measure: what training gives, measured once; a file, or the name of one that airfed comes with",
+            note="the fitting one of those, unless written down",
             file=True,
         ),
     ] = None

@@ -1,0 +1,131 @@
+"""The rounds of a plan, one by one: whoever handles a round asks for that round's entry, and nobody else.
+
+A constant plan is a sequence of equal entries that share their arrays; entries are made when they are asked for.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.privacy import gaussian_epsilon
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlannedRound:
+    """What a plan decides about one round, and what follows from it.
+
+    Args:
+        index: i.
+        scheduled: K, ascending device indices.
+        alignment: θ_i.
+        local_steps: E_i.
+        clip_norm: ϖ_i.
+        mu: μ_i: the round is μ_i-Gaussian-DP.
+        delta: of the budget, at which `epsilon` holds.
+        power_planned: [W] of all scheduled devices together, at most.
+        largest_power: [W] of each scheduled device at the plan's largest θ, of which this round takes `share`.
+        share: (θ_i/θ)².
+    """
+
+    index: int
+    scheduled: NDArray[np.intp]
+    alignment: float
+    local_steps: int
+    clip_norm: float
+    mu: float
+    delta: float
+    power_planned: float
+    largest_power: Floats
+    share: float
+
+    @cached_property
+    def power(self) -> Floats:
+        """φ_k P_k [W]: what each scheduled device transmits in this round, at most (‖g_k‖ = ϖ_i)."""
+        if self.share == 1.0:
+            return self.largest_power
+        power = self.largest_power * self.share
+        power.flags.writeable = False
+        return power
+
+    @property
+    def alignment_coefficient(self) -> float:
+        """ν_i = θ_i/ϖ_i."""
+        return self.alignment / self.clip_norm
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Exact ε of this round at the budget's δ."""
+        return gaussian_epsilon(self.mu, self.delta)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoundSequence(collections.abc.Sequence[PlannedRound]):
+    """The rounds of a plan; index it as a list.
+
+    Args:
+        scheduled: K.
+        local_steps: E_i.
+        alignments, clip_norms, mus: θ_i, ϖ_i and μ_i, each (I,).
+        largest_power: [W] of each scheduled device at the largest θ.
+        shares: (θ_i/θ)², (I,).
+        delta: of the budget.
+    """
+
+    scheduled: NDArray[np.intp]
+    local_steps: tuple[int, ...]
+    alignments: Floats
+    clip_norms: Floats
+    mus: Floats
+    largest_power: Floats
+    shares: Floats
+    delta: float
+
+    def __len__(self) -> int:
+        return len(self.local_steps)
+
+    @overload
+    def __getitem__(self, index: int) -> PlannedRound: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PlannedRound, ...]: ...
+    def __getitem__(self, index: int | slice) -> PlannedRound | tuple[PlannedRound, ...]:
+        places = range(len(self))[index]
+        return tuple(map(self._entry, places)) if isinstance(places, range) else self._entry(places)
+
+    def _entry(self, place: int) -> PlannedRound:
+        share = float(self.shares[place])
+        return PlannedRound(
+            index=place,
+            scheduled=self.scheduled,
+            alignment=float(self.alignments[place]),
+            local_steps=self.local_steps[place],
+            clip_norm=float(self.clip_norms[place]),
+            mu=float(self.mus[place]),
+            delta=self.delta,
+            power_planned=self._sum * share,
+            largest_power=self.largest_power,
+            share=share,
+        )
+
+    @cached_property
+    def _sum(self) -> float:
+        with np.errstate(over="ignore"):
+            return float(np.sum(self.largest_power))
+
+    def power_planned(self, rounds: int) -> float:
+        """Return [W] of all devices in the first `rounds` rounds together, at most."""
+        return self._of_first(rounds) * self._sum
+
+    def device_power(self, rounds: int) -> Floats:
+        """Return [W] of each scheduled device in the first `rounds` rounds together, at most."""
+        return self.largest_power * self._of_first(rounds)
+
+    def _of_first(self, rounds: int) -> float:
+        return float(np.sum(self.shares[:rounds]))
