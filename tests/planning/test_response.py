@@ -1,6 +1,7 @@
 """A response, and plans that are chosen by it."""
 
 import json
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -135,27 +136,33 @@ def test_what_is_no_response_is_refused_in_a_sentence(tmp_path, change):
 
 
 def best_by_hand(problem, measured):
-    """The highest expected accuracy over all subsets, numbers of rounds and clipping norms."""
+    """The highest expected accuracy over all subsets, numbers of rounds, clipping norms, averages and courses."""
     best = -np.inf
     everybody = range(problem.fleet.num_devices)
     rounds = np.arange(1, problem.learning.total_steps + 1)
     rounds = rounds[rounds <= measured.rounds[-1]]
-    for size in range(1, problem.fleet.num_devices + 1):
+    for size, course in product(range(1, problem.fleet.num_devices + 1), measured.courses):
+        crest, gain = course.crests(rounds), measured.gain[measured.courses.index(course), :, 0]
         every = [
-            limits.largest_alignment(problem, np.array(devices), rounds) for devices in combinations(everybody, size)
+            limits.largest_alignment(problem, np.array(devices), rounds, crest=crest)
+            for devices in combinations(everybody, size)
         ]
-        noise = problem.link.noise_std / (size * np.max(every, axis=0))
-        value = measured.best(rounds=rounds, noise=noise, share=size / problem.fleet.num_devices).accuracy
-        best = max(best, float(value.max()))
+        noise = problem.link.noise_std * crest / (size * np.max(every, axis=0))
+        for norm in measured.clip_norm:
+            place = {"rounds": rounds, "clip_norm": norm, "noise": noise}
+            mean, _ = measured.predict(**place, share=size / problem.fleet.num_devices)
+            best = max(best, float(np.nanmax(np.clip(mean + gain, 0, 1), initial=-np.inf)))
     return best
 
 
 @pytest.mark.parametrize("share", [(1.0,), (0.01, 0.3, 1.0)])
 @pytest.mark.parametrize("decades", [0.0, 2.0])
 @pytest.mark.parametrize(("scope", "formula"), [("round", "classic"), ("total", "exact")])
-def test_the_measured_plan_is_the_best_of_all_subsets_rounds_and_norms(random_problem, share, decades, scope, formula):
-    measured = response(share=share, noise=(1e-6, 1e-3, 0.1, 1e3))
-    for index in range(3):
+def test_the_measured_plan_is_the_best_of_everything(random_problem, share, decades, scope, formula):
+    gains = ((0.0, 0.0), (0.02, 0.01), (0.03, -0.01))
+    measured = response(share=share, noise=(1e-6, 1e-3, 0.1, 1e3), gains=gains)
+    chosen = set()
+    for index in range(4):
         problem = random_problem(np.random.default_rng(index), decades=decades, scope=scope, formula=formula)
         decision = plan(problem, objective=measured)
         assert decision.violations == ()
@@ -164,6 +171,39 @@ def test_the_measured_plan_is_the_best_of_all_subsets_rounds_and_norms(random_pr
         assert decision.clip_norm in measured.clip_norm
         assert decision.clip_norm == decision.problem.learning.clip_norm
         assert decision.prediction.low <= decision.predicted_accuracy <= decision.prediction.high
+        chosen.add((decision.average, decision.growth))
+        for fixed in ({"average": "none"}, {"growth": 1.0}, {"clip_decay": 0.5}, {"average": "tail", "growth": 4.0}):
+            other = plan(problem, objective=measured, **fixed)
+            assert all(getattr(other, name) == value for name, value in fixed.items())
+            assert other.predicted_accuracy <= decision.predicted_accuracy + 1e-12
+    assert len(chosen) > 1
+
+
+def test_what_is_fixed_must_have_been_measured(random_problem):
+    problem = random_problem(np.random.default_rng(0))
+    for fixed in ({"average": "exponential"}, {"growth": 3.0}, {"clip_decay": 0.9}):
+        with pytest.raises(InfeasibleError, match="measured with the averages none, tail and with growth 1"):
+            plan(problem, objective=response(noise=(1e-6, 1e3)), **fixed)
+
+
+def test_expected_power_buys_alignment_where_updates_are_shorter_than_the_norm(random_problem):
+    """Up to ϖ = 1 every update is clipped, and what is expected is the worst case."""
+    measured, better = response(noise=(1e-6, 1e-3, 0.1, 1e3)), 0
+    for index in range(8):
+        worst = random_problem(np.random.default_rng(index))
+        expected = replace(worst, budget=replace(worst.budget, power="expected"))
+        for norm in (1.0, 4.0):
+            plans = [plan(problem, objective=measured, clip_norm=norm, rounds=10) for problem in (worst, expected)]
+            assert plans[1].power_share == pytest.approx(norm**-2, rel=1e-9)
+            assert plans[1].noise_share <= plans[0].noise_share * (1 + 1e-12)
+            assert plans[1].violations == ()
+            last = plans[1].sequence[9].power_planned
+            used = norm**-2 * (plans[1].power_total - last) + last  # the last round at its worst
+            assert used <= worst.budget.total_power * (1 + 1e-9)
+            if norm == 1.0:
+                assert plans[1].alignment == pytest.approx(plans[0].alignment, rel=1e-12)
+            better += plans[1].noise_share < 0.9 * plans[0].noise_share
+    assert better
 
 
 def test_every_policy_takes_the_best_rounds_and_norm_for_its_devices(random_problem):

@@ -343,6 +343,7 @@ class Plan:
             "power_share": self.power_share,
             "predicted_accuracy": self.predicted_accuracy,
             "predicted_interval": None if self.prediction is None else [self.prediction.low, self.prediction.high],
+            "predicted_loss": None if self.prediction is None else self.prediction.loss,
             "predicted_basis": "" if self.prediction is None else self.prediction.basis,
             "bound": {"total": self.bound.total, "terms": self.bound.terms},
             "binding": self.binding,
@@ -373,4 +374,5 @@ def _prediction(recorded: Mapping[str, Any]) -> Prediction | None:
     if accuracy is None or interval is None:
         return None
     low, high = interval
-    return Prediction(accuracy=accuracy, low=low, high=high, basis=recorded.get("predicted_basis", ""))
+    about = {"basis": recorded.get("predicted_basis", ""), "loss": recorded.get("predicted_loss")}
+    return Prediction(accuracy=accuracy, low=low, high=high, **about)

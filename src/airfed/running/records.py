@@ -129,6 +129,7 @@ class PlanFigures(TypedDict):
     clip_decay: NotRequired[Annotated[float, Field(ge=SMALLEST_DECAY, le=1)]]
     power_share: NotRequired[Annotated[float, Field(gt=0, le=1)]]
     predicted_accuracy: NotRequired[Share | None]
+    predicted_loss: NotRequired[Amount | None]
     predicted_basis: NotRequired[Text]
     predicted_interval: NotRequired[Annotated[list[Share], Field(min_length=2, max_length=2)] | None]
     bound: BoundFigures

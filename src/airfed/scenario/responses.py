@@ -41,7 +41,7 @@ def named_response(name: str, folder: Path, learning: LearningSection) -> Respon
     Raises:
         ScenarioError: it is no response, or was measured for another training.
     """
-    path = SHIPPED / f"{name}.json" if name in _shipped() else folder / name
+    path = SHIPPED / f"{name}.json" if is_shipped(name) else folder / name
     try:
         found = load_response(path)
     except DataError as error:
@@ -53,6 +53,11 @@ def named_response(name: str, folder: Path, learning: LearningSection) -> Respon
                 f"{found.about.get(trait)!r} (airfed measure makes another)."
             )
     return found
+
+
+def is_shipped(name: str) -> bool:
+    """Return whether a response of this name comes with airfed."""
+    return name in _shipped()
 
 
 def shipped_response(learning: LearningSection, num_devices: int) -> Response | None:

@@ -19,7 +19,7 @@ from airfed.planning import Plan, Policy, Response, Settings
 from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError
-from airfed.scenario.responses import named_response, shipped_response
+from airfed.scenario.responses import is_shipped, named_response, shipped_response
 from airfed.scenario.sections import (
     BudgetSection,
     Channel,
@@ -245,6 +245,8 @@ class Scenario(Section):
         named = {f"{name}.{key}": getattr(table, key) for name, table in tables.items() for key in table.file_keys()}
         if self.learning.dataset not in DATASET_SHAPES:
             named["learning.dataset"] = self.learning.dataset
+        if self.policy.response is not None and is_shipped(self.policy.response):
+            del named["policy.response"]
         return {key: path for key, path in named.items() if path is not None}
 
     def content(self, *, less: Set[str] = frozenset()) -> dict[str, Any]:
