@@ -31,6 +31,11 @@ METRICS: Final = {  # columns of a run's record
 BOUND: Final = "bound on the optimality gap (Theorem 1)"
 
 
+def power_expected(plan: Plan) -> float:
+    """Return the power [W] that all devices are expected to transmit in all rounds; the worst case where none is."""
+    return plan.power_total * float(getattr(plan, "power_share", 1.0))
+
+
 def steps_text(plan: Plan) -> str:
     """Return "40 rounds of 5 steps" (or "of 2-3 steps")."""
     few, many = min(plan.local_steps), max(plan.local_steps)
