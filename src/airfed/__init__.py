@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from airfed.notebook import compare, run
+    from airfed.planning.decision import Decision
     from airfed.planning.plan import Plan
     from airfed.planning.policies import plan
-    from airfed.planning.policy import Decision
     from airfed.problem import Budget, Fleet, InfeasibleError, Learning, Link, Problem
     from airfed.running.run import Run
     from airfed.scenario.scenario import Scenario, load

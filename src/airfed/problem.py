@@ -18,6 +18,7 @@ from airfed import _validate
 Scope = Literal["round", "total"]
 Formula = Literal["classic", "exact"]
 Relation = Literal["replace", "add_remove"]
+Power = Literal["worst", "expected"]
 
 MOST_STEPS: Final = 1_000_000  # T: what is held for each number of rounds in 1..T then stays within megabytes
 
@@ -204,6 +205,8 @@ class Budget:
             round only, so "total" with "classic" is refused.
         relation: neighbouring fleets. "replace" one device's data (sensitivity 2ϖ, the paper) or "add_remove"
             one device (sensitivity ϖ).
+        power: what counts towards total_power: every device at its "worst", ‖g_k‖ = ϖ (the paper), or what the devices
+            are "expected" to transmit, with a meter that stops the training before the total could be exceeded.
         spent: μ, the Gaussian-DP parameter of earlier trainings on the same data, which (epsilon, delta) covers too;
             only with scope "total".
 
@@ -221,6 +224,7 @@ class Budget:
     scope: Scope = "round"
     formula: Formula = "exact"
     relation: Relation = "replace"
+    power: Power = "worst"
     spent: float = 0.0
 
     def __post_init__(self) -> None:
@@ -236,6 +240,7 @@ class Budget:
         _validate.one_of(("round", "total"), scope=self.scope)
         _validate.one_of(("classic", "exact"), formula=self.formula)
         _validate.one_of(("replace", "add_remove"), relation=self.relation)
+        _validate.one_of(("worst", "expected"), power=self.power)
         if self.scope == "total" and self.formula == "classic":
             raise ValueError(
                 'Expected formula="exact" with scope="total": '

@@ -117,6 +117,25 @@ def test_a_device_that_is_absent_throughout_is_charged_and_counts_as_zero(
     assert [c.devices for c in Ledger.load(tmp_path / "ledger.jsonl").charges] == [4, 4, 4]
 
 
+def test_who_was_told_to_transmit_and_is_not_heard_is_metered_at_its_worst(setup, start, own_app, make_grid, tmp_path):
+    def garbage(message, reply):
+        return Message(
+            RecordDict({"over-the-air": ArrayRecord({"signal": Array(np.full(12, np.nan))})}), reply_to=message
+        )
+
+    def metered(name, devices=range(5), **faults):
+        start(make_grid(own_app, devices, **faults), tmp_path / name)
+        return [charge.power_metered for charge in Ledger.load(tmp_path / name).charges]
+
+    device = NODE + 3
+    well, absent = metered("well"), metered("absent", [0, 2, 4])  # the latter is told nothing
+    (worst,) = setup.plan.power[setup.plan.scheduled == 3]
+    for name, fault in (("late", lambda message, reply: None), ("garbage", garbage)):
+        unheard = metered(name, faults={(device, 0): fault})
+        assert unheard[0] == pytest.approx(absent[0] + worst)
+        assert well[0] < unheard[0] <= setup.plan.power.sum() * (1 + 1e-12)
+
+
 def test_a_round_for_which_nobody_is_there_is_neither_charged_nor_sent(start, own_app, make_grid, tmp_path):
     for devices in ([], [1]):  # device 1 is not scheduled
         grid = make_grid(own_app, devices)

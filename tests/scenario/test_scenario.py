@@ -365,6 +365,7 @@ def another(key, value):
         "budget.scope": "total",
         "budget.relation": "add_remove",
         "budget.formula": "classic",
+        "budget.power": "expected",
         "learning.partition": "shards",
         "learning.dataset": "mnist",
         "learning.model": "mlp",

@@ -134,6 +134,7 @@ def _summary(book: Ledger) -> dict[str, Any]:
         "epsilon_total": book.epsilon_total,
         "power_planned": book.power_planned,
         "power_metered": book.power_metered,
+        "power_counted": book.power_counted if book.header.get("power") == "expected" else book.power_planned,
         "rounds": rounds,
     }
 
@@ -173,11 +174,7 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
         worst = max((row["epsilon_round"] for row in rounds), default=0.0)
         formula = f"budget: ε = {budget:g} for each round by the {summary['formula']} formula"
         console.print(f"{formula}; exact, at most {worst:.4g}")
-    planned = f"power: {summary['power_planned']:.4g} W charged"
-    if "total_power" in summary:
-        share = summary["power_planned"] / summary["total_power"]
-        planned += f", {share:.1%} of {summary['total_power']:g} W"
-    console.print(f"{planned}{spent}")
+    console.print(f"power: {_power(summary)}{spent}")
     console.print(_channel(summary), end="")
     if summary.get("privacy") == "simulated":
         console.print("[dim]simulated: the noise comes from a seed that is stored with the run[/dim]")
@@ -189,6 +186,18 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     console.print(f"[bold green]verified[/bold green]: the chain of hashes is whole{seen}")
     if summary.get("older"):
         console.print("[dim]recorded by an older version: it can be shown, not gone on with[/dim]")
+
+
+def _power(summary: dict[str, Any]) -> str:
+    """What counts towards the power budget, in words."""
+    planned = f"{summary['power_planned']:.4g} W charged"
+    if "total_power" not in summary:
+        return planned
+    counted = summary["power_counted"]
+    share = f"{counted / summary['total_power']:.1%} of {summary['total_power']:g} W"
+    if summary.get("power") == "expected":
+        return f"{counted:.4g} W counted (as metered, else worst case), {share}; {planned} (worst case)"
+    return f"{planned}, {share}"
 
 
 def _ledger_row(row: dict[str, Any]) -> list[str]:

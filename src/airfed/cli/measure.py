@@ -16,7 +16,7 @@ from airfed.cli.sweep import Jobs, job_count, print_outcome, progress_display
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import output
 from airfed.showing.tables import plain_table
-from airfed.showing.words import duration
+from airfed.showing.words import duration, movements
 
 if TYPE_CHECKING:
     from airfed.experiments.pilots import Pilots
@@ -217,9 +217,9 @@ def _print_best(console: Console, response: Response) -> None:
         )
     console.print(table)
     for course, gained in zip(response.courses, response.gain, strict=True):
-        if course != CONSTANT:
+        if not course.constant:
             console.print(
-                f"{course_words(course)}: {100 * float(gained.max(axis=0).mean()):+.1f} points at the best places, on "
+                f"{' and '.join(movements(course))}: {100 * float(gained.max(axis=0).mean()):+.1f} points at the best places, on "
                 "average over the noise.",
                 soft_wrap=True,
             )

@@ -173,9 +173,9 @@ def spreads(found: Mapping[Cell, Floats]) -> dict[Cell, Floats]:
     """
     known: dict[Cell, Floats] = {}
     for cells in _levels(found):
-        own = {cell: found[cell].std(axis=0, ddof=1) for cell in cells if len(found[cell]) > 1}
-        pooled = np.sqrt(np.mean(np.square(list(own.values())), axis=0))
-        known |= {cell: own.get(cell, pooled) for cell in cells}
+        own: dict[Cell, Floats] = {cell: found[cell].std(axis=0, ddof=1) for cell in cells if len(found[cell]) > 1}
+        pooled: Floats = np.sqrt(np.mean(np.square(list(own.values())), axis=0))
+        known |= {cell: own[cell] if cell in own else pooled for cell in cells}
     return known
 
 

@@ -23,7 +23,7 @@ from airfed.planning import Plan
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
 from airfed.showing.drawings import drawing
-from airfed.showing.words import LIMITS, number
+from airfed.showing.words import LIMITS, number, power_expected
 
 _FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: of \d+(?! steps?\b))?")
 _EPSILON: Final = re.compile(r"ε = <b>.*?</b>")
@@ -147,7 +147,8 @@ def rounds_text(view: View) -> str:
 def facts(plan: Plan) -> Markup:
     """Return the figures behind the decision; a meter shows the share of its budget that is used."""
     budget = plan.problem.budget
-    spent = plan.power_total / budget.total_power
+    counted_power = power_expected(plan) if budget.power == "expected" else plan.power_total
+    spent = counted_power / budget.total_power
     peak = float((plan.power / plan.problem.fleet.peak_power[plan.scheduled]).max())
     covered = plan.epsilon_total if budget.scope == "total" else plan.epsilon_round
     counted = plan.epsilon_paper if budget.formula == "classic" else covered
@@ -165,9 +166,9 @@ def facts(plan: Plan) -> Markup:
             "privacy",
         ),
         (
-            "Total power used",
+            "Total power used" if budget.power == "worst" else "Total power used, expected",
             f"{spent:.1%}",
-            f"{number(plan.power_total)} of {number(budget.total_power, 4)} W",
+            f"{number(counted_power)} of {number(budget.total_power, 4)} W",
             spent,
             "total_power",
         ),

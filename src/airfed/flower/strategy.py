@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from airfed.air import CLIP_MARGIN, Airs, Reception
+from airfed.air import CLIP_MARGIN, Air, Airs, Reception
 from airfed.flower import messages
 from airfed.flower.post import Clock, Post
 from airfed.flower.roster import Roster
@@ -49,7 +49,8 @@ class OverTheAirFedAvg(Strategy):
     The plan decides who is sampled, how strongly each device transmits, and how many rounds and local steps there are.
     In each round everyone who is scheduled is charged before anything is sent; a round for which nobody is there is not
     charged. What comes back is clipped again, superposed, and received with noise that is drawn once, here. A device
-    that fails, is late, or sends anything but a signal counts as zero; the divisor stays |K|. No metrics of devices are
+    that fails, is late, or sends anything but a signal counts as zero; the divisor stays |K|, and its power is metered
+    at its worst. No metrics of devices are
     collected and nothing is evaluated on them: neither would be covered by ε. Evaluate on the server (`evaluate_fn` of
     `start`).
 
@@ -228,7 +229,8 @@ class OverTheAirFedAvg(Strategy):
             transmission=self.books.send(sent.index, superposition.digest()),
         )
         decided = self.plan.sequence[sent.index]
-        done = replace(done, reception=_with_clipped(done.reception, decided.clip_norm))
+        reception = _with_clipped(done.reception, decided.clip_norm)
+        done = replace(done, reception=_with_unheard(reception, self.airs.at(sent.index), told=list(sent.outgoing)))
         self.books.settle(done)
         heard = decided.scheduled.size - done.reception.missing.size
         _LOG.info("round %d: heard %d of %d devices", done.index + 1, heard, decided.scheduled.size)
@@ -297,6 +299,13 @@ class _Arrived:
         for chunk, update in self._uploads:
             self.devices += chunk.size
             yield chunk, update
+
+
+def _with_unheard(reception: Reception, air: Air, *, told: list[int]) -> Reception:
+    """Meter devices at their worst that were told to transmit and of which nothing usable came: nobody knows better."""
+    unheard = np.isin(air.scheduled, told) & np.isin(air.scheduled, reception.missing)
+    worst = np.where(unheard, np.square(air.transmit_amplitude), 0.0)
+    return replace(reception, energy=reception.energy + worst, power=reception.power + float(np.sum(worst)))
 
 
 def _with_clipped(reception: Reception, clip_norm: float) -> Reception:

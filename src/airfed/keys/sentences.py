@@ -134,7 +134,7 @@ def expectation(model: type[BaseModel], key: str) -> str:
         return "a table"
     types = _types(field.annotation)
     if Literal in types:
-        return f"one of {', '.join(get_args(field.annotation))}"
+        return f"one of {', '.join(value for value in types if isinstance(value, str))}"
     kind = next((text for kind, text in _KINDS.items() if kind in types), "a text in quotes")
     ranges = _field_ranges(model, key)
     if get_origin(field.annotation) is list:

@@ -1,8 +1,8 @@
 """Which devices transmit, how strongly, and in how many rounds."""
 
 from airfed.planning.completion import predicted
-from airfed.planning.decision import Decision
-from airfed.planning.plan import Average, Plan
+from airfed.planning.decision import Average, Decision
+from airfed.planning.plan import Plan
 from airfed.planning.policies import POLICIES, find, plan
 from airfed.planning.policy import Policy, Settings
 from airfed.planning.response import Prediction, Response, load_response

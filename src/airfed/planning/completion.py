@@ -1,4 +1,4 @@
-"""What a policy leaves open, chosen: the largest feasible θ, the best I and, by a response, all else that it knows of."""
+"""What a policy leaves open, chosen: the largest feasible θ, the best I and, by a response, whatever it knows of."""
 
 from __future__ import annotations
 

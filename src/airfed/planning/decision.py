@@ -1,12 +1,13 @@
-"""What a policy decides."""
+"""What a policy decides, and what else a plan may say."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from numpy.typing import ArrayLike
 
+Average = Literal["none", "tail", "exponential"]  # `airfed.running.averages` says what they are
 _LONGEST_NOTE: Final = 1000  # characters
 
 

@@ -108,7 +108,7 @@ def total_limits(
     rounds: NDArray[np.int64],
     *,
     crest: Floats = 1.0,
-    power_share: float = 1.0,
+    power_share: Floats = 1.0,
 ) -> NDArray[np.float64]:
     """Return c√(P_tot / (I q_c Σ_K 1/|h_k|²)), the largest θ that the total power allows, for each number of rounds.
 
@@ -125,7 +125,7 @@ def total_limits(
     return np.asarray(most * (crest / np.sqrt(counted_power(rounds, crest, power_share))))
 
 
-def counted_power(rounds: NDArray[np.int64], crest: Floats, power_share: float) -> NDArray[np.float64]:
+def counted_power(rounds: NDArray[np.int64], crest: Floats, power_share: Floats) -> NDArray[np.float64]:
     """Return q_c = q + (1−q)c²/I, the share of the worst-case power of all rounds that counts towards P_tot.
 
     The last round, the largest, must fit at its worst even where all before were as expected.
@@ -134,7 +134,7 @@ def counted_power(rounds: NDArray[np.int64], crest: Floats, power_share: float) 
 
 
 def round_budgets(
-    problem: Problem, rounds: NDArray[np.int64], *, crest: Floats = 1.0, power_share: float = 1.0
+    problem: Problem, rounds: NDArray[np.int64], *, crest: Floats = 1.0, power_share: Floats = 1.0
 ) -> NDArray[np.float64]:
     """Return P_tot/I · c²/q_c [W], what the largest round of all may cost, for each number of rounds.
 
@@ -151,7 +151,7 @@ def alignment_limits(
     rounds: int,
     *,
     crest: float = 1.0,
-    power_share: float = 1.0,
+    power_share: Floats = 1.0,
 ) -> dict[Literal["privacy", "peak_power", "total_power"], float]:
     """Return the largest θ that each limit allows to the given devices in the given number of rounds."""
     each = np.array([rounds])
@@ -168,7 +168,7 @@ def largest_alignment(
     rounds: NDArray[np.int64],
     *,
     crest: Floats = 1.0,
-    power_share: float = 1.0,
+    power_share: Floats = 1.0,
 ) -> NDArray[np.float64]:
     """Return the largest θ within all three limits, for each number of rounds.
 

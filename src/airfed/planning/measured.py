@@ -14,9 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from airfed.course import Course
 from airfed.planning import limits
+from airfed.planning.decision import Average
 from airfed.planning.exact import largest_alignments
-from airfed.planning.response import Course, Response
+from airfed.planning.response import Response
 from airfed.planning.uncertain import effective_peak_power, matters
 from airfed.problem import InfeasibleError, Problem
 
@@ -48,7 +50,7 @@ class Design:
     size: int
     alignment: float
     clip_norm: float
-    average: str
+    average: Average
     course: Course
     power_share: float
     accuracy: float
@@ -66,7 +68,7 @@ def best_design(problem: Problem, rounds: Integers, response: Response, alignmen
     Raises:
         InfeasibleError: nothing lies within what was measured.
     """
-    expected = getattr(problem.budget, "power", "worst") == "expected"
+    expected = problem.budget.power == "expected"
     parts = [response.at(norm) for norm in response.clip_norm] if expected else [response]
     found, least = [], np.inf
     for course in response.courses:

@@ -19,6 +19,7 @@ from airfed import _validate, convergence
 from airfed._upstairs import upstairs
 from airfed.course import Course
 from airfed.planning import limits
+from airfed.planning.decision import Average
 from airfed.planning.response import Prediction
 from airfed.planning.sequence import RoundSequence
 from airfed.privacy import classic_epsilon, classic_validity, compose, compose_all, gaussian_epsilon
@@ -26,7 +27,6 @@ from airfed.problem import InfeasibleError, Problem
 
 Binding = Literal["privacy", "peak_power", "total_power"]
 Objective = Literal["bound", "measured"]
-Average = Literal["none", "tail", "exponential"]  # `airfed.running.averages` says what they are
 
 # How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
 FEASIBILITY_RTOL = 1e-12

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from airfed import _usercode, _validate, seeds
 from airfed.course import Course
 from airfed.planning import measured, uncertain
-from airfed.planning.decision import Decision
+from airfed.planning.decision import Average, Decision
 from airfed.planning.paper import alternate
-from airfed.planning.plan import Average, Plan
+from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings
 from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem

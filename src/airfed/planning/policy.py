@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from airfed import _usercode, _validate, convergence
 from airfed.course import Course
 from airfed.planning.completion import by_bound, by_response
-from airfed.planning.decision import Decision
-from airfed.planning.plan import Average, Plan
+from airfed.planning.decision import Average, Decision
+from airfed.planning.plan import Plan
 from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem
 

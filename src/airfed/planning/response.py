@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from airfed import _files
 from airfed.course import CONSTANT, Course
+from airfed.planning.decision import Average
 from airfed.problem import InfeasibleError
 
 Floats = NDArray[np.float64]
@@ -92,7 +93,7 @@ class Response:
     rounds: Floats
     clip_norm: Floats
     noise: Floats
-    averages: tuple[str, ...]
+    averages: tuple[Average, ...]
     accuracy: Floats
     spread: Floats
     loss: Floats
@@ -111,8 +112,8 @@ class Response:
                 raise ValueError(f"Expected {name} of a response to be ascending.")
             object.__setattr__(self, name, axis)
         averages, courses = tuple(self.averages), tuple(self.courses)
-        if not averages or len(set(averages)) < len(averages) or not all(isinstance(name, str) for name in averages):
-            raise ValueError("Expected averages of a response to be different names.")
+        if not averages or len(set(averages)) < len(averages) or not set(averages) <= set(get_args(Average)):
+            raise ValueError(f"Expected averages of a response to be different ones of {', '.join(get_args(Average))}.")
         if not courses or len(set(courses)) < len(courses):
             raise ValueError("Expected courses of a response to be different ones.")
         object.__setattr__(self, "averages", averages)
@@ -237,7 +238,8 @@ class Response:
         if not courses or not averages:
             known = "; ".join(f"growth {each.growth:g}, clip_decay {each.clip_decay:g}" for each in self.courses)
             raise InfeasibleError(
-                f"No plan fits: the response was measured with the averages {', '.join(self.averages)} and with {known}."
+                f"No plan fits: the response was measured with the averages {', '.join(self.averages)} and with "
+                f"{known}."
             )
         return replace(
             self,

@@ -18,8 +18,8 @@ from airfed import convergence
 from airfed.course import CONSTANT, Course
 from airfed.planning import limits
 from airfed.planning._rounds import best_rounds
-from airfed.planning.exact import Choice, best_schedule, usable_rounds
 from airfed.planning.decision import Decision
+from airfed.planning.exact import Choice, best_schedule, usable_rounds
 from airfed.problem import InfeasibleError, Problem
 
 

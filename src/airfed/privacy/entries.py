@@ -11,6 +11,7 @@ _KNOWN: Final = {
     "scope": ("round", "total"),
     "formula": ("classic", "exact"),
     "privacy": ("simulated", "secure"),
+    "power": ("worst", "expected"),
 }
 
 

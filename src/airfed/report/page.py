@@ -31,6 +31,7 @@ from airfed.showing.words import (
     decision_sentence,
     expectation,
     number,
+    power_expected,
     privacy_basis,
 )
 
@@ -152,6 +153,7 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "power_planned": ledger.power_planned,
         "power_spent": final["power_transmitted_total"],
         "power_budget": budget.total_power,
+        "power_expected": power_expected(plan) if budget.power == "expected" else None,
         "charged": ledger.rounds,
         "limits": [
             {"name": LIMITS[name], "value": value, "binds": name == plan.binding} for name, value in plan.limits.items()

@@ -7,10 +7,10 @@ import json
 import os
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from airfed import _files, network, planning, seeds
 from airfed.keys.declare import Control, Key, Name, Section, Seed
@@ -62,6 +62,15 @@ class Scenario(Section):
     policy: PolicySection = PolicySection()
     run: RunSection = RunSection()
     folder: Path = Field(default=Path(), exclude=True)
+
+    @model_validator(mode="after")
+    def _check_meter(self) -> Self:
+        if self.budget.power == "expected" and self.run.record == "private":
+            raise ValueError(
+                'Expected run.record = "full" with budget.power = "expected": the total is kept by what the ledger '
+                "says was transmitted, and a private record leaves that out."
+            )
+        return self
 
     @property
     def num_devices(self) -> int:
@@ -256,6 +265,8 @@ class Scenario(Section):
         digests of their own. So the scenario that a run records has the same content as the one that was run.
         """
         tables = self.model_dump(mode="json", exclude={"name", "run", *less})
+        if self.budget.power == "worst":  # as ever: seeds draw the noise that they drew before there was a choice
+            tables.get("budget", {}).pop("power", None)
         for section, key in (name.split(".") for name in self._named_files()):
             if section in tables:
                 tables[section][key] = "a file"

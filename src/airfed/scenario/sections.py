@@ -13,7 +13,7 @@ from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
 from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
 from airfed.keys.units import amplitude
 from airfed.planning import POLICIES, Average
-from airfed.problem import Budget, Formula, Learning, Relation, Scope
+from airfed.problem import Budget, Formula, Learning, Power, Relation, Scope
 from airfed.scenario.usercode import own_policy, user_code
 
 if TYPE_CHECKING:
@@ -94,6 +94,14 @@ class BudgetSection(Section):
         Key("what neighbouring fleets differ in", choices={"replace": "one's data", "add_remove": "one device"}),
         Control("Neighbours differ in"),
     ] = Budget.relation
+    power: Annotated[
+        Power,
+        Key(
+            "what counts towards total_power",
+            note="a meter stops a run before the total could be exceeded",
+            choices={"worst": "every device at the clip norm", "expected": "what devices are expected to transmit"},
+        ),
+    ] = Budget.power
     account: Annotated[
         str | None, Key('with scope = "total": a ledger that all trainings on the same data charge', file=True)
     ] = None

@@ -12,7 +12,17 @@ from rich.table import Table
 from airfed.planning import Plan
 from airfed.planning.prices import Price, next_device
 from airfed.running.run import Run
-from airfed.showing.words import LIMITS, TERMS, VALIDITY, compact, decision_sentence, excess, expectation, privacy_basis
+from airfed.showing.words import (
+    LIMITS,
+    TERMS,
+    VALIDITY,
+    compact,
+    decision_sentence,
+    excess,
+    expectation,
+    power_expected,
+    privacy_basis,
+)
 
 
 def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[str] = (), title: str = "") -> Table:
@@ -91,8 +101,12 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     grid = _grid("Power, worst case", "W", "")
     grid.add_row("weakest scheduled device, per round", f"{plan.power.max():.5g}", "")
     grid.add_row("strongest scheduled device, per round", f"{plan.power.min():.5g}", "")
-    share = f"{plan.power_total / budget.total_power:.1%} of {budget.total_power:g} W"
-    grid.add_row("all devices, all rounds", f"{plan.power_total:.5g}", share)
+    metered = budget.power == "expected"
+    counted = power_expected(plan) if metered else plan.power_total
+    share = f"{counted / budget.total_power:.1%} of {budget.total_power:g} W"
+    grid.add_row("all devices, all rounds", f"{plan.power_total:.5g}", "" if metered else share)
+    if metered:
+        grid.add_row("expected, all devices, all rounds", f"{counted:.5g}", share)
     console.print(grid, "")
 
     grid = _grid("Privacy", "ε", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from airfed.course import Course
 from airfed.planning import Plan
 
 LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
@@ -31,6 +32,11 @@ METRICS: Final = {  # columns of a run's record
 BOUND: Final = "bound on the optimality gap (Theorem 1)"
 
 
+def power_expected(plan: Plan) -> float:
+    """Return the power [W] that all devices are expected to transmit in all rounds; the worst case where none is."""
+    return plan.power_total * plan.power_share
+
+
 def steps_text(plan: Plan) -> str:
     """Return "40 rounds of 5 steps" (or "of 2-3 steps")."""
     few, many = min(plan.local_steps), max(plan.local_steps)
@@ -38,15 +44,38 @@ def steps_text(plan: Plan) -> str:
     return f"{count(plan.rounds, 'round')} of {steps} {'step' if steps == '1' else 'steps'}"
 
 
+AVERAGES: Final = {
+    "none": "no average",
+    "tail": "the average of the second half",
+    "exponential": "an exponential average",
+}
+
+
+def movements(course: Course) -> list[str]:
+    """Return how θ and ϖ move over the rounds, in a few words each; nothing where they do not."""
+    moves = []
+    if course.growth != 1.0:
+        moves.append(f"θ² growing {course.growth:.3g} times")
+    if course.clip_decay != 1.0:
+        moves.append(f"ϖ falling to {course.clip_decay:.3g} of it")
+    return moves
+
+
+def choices(plan: Plan) -> list[str]:
+    """Return what a plan says of the clipping norm, its and the alignment's course, and the average of the models."""
+    average = [] if plan.average == "none" else [AVERAGES[plan.average]]
+    return [f"ϖ = {plan.clip_norm:.4g}", *movements(plan.course), *average]
+
+
 def expectation(plan: Plan) -> str:
     """Return the accuracy that a response expects of a plan, in a sentence; "" where none was asked.
 
-    Where the plan was chosen by it, the sentence says which clipping norm was.
+    Where the plan was chosen by it, the sentence says what else was.
     """
     if (found := plan.prediction) is None:
         return ""
     basis = f"; by {found.basis}" if found.basis else ""
-    chosen = f", with ϖ = {plan.clip_norm:.4g}" if plan.objective == "measured" else ""
+    chosen = f", with {', '.join(choices(plan))}" if plan.objective == "measured" else ""
     return (
         f"Expected test accuracy{chosen}: {found.accuracy:.1%} "
         f"({found.low:.0%} to {found.high:.0%} in nine of ten trainings{basis})."
