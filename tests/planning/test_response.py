@@ -176,10 +176,14 @@ def test_the_measured_plan_is_the_best_of_everything(random_problem, share, deca
             assert other.predicted_accuracy <= decision.predicted_accuracy + 1e-12
 
 
+def with_steps(problem):
+    return replace(problem, learning=replace(problem.learning, total_steps=20))
+
+
 def test_the_average_is_taken_where_it_helps(random_problem):
     measured = response(noise=(1e-6, 1e-3, 0.1, 1e3))
     for index in range(4):
-        problem = random_problem(np.random.default_rng(index))
+        problem = with_steps(random_problem(np.random.default_rng(index)))
         assert plan(problem, objective=measured, rounds=10).average == "tail"
         assert plan(problem, objective=measured, rounds=2).average == "none"
         assert plan(problem, rounds=10).average == "none"
@@ -196,7 +200,7 @@ def test_expected_power_buys_alignment_where_updates_are_shorter_than_the_norm(r
     """Up to ϖ = 1 every update is clipped, and what is expected is the worst case."""
     measured, better = response(noise=(1e-6, 1e-3, 0.1, 1e3)), 0
     for index in range(8):
-        worst = random_problem(np.random.default_rng(index))
+        worst = with_steps(random_problem(np.random.default_rng(index)))
         expected = replace(worst, budget=replace(worst.budget, power="expected"))
         for norm in (1.0, 4.0):
             plans = [plan(problem, objective=measured, clip_norm=norm, rounds=10) for problem in (worst, expected)]

@@ -218,11 +218,9 @@ def _print_best(console: Console, response: Response) -> None:
     console.print(table)
     for course, gained in zip(response.courses, response.gain, strict=True):
         if not course.constant:
-            console.print(
-                f"{' and '.join(movements(course))}: {100 * float(gained.max(axis=0).mean()):+.1f} points at the best places, on "
-                "average over the noise.",
-                soft_wrap=True,
-            )
+            points = 100 * float(gained.max(axis=0).mean())
+            moves = " and ".join(movements(course))
+            console.print(f"{moves}: {points:+.1f} points at the best places, on average over the noise.")
     edges = {float(response.clip_norm[0]), float(response.clip_norm[-1])}
     if response.clip_norm.size > 1 and (found := {row["clip_norm"] for row in best(response)} & edges):
         console.print(

@@ -175,7 +175,7 @@ def spreads(found: Mapping[Cell, Floats]) -> dict[Cell, Floats]:
     for cells in _levels(found):
         own: dict[Cell, Floats] = {cell: found[cell].std(axis=0, ddof=1) for cell in cells if len(found[cell]) > 1}
         pooled: Floats = np.sqrt(np.mean(np.square(list(own.values())), axis=0))
-        known |= {cell: own[cell] if cell in own else pooled for cell in cells}
+        known |= {**dict.fromkeys(cells, pooled), **own}
     return known
 
 
