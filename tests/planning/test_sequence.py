@@ -231,6 +231,19 @@ def test_views_and_prices_know_the_course(random_problem):
     assert found >= 5
 
 
+def test_a_plan_says_how_they_move_only_where_they_do(random_problem):
+    problem = random_problem(np.random.default_rng(3), total_steps=10)
+    texts = {
+        (growth, decay): " ".join(str(plan(problem, rounds=5, growth=growth, clip_decay=decay)).split())
+        for growth in (1.0, 4.0)
+        for decay in (1.0, 0.5)
+    }
+    for (growth, decay), text in texts.items():
+        assert ("θ grows from" in text) == ("√Σμ²" in text) == (growth != 1.0)
+        assert ("ϖ falls from" in text) == (decay != 1.0)
+    assert "Over the rounds" not in texts[1.0, 1.0]
+
+
 def test_what_no_plan_has_is_said(random_problem):
     problem = random_problem(np.random.default_rng(1), total_steps=4)
     for name, value in (("growth", 0.5), ("growth", 1e7), ("clip_decay", 2.0), ("clip_decay", 0.0)):
