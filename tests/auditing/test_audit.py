@@ -128,6 +128,23 @@ def test_the_roc_curve_is_the_promised_trade_off(world):
     assert np.abs(true - promised).max() < 0.01
 
 
+@pytest.mark.parametrize("relation", ["replace", "add_remove"])
+@pytest.mark.parametrize("scope", ["round", "total"])
+def test_rounds_that_differ_pass_and_their_claims_are_tight(world, relation, scope):
+    loud = {"fleet__peak_power": 100.0, "budget__total_power": 1e5}
+    moving = {"policy__growth": 16.0, "policy__clip_decay": 0.25, "budget__relation": relation, "budget__scope": scope}
+    found = audit(Subject.of(world(**loud, **moving)), pairs=480, trials=20_000, samples=150_000)
+    assert found.verdict == "pass", found.failures
+    for claim in (found.round_evidence, found.total_evidence):
+        assert claim.upper > claim.claimed > claim.lower
+    each = found.round_evidence
+    assert each.trials >= 40_000
+    assert each.lower > 0.9 * each.claimed
+    for check in found.checks:
+        if check.name in ("sensitivity", "contribution", "round loop"):
+            assert 0.999 < check.figures["largest"] / check.figures["claimed"] <= 1.0
+
+
 def test_a_loose_claim_is_warned_about(world):
     subject = Subject.of(half(world))
     quiet = replace(subject.airs, channel=0.8 * subject.airs.channel)

@@ -342,6 +342,103 @@ def reported_epsilon_rounded_down(patch):
     )
 
 
+# Rounds that differ ---------------------------------------------------------------------------------------------------
+
+MOVING = {"policy__growth": 16.0, "policy__clip_decay": 0.25}
+
+
+def decided_otherwise(patch, change):
+    """The air follows change(entry, plan) where the books follow the plan."""
+    real = Air.from_plan.__func__
+
+    def from_plan(cls, plan, index=-1, **options):
+        other = replace(plan)
+        entry = change(plan.sequence[index], plan)
+        other.__dict__["sequence"] = {index: entry}
+        return real(cls, other, index, **options)
+
+    patch.setattr(Air, "from_plan", classmethod(from_plan))
+    return MOVING
+
+
+def largest_theta_in_every_round(patch):
+    return decided_otherwise(patch, lambda entry, plan: replace(entry, alignment=plan.alignment))
+
+
+def theta_falls_instead(patch):
+    def backwards(entry, plan):
+        return replace(entry, alignment=plan.sequence[plan.rounds - 1 - entry.index].alignment)
+
+    return decided_otherwise(patch, backwards)
+
+
+def theta_of_the_next_round(patch):
+    def ahead(entry, plan):
+        return replace(entry, alignment=plan.sequence[min(entry.index + 1, plan.rounds - 1)].alignment)
+
+    return decided_otherwise(patch, ahead)
+
+
+def clipped_to_the_first_norm(patch):
+    """The amplitude is for ϖ_i, and the clip is still at ϖ."""
+    real = Air.from_plan.__func__
+
+    def from_plan(cls, plan, index=-1, **options):
+        return replace(real(cls, plan, index, **options), clip_norm=plan.clip_norm)
+
+    patch.setattr(Air, "from_plan", classmethod(from_plan))
+    return MOVING
+
+
+def receiver_takes_nu_of_the_last_round(patch):
+    """Harmless to privacy, but the model does not follow from what is said of the round."""
+    real = Air.from_plan.__func__
+
+    def from_plan(cls, plan, index=-1, **options):
+        nu = plan.sequence[-1].alignment_coefficient
+        return replace(real(cls, plan, index, **options), alignment_coefficient=nu)
+
+    patch.setattr(Air, "from_plan", classmethod(from_plan))
+    return MOVING
+
+
+def every_round_accounted_as_the_first(patch):
+    real = Plan.sequence.func
+
+    def sequence(self):
+        found = real(self)
+        return replace(found, mus=np.full(self.rounds, found.mus[0]))
+
+    patch.setattr(Plan, "sequence", property(sequence))
+    return MOVING
+
+
+def total_of_the_first_round(patch):
+    patch.setattr(plan_module, "compose_all", lambda mus: float(mus[0]) * math.sqrt(len(mus)))
+    return MOVING
+
+
+def crest_allowed_in_each_round(patch):
+    """A budget for a round, held by θ_rms."""
+    real = limits.privacy_limits
+
+    def crested(problem, rounds, scheduled=None, *, crest=1.0):
+        return real(problem, rounds, scheduled) * crest
+
+    patch.setattr(limits, "privacy_limits", crested)
+    return MOVING | {"budget__scope": "round", "budget__epsilon": 3.0}
+
+
+def crest_squared(patch):
+    real = limits.privacy_limits
+
+    def crested(problem, rounds, scheduled=None, *, crest=1.0):
+        return real(problem, rounds, scheduled, crest=np.square(crest))
+
+    patch.setattr(limits, "privacy_limits", crested)
+    return MOVING
+
+
 AUDITED = {
     clip_per_layer: {"sensitivity", "contribution"},
     clip_per_step: {"sensitivity", "contribution", "round loop", "canaries"},
@@ -382,6 +479,15 @@ AUDITED = {
     epsilon_at_another_delta: {"accounting"},
     rounded_the_wrong_way: {"accounting"},
     reported_epsilon_rounded_down: {"accounting"},
+    largest_theta_in_every_round: {"sensitivity", "contribution", "round loop", "trajectory"},
+    theta_falls_instead: {"sensitivity", "contribution", "round loop"},
+    theta_of_the_next_round: {"sensitivity", "contribution", "round loop"},
+    clipped_to_the_first_norm: {"sensitivity", "contribution", "round loop", "canaries", "trajectory"},
+    receiver_takes_nu_of_the_last_round: {"release"},
+    every_round_accounted_as_the_first: {"sensitivity", "round loop", "accounting"},
+    total_of_the_first_round: {"accounting", "trajectory"},
+    crest_allowed_in_each_round: {"accounting"},
+    crest_squared: {"accounting"},
 }
 
 

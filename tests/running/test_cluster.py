@@ -103,6 +103,14 @@ def test_a_process_that_clips_otherwise_does_not_transmit(tmp_path):
         check_equal(group, prepared(tmp_path, **secure, **{"learning.clip_norm": 7.0}))
 
 
+@pytest.mark.parametrize("course", [{"policy.growth": 2.0}, {"policy.clip_decay": 0.5}], ids=str)
+def test_a_process_whose_rounds_move_otherwise_does_not_transmit(tmp_path, course):
+    secure = {"link.noise_source": "secure"}
+    group = Second(prepared(tmp_path, **secure))
+    with pytest.raises(RunError, match="Expected process 1 to decide as process 0 does"):
+        check_equal(group, prepared(tmp_path, **secure, **course))
+
+
 def test_a_process_that_trains_otherwise_does_not_share_seeded_noise(tmp_path):
     other = {"learning.learning_rate": 0.02}
     with pytest.raises(RunError, match="Expected process 1 to train as process 0 does"):

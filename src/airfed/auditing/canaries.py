@@ -101,8 +101,8 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
         NoiseFault: the loop itself finds the noise wanting.
     """
     plan, airs = subject.crowd(_CROWD)
-    mus = np.array(subject.plan.sequence.mus)
-    exposed = np.flatnonzero(mus == subject.plan.mu_round)
+    mus, theta = np.array(subject.plan.sequence.mus), subject.plan.sequence.alignments
+    exposed = np.flatnonzero(theta == theta.max())
     trajectories = math.ceil(_FEWEST_TRAJECTORIES / _CANARIES)
     trainings = max(trajectories, math.ceil(2 * trials / (_CANARIES * exposed.size)))
     directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CANARIES)))

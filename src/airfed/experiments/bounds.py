@@ -6,7 +6,7 @@ the optimal devices train over the air in a given number of rounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -92,11 +92,9 @@ def gap_bounds(plan: Plan) -> list[float]:
     Implements [Yan23, Thm 1], as the recursion behind it.
     """
     learning = plan.problem.learning
-    fixed = _fixed_error(plan)
     gap, found = learning.initial_gap, []
-    for steps in plan.local_steps:
-        error = fixed + (steps - 1) ** 2
-        gap = learning.contraction * gap + learning.clip_norm**2 / learning.smoothness * error  # [Yan23, Thm 1]
+    for decided, error in zip(plan.sequence, _errors(plan), strict=True):
+        gap = learning.contraction * gap + decided.clip_norm**2 / learning.smoothness * error  # [Yan23, Thm 1]
         found.append(gap)
     return found
 
@@ -107,20 +105,20 @@ def gradient_bounds(plan: Plan) -> list[float]:
     Implements [Yan23, Thm 2].
     """
     learning = plan.problem.learning
-    fixed = _fixed_error(plan)
-    drift = np.cumsum([(steps - 1.0) ** 2 for steps in plan.local_steps])
     counts = np.arange(1, plan.rounds + 1)
     start = 2 * learning.initial_gap / (learning.learning_rate * counts)
-    return list(start + 2 * learning.clip_norm**2 * (fixed + drift / counts))  # [Yan23, Thm 2]
+    squares = [decided.clip_norm**2 * error for decided, error in zip(plan.sequence, _errors(plan), strict=True)]
+    return list(start + 2 * np.cumsum(squares) / counts)  # [Yan23, Thm 2]
 
 
-def _fixed_error(plan: Plan) -> float:
-    """The part of a round's error that does not depend on its local steps: devices left out, and noise."""
+def _errors(plan: Plan) -> Iterator[float]:
+    """The error of each round: devices left out, local steps, and noise."""
     problem = plan.problem
-    left_out = convergence.participation_error(plan.num_scheduled, problem.fleet.num_devices)
-    return left_out + convergence.noise_error(
-        problem.learning.dimension, problem.link.noise_std, plan.num_scheduled, plan.alignment
-    )
+    dimension, noise_std = problem.learning.dimension, problem.link.noise_std
+    for decided in plan.sequence:
+        left_out = convergence.participation_error(decided.scheduled.size, problem.fleet.num_devices)
+        noise = convergence.noise_error(dimension, noise_std, decided.scheduled.size, decided.alignment)
+        yield left_out + (decided.local_steps - 1) ** 2 + noise
 
 
 def _last(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:

@@ -274,7 +274,7 @@ def _noise(world: Scenario, *, rounds: Sequence[int], in_a_decade: int) -> tuple
             decision = planning.plan(problem, rounds=number)
         except InfeasibleError:
             continue
-        left.append(problem.link.noise_std / (decision.num_scheduled * decision.alignment))
+        left.append(decision.noise_share)
     most = float(np.clip(_ABOVE * max(left), *_NOISE))
     number = round(in_a_decade * math.log10(most / _LEAST_NOISE)) + 1
     return tuple(float(f"{level:.2g}") for level in np.geomspace(_LEAST_NOISE, most, number))

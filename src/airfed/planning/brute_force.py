@@ -27,7 +27,7 @@ def brute_force_schedule(
     round_budget: ArrayLike,
     offset: ArrayLike,
     scale: ArrayLike,
-    noise_weight: float,
+    noise_weight: ArrayLike,
 ) -> Solution:
     """The joint optimum, found by looking at all 2^N − 1 schedules in all R candidates.
 
@@ -39,7 +39,7 @@ def brute_force_schedule(
         gain: |h_k| ≥ 0, (N,) with N ≤ 16.
         peak_power: P_k > 0 [W], (N,) or one number for all.
         cap, round_budget, offset, scale: (R,) as in `exact.best_schedule`.
-        noise_weight: dσ²/2.
+        noise_weight: dσ²/2, one for all or (R,).
 
     Raises:
         ValueError: there are more than 16 devices.
@@ -53,13 +53,14 @@ def brute_force_schedule(
     if num > _MOST_DEVICES:
         raise ValueError(f"Expected at most {_MOST_DEVICES} devices to try every subset, got {num}.")
     bounds = [np.asarray(x, dtype=np.float64) for x in (cap, round_budget, offset, scale)]
-    most, budget, constant, factor = (x[:, None] for x in bounds)
+    bounds.append(np.broadcast_to(np.asarray(noise_weight, dtype=np.float64), bounds[0].shape))
+    most, budget, constant, factor, weight = (x[:, None] for x in bounds)
     member = (np.arange(1, 1 << num)[:, None] >> np.arange(num)) & 1 == 1
     size = member.sum(axis=1)
     with np.errstate(divide="ignore", over="ignore"):
         peak = np.where(member, strength * np.sqrt(np.asarray(peak_power, dtype=np.float64)), np.inf).min(axis=1)
         load = np.where(member, 1.0 / np.square(strength), 0.0).sum(axis=1)
         theta = np.minimum(np.minimum(most, peak), np.sqrt(budget / load))
-        value = constant + factor * (4.0 * np.square(1.0 - size / num) + noise_weight / np.square(size * theta))
+        value = constant + factor * (4.0 * np.square(1.0 - size / num) + weight / np.square(size * theta))
     r, k = np.unravel_index(int(np.argmin(value)), value.shape)
     return Solution(float(value[r, k]), int(r), np.flatnonzero(member[k]), float(theta[r, k]))

@@ -116,8 +116,6 @@ class Plan:
             "mu_round": self.mu_round,
             "the bound": self.bound.total,
         }
-        if self.clip_decay != 1.0:
-            figures["clip_norm"] = self.sequence[-1].clip_norm
         for name, value in figures.items():
             if not SMALLEST_FIGURE <= value <= LARGEST_FIGURE:
                 raise InfeasibleError(

@@ -17,6 +17,7 @@ from airfed.showing.words import (
     TERMS,
     VALIDITY,
     compact,
+    course_sentence,
     decision_sentence,
     excess,
     expectation,
@@ -79,6 +80,8 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     """Print the decision, what limits it, the bound, the power spent and the privacy."""
     console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
     console.print(f"[bold]{decision_sentence(plan)}[/bold]")
+    if moves := course_sentence(plan):
+        console.print(f"[bold]{moves}[/bold]")
     console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
     for note in plan.notes:
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
@@ -113,7 +116,8 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     grid.add_row("Lemma 1, one round", f"{plan.epsilon_paper:.5g}", VALIDITY[plan.epsilon_paper_validity])
     grid.add_row("exact, one round", f"{plan.epsilon_round:.5g}", f"μ = {plan.mu_round:.5g}")
     whole = "exact, the only round" if plan.rounds == 1 else f"exact, all {plan.rounds} rounds"
-    grid.add_row(whole, f"{plan.epsilon_total:.5g}", f"μ√I = {plan.mu_total:.5g}")
+    sum_of = "μ√I" if plan.growth == 1.0 else "√Σμ²"
+    grid.add_row(whole, f"{plan.epsilon_total:.5g}", f"{sum_of} = {plan.mu_total:.5g}")
     console.print(grid)
     scope = "each round" if budget.scope == "round" else "the whole training"
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")

@@ -82,6 +82,14 @@ def expectation(plan: Plan) -> str:
     )
 
 
+def course_sentence(plan: Plan) -> str:
+    """Return how θ and ϖ move over the rounds, in a sentence; "" where they do not."""
+    first, last = plan.sequence[0], plan.sequence[-1]
+    moves = [f"θ grows from {first.alignment:.4g} to {last.alignment:.4g}"] * (plan.growth != 1.0)
+    moves += [f"ϖ falls from {first.clip_norm:.4g} to {last.clip_norm:.4g}"] * (plan.clip_decay != 1.0)
+    return f"Over the rounds {' and '.join(moves)}." if moves else ""
+
+
 def decision_sentence(plan: Plan) -> str:
     """Return the decision in one sentence."""
     return (

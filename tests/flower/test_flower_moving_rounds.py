@@ -1,0 +1,34 @@
+"""Rounds that differ, in Flower: every message carries its round's amplitude and clipping norm."""
+
+import numpy as np
+import pytest
+
+from airfed.flower import messages
+from airfed.privacy.ledger import Ledger
+from airfed.scenario import load
+
+
+@pytest.fixture
+def scenario(scenario_file):
+    return load(scenario_file).override(
+        {"policy.growth": 16.0, "policy.clip_decay": 0.25, "budget.scope": "total", "learning.clip_norm": 0.5}
+    )
+
+
+def test_it_is_airfeds_own_training(setup, own_training, start, own_app, make_grid, tmp_path):
+    trained = start(make_grid(own_app, range(5)), tmp_path / "ledger.jsonl")
+    np.testing.assert_allclose(trained, own_training(), rtol=1e-5, atol=1e-6)
+    ledger = Ledger.load(tmp_path / "ledger.jsonl")
+    assert [charge.mu for charge in ledger.charges] == [decided.mu for decided in setup.plan.sequence]
+    assert ledger.mu_total == setup.plan.mu_total
+
+
+def test_every_order_is_that_of_its_round(setup, start, own_app, make_grid, tmp_path):
+    grid = make_grid(own_app, range(5))
+    start(grid, tmp_path / "ledger.jsonl")
+    _, *rounds = [batch for batch in grid.sent if batch]
+    for batch, decided in zip(rounds, setup.plan.sequence, strict=True):
+        orders = [messages.Order.of(message) for message in batch]
+        assert {order.clip_norm for order in orders} == {decided.clip_norm}
+        np.testing.assert_allclose(sorted(order.amplitude**2 for order in orders), np.sort(decided.power), rtol=1e-12)
+    assert rounds

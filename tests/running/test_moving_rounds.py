@@ -1,0 +1,210 @@
+"""Runs whose θ grows and whose ϖ falls: each round is transmitted, charged and recorded as its own entry says."""
+
+import json
+import os
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from airfed import scenario
+from airfed.air import CLIP_MARGIN, Air, Airs
+from airfed.privacy.ledger import Ledger, LedgerError
+from airfed.running import books as bookkeeping
+from airfed.running.execution import execute
+from airfed.running.loop import federated_averaging
+from airfed.running.noise import SeededNoise
+from airfed.running.run import Run
+from airfed.running.setup import prepare
+
+TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
+FILES = ("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl", "plan.json", "run.json")
+GROWTH, DECAY = 4.0, 0.5
+
+
+def world(**changes):
+    policy = {"policy.name": "full", "policy.size": None, "policy.rounds": 6}
+    moving = {"policy.growth": GROWTH, "policy.clip_decay": DECAY}
+    total = {"budget.scope": "total", "link.noise_std": 0.2}
+    return scenario.parse(TINY).override({"learning.dimension": 60, **policy, **moving, **total, **changes})
+
+
+@pytest.fixture(autouse=True)
+def _no_flush(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def contents(path):
+    return {name: (path / name).read_bytes() for name in FILES}
+
+
+class StopAfter:
+    def __init__(self, questions):
+        self.left = questions
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+class Shout:
+    """Every device sends the same direction, far too long."""
+
+    def updates(self, parameters, devices, *, steps, round_index):
+        yield devices, np.full((devices.size, parameters.size), 1e3, np.float32)
+
+
+def test_each_round_arrives_and_costs_as_its_entry_says():
+    plan = prepare(world()).plan
+    dimension = plan.problem.learning.dimension
+    noise, start = SeededNoise(b""), np.zeros(dimension, np.float32)
+    rounds = list(federated_averaging(plan, Airs(plan=plan), Shout(), noise, parameters=start))
+    for done, decided in zip(rounds, plan.sequence, strict=True):
+        got, size = done.reception, decided.scheduled.size
+        sent = got.received - noise.draw(done.index, dimension, plan.problem.link.noise_std)
+        assert np.linalg.norm(sent) == pytest.approx(size * decided.alignment * (1 - CLIP_MARGIN), rel=1e-9)
+        mean = sent / (size * decided.alignment_coefficient)
+        assert np.linalg.norm(mean) == pytest.approx(decided.clip_norm * (1 - CLIP_MARGIN), rel=1e-9)
+        np.testing.assert_allclose(got.estimate, got.received / (size * decided.alignment_coefficient), rtol=1e-12)
+        assert got.power == pytest.approx(decided.power_planned * (1 - CLIP_MARGIN) ** 2, rel=1e-9)
+        np.testing.assert_allclose(got.energy, decided.power * (1 - CLIP_MARGIN) ** 2, rtol=1e-9)
+        assert got.clipped == size
+    ratio = plan.sequence[-1].alignment / plan.sequence[0].alignment
+    assert ratio == pytest.approx(GROWTH ** (5 / 12))
+
+
+def test_the_air_of_a_constant_plan_is_made_once_and_that_of_others_in_each_round():
+    constant = Airs(plan=prepare(world(**{"policy.growth": 1.0, "policy.clip_decay": 1.0})).plan)
+    assert constant.at(0) is constant.at(3) is constant.at(-1)
+    moving = Airs(plan=prepare(world()).plan)
+    for index in range(6):
+        one, other = moving.at(index), Air.from_plan(moving.plan, index)
+        np.testing.assert_array_equal(one.coefficient, other.coefficient)
+        assert one.largest_amplitude == pytest.approx(moving.plan.sequence[index].alignment)
+    with pytest.raises(IndexError):
+        moving.at(6)
+
+
+def test_ledger_metrics_and_devices_follow_the_sequence(tmp_path):
+    execute(world(), tmp_path / "run")
+    run = Run.open(tmp_path / "run").checked()
+    plan, charges = run.plan, run.ledger.charges
+    assert (plan.growth, plan.clip_decay) == (GROWTH, DECAY)
+    for charge, decided, record in zip(charges, plan.sequence, run.rounds, strict=True):
+        assert (charge.mu, charge.alignment) == (decided.mu, decided.alignment)
+        assert charge.power_planned == decided.power_planned == record["power_planned"]
+        assert charge.epsilon_round == decided.epsilon == record["epsilon_round"]
+    assert run.ledger.mu_total == plan.mu_total
+    assert run.ledger.epsilon_total == plan.epsilon_total <= plan.problem.budget.epsilon
+    assert run.ledger.power_planned == pytest.approx(plan.power_total, rel=1e-14)
+    assert run.rounds[-1]["power_planned_total"] == plan.power_total
+    planned = [row["power_planned"] for row in run.devices]
+    np.testing.assert_allclose(planned, plan.sequence.device_power(6), rtol=1e-12)
+    clipped = [record["clipped_share"] for record in run.rounds]
+    assert max(clipped) > 0  # otherwise ϖ made no difference
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_run_that_is_stopped_in_any_round_resumes_to_the_same_bits(tmp_path, every):
+    built = world(**{"run.checkpoint_every": every})
+    execute(built, tmp_path / "whole")
+    for questions in range(0, 11):
+        out = tmp_path / f"run-{questions}"
+        assert execute(built, out, stop=StopAfter(questions)).status == "stopped"
+        assert execute(built, out, resume=True).status == "finished"
+        assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, monkeypatch, every):
+    """Killed as its noise is drawn: charged and sent, with nothing else on the disk."""
+
+    class Killed(BaseException):
+        pass
+
+    built, real = world(**{"run.checkpoint_every": every}), SeededNoise.draw
+    execute(built, tmp_path / "whole")
+    for deadly in range(6):
+        out = tmp_path / f"run-{deadly}"
+
+        def draw(self, index, *arguments, deadly=deadly, **named):
+            if index == deadly:
+                raise Killed
+            return real(self, index, *arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SeededNoise, "draw", draw)
+            with pytest.raises(Killed):
+                execute(built, out)
+        ledger = Ledger.load(out / "ledger.jsonl")
+        assert ledger.rounds == deadly + 1  # charged before it is transmitted
+        assert execute(built, out, resume=True).status == "finished"
+        assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("cut", [2, 40])
+def test_half_a_line_is_charged_at_least_as_much_as_the_round_that_it_may_be_about(tmp_path, every, cut):
+    secure = {"link.noise_source": "secure", "run.checkpoint_every": every, "budget.scope": "round"}
+    built = world(**secure)
+    plan = prepare(built).plan
+    for questions in (1, 3, 5, 7, 9):
+        out = tmp_path / f"run-{questions}"
+        execute(built, out, stop=StopAfter(questions))
+        file = out / "ledger.jsonl"
+        book = Ledger.load(file)
+        index = book.rounds  # the next one is charged, and the process killed within the line
+        decided = plan.sequence[index]
+        book.charge(index, devices=6, alignment=decided.alignment, mu=decided.mu, power=decided.power_planned)
+        file.write_bytes(file.read_bytes()[:-cut])
+        for checkpoint in (out / "checkpoints").iterdir():
+            checkpoint.unlink()  # the run goes on from far before it
+        assert execute(built, out, resume=True).status == "finished"
+        charged = [charge.mu for charge in Run.open(out).checked().ledger.charges]
+        assert sum(mu >= decided.mu for mu in charged) >= 6 - index + 1
+
+
+def test_charging_the_first_round_throughout_is_noticed(tmp_path, monkeypatch):
+    real = bookkeeping._charge
+    monkeypatch.setattr(bookkeeping, "_charge", lambda ledger, plan, index, **rest: charge(ledger, plan, index, **rest))
+
+    def charge(ledger, plan, index, **rest):
+        first = plan.sequence[0]
+        cheap = replace(plan.sequence, mus=np.full(plan.rounds, first.mu))
+        changed = replace(plan)
+        changed.__dict__["sequence"] = cheap
+        return real(ledger, changed, index, **rest)
+
+    execute(world(), tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    with pytest.raises(LedgerError, match="another μ"):
+        run.checked()
+
+
+def test_a_charge_of_a_round_that_no_plan_has_is_noticed(tmp_path):
+    execute(world(**{"budget.scope": "round"}), tmp_path / "run")
+    book, last = Ledger.load(tmp_path / "run/ledger.jsonl"), Run.open(tmp_path / "run").plan.sequence[-1]
+    book.charge(6, devices=6, alignment=last.alignment, mu=last.mu, power=last.power_planned)
+    with pytest.raises(LedgerError, match="another μ"):
+        Run.open(tmp_path / "run").checked()
+
+
+def test_a_plan_of_another_course_is_refused(tmp_path):
+    out = tmp_path / "run"
+    execute(world(), out, stop=StopAfter(3))
+    with pytest.raises(ValueError, match=r"policy\.growth"):
+        execute(world(**{"policy.growth": 2.0}), out, resume=True)
+    with pytest.raises(ValueError, match=r"policy\.clip_decay"):
+        execute(world(**{"policy.clip_decay": 0.25}), out, resume=True)
+
+
+def test_a_record_of_another_course_does_not_follow(tmp_path):
+    execute(world(), tmp_path / "run")
+    figures = Run.open(tmp_path / "run").figures
+    assert json.loads((tmp_path / "run/plan.json").read_text())["growth"] == GROWTH
+    for name, value in (("growth", 2.0), ("clip_decay", 0.25)):
+        problem = Run.open(tmp_path / "run").plan.problem
+        with pytest.raises(ValueError, match="which follows"):
+            type(Run.open(tmp_path / "run").plan).from_dict(problem, {**figures, name: value})
