@@ -93,13 +93,13 @@ def prediction_figure(rows: Rows, note: str) -> Figure:
                 color=colour,
                 mfc=colour if own[0].iid else "none",
                 mew=0.9,
-                label=f"{plain(name)}: off by {error:.1f}" + ("" if own[0].iid else " (not IID)"),
+                label=f"{plain(name)}: {error:.1f}" + ("" if own[0].iid else " (not IID)"),
             )
         axes.set_xlim(0, 100)
         axes.set_ylim(0, 100)
         axes.set_aspect("equal")
         axes.set_xlabel("expected accuracy [%]")
         axes.set_ylabel("realised accuracy, mean over seeds [%]")
-        axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
+        axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), title="mean absolute error [points]")
         write_note(figure, note)
     return figure
