@@ -115,6 +115,7 @@ def test_the_note_prints_everything_that_the_paper_leaves_open():
         assert text in note
     assert "40 images per device" in note
     assert "3 seeds" in note
+    assert "20 images per device" in notes.settings(world.override({"learning.images": 2000}))
 
 
 def training_rows():
