@@ -44,6 +44,30 @@ def test_every_variant_meets_every_combination(folder):
     assert expanded[-1].scenario.policy.size == 4
 
 
+def test_a_variant_may_have_axes_of_its_own(folder):
+    text = """
+    [axes]
+    seed = [0, 1]
+    [[variants]]
+    label = "some"
+    axes."policy.size" = [2, 3, 4]
+    [[variants]]
+    label = "all"
+    policy.name = "full"
+    """
+    expanded = points.expand(load(folder, text))
+    assert len({point.key for point in expanded}) == len(expanded) == 2 * 3 + 2
+    assert [(p.label, *p.values.values(), p.scenario.policy.size) for p in expanded[2:5]] == [
+        ("some", 0, 4, 4),
+        ("some", 1, 2, 2),
+        ("some", 1, 3, 3),
+    ]
+    assert all(list(point.values) == ["seed"] for point in expanded if point.label == "all")
+    for twice in ('"policy.size" = 4\n', "axes.seed = [3]\n"):
+        with pytest.raises(ScenarioError, match="either as an axis or in variant 'some', not in both"):
+            load(folder, text.replace('label = "some"\n', f'label = "some"\n{twice}'))
+
+
 def test_quick_replaces_axes_and_keeps_the_rest(folder):
     text = """
     [set]

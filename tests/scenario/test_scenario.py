@@ -373,6 +373,7 @@ def another(key, value):
         "channel.pin_minimum": True,
         "channel.trust_estimates": True,
         "learning.batch_size": 5,
+        "learning.images": 60,
         "learning.dimension": 99,
     }
     return words[key] if key in words else value * 1.5 if isinstance(value, float) else value + 1

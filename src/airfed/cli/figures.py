@@ -17,18 +17,19 @@ from airfed.showing import output
 from airfed.showing.tables import plain_table
 
 if TYPE_CHECKING:
-    from airfed.experiments.results import Results
     from airfed.experiments.verdicts import Verdict
 
 # As in `airfed.experiments.figures`, whose import takes seconds.
-FigureName = Literal["fig2", "fig3", "fig4", "fig5", "fig6", "limits", "thousand", "range", "bounds"]
+FigureName = Literal[
+    "fig2", "fig3", "fig4", "fig5", "fig6", "limits", "thousand", "range", "bounds", "regret", "prediction"
+]
 
 
 def figures(
     *names: Annotated[FigureName, Parameter(help="Which ones; fig2 to fig6 unless named.")],
     out: Annotated[Path, Parameter(help="Where pictures, tables and records go.")] = Path("figures"),
     quick: Annotated[bool, Parameter(help="mnist-5k and few seeds: minutes instead of hours.", negative="")] = False,
-    check: Annotated[bool, Parameter(help="Test every claim of Section V on the records.", negative="")] = False,
+    check: Annotated[bool, Parameter(help="Test every claim on the records.", negative="")] = False,
     docs: Annotated[Path | None, Parameter(help="With --check: write the verdicts as this Markdown file.")] = None,
     jobs: Jobs = None,
     backend: BackendName = "loky",
@@ -66,6 +67,8 @@ def figures(
         return 128 + caught[0]
     found |= catalogue.with_records(trained, records)
     summary: dict[str, Any] = {"out": str(out), "quick": quick, "figures": {}, "problems": []}
+    own: list[Verdict] = []
+    tables: dict[str, list[list[str]]] = {}
     for name in chosen:
         definition = catalogue.FIGURES[name]
         if definition.takes:
@@ -73,6 +76,8 @@ def figures(
         try:
             with console.status(f"drawing {name}"):
                 rows, figure = definition.build(found)
+                own += definition.check(rows)
+                tables |= {name: definition.table(rows)} if definition.table else {}
         except ValueError as error:  # one figure's records must not keep the others from being drawn
             summary["problems"].append(f"{name}: {error}")
             continue
@@ -83,7 +88,7 @@ def figures(
     results = Results.of(found)
     summary["seconds"] = round(time.monotonic() - started, 1)
     if check:
-        tested = verdicts.check(results)
+        tested = verdicts.check(results) + own
         summary["verdicts"] = [verdict.to_dict() for verdict in tested]
         summary["comparisons"] = asdict(verdicts.count(tested))
         if docs is not None:
@@ -93,7 +98,8 @@ def figures(
     if json:
         output.print_json(summary)
     else:
-        _print(console, summary, results)
+        finals = {name: reproduction.final_table(results.of_experiment(name)) for name in results.values("experiment")}
+        _print(console, summary, finals | tables)
         if check:
             print_verdicts(console, tested)
         if summary["failed_points"]:
@@ -101,17 +107,18 @@ def figures(
     return 2 if summary["failed_points"] or summary["problems"] else 0
 
 
-def _print(console: Console, summary: dict[str, Any], results: Results) -> None:
-    from airfed.experiments import reproduction
-
-    for name in results.values("experiment"):
-        cells = reproduction.final_table(results.of_experiment(name))
-        for unneeded in ("loss", "limit"):  # all of it is in the CSV; here a number must not be cut in the middle
-            if _width(cells) > console.width:
+def _print(console: Console, summary: dict[str, Any], tables: dict[str, list[list[str]]]) -> None:
+    for name, cells in tables.items():
+        for unneeded in (
+            "loss",
+            "limit",
+            "best place",
+        ):  # all is in the CSV; here a number must not be cut in the middle
+            if unneeded in cells[0] and _width(cells) > console.width:
                 place = cells[0].index(unneeded)
                 cells = [row[:place] + row[place + 1 :] for row in cells]
         header, *body = cells
-        table = plain_table(*header, left=("design", "limit"), title=name)
+        table = plain_table(*header, left=("design", "limit", "world", "best place"), title=name)
         for row in body:
             table.add_row(*row)
         console.print(table, "")

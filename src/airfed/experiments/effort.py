@@ -93,11 +93,12 @@ class _Rate:
     images: int
 
 
-_Kind = tuple[str, str, str, Path]
+_Kind = tuple[str, str, int | None, str, Path]
 
 
 def _kind(world: Scenario) -> _Kind:
-    return world.learning.model, world.learning.dataset, world.run.engine, world.folder
+    learning = world.learning
+    return learning.model, learning.dataset, learning.images, world.run.engine, world.folder
 
 
 def _probe(world: Scenario, *, threads: int | None) -> _Rate | None:

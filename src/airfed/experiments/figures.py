@@ -7,8 +7,7 @@ of the CSV and the figure drawn from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import resources
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +15,11 @@ import numpy as np
 
 from airfed import planning
 from airfed._disk import write_whole
-from airfed.experiments import bounds, curves, notes, points
-from airfed.experiments.points import Experiment, Point
+from airfed.experiments import bounds, curves, notes, points, regret, regret_curves, regret_page, regret_rows
+from airfed.experiments.notes import definition_file
+from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.records import Record, csv_text
+from airfed.experiments.verdicts import Verdict
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario
 from airfed.showing import files
@@ -64,18 +65,19 @@ Studies = Mapping[str, Study]
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A figure: the experiments it needs, whether they are trained, how it is made from them, and what that takes."""
+    """A figure: the experiments it needs, whether they are trained, how it is made from them, and what that takes.
+
+    `check` returns the verdicts on claims that are tested on the figure's own rows (`verdicts` has the others), `table`
+    what the terminal shows of those rows.
+    """
 
     name: str
     experiments: tuple[str, ...]
     build: Callable[[Studies], tuple[Rows, Figure]]
     trains: bool = True
     takes: str = ""
-
-
-def definition_file(experiment: str) -> Path:
-    """Return the TOML of an experiment in `paper/`."""
-    return Path(str(resources.files("airfed.experiments"))) / "paper" / f"{experiment}.toml"
+    check: Callable[[Sequence[Mapping[str, Any]]], list[Verdict]] = lambda rows: []
+    table: Callable[[Sequence[Mapping[str, Any]]], list[list[str]]] | None = None
 
 
 def studies(names: Sequence[str], *, quick: bool, changes: Mapping[str, Any] | None = None) -> dict[str, Study]:
@@ -126,7 +128,8 @@ def training(experiment: Experiment, records: Sequence[Record]) -> Figure:
     rows = [{**row, "label": row["label"] or experiment.name} for row in _training_rows(study)]
     if not rows:
         raise RunError(f"Nothing to draw: the runs of {experiment.name} have no accuracy.")
-    varied = [key for key in experiment.axes if key != "seed"]
+    axes = (experiment.axes, *(variant.axes for variant in experiment.variants))
+    varied = [key for each in axes for key in each if key != "seed"]
     if varied:
         raise RunError(
             f"Nothing to draw: {experiment.name} varies {varied[0]!r}; a curve is drawn per variant and seed."
@@ -144,10 +147,16 @@ def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
 
 
 def _changed(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
-    axes = {key: values for key, values in experiment.axes.items() if key not in changes}
-    axes |= {key: tuple(value) for key, value in changes.items() if key in experiment.axes}
-    base = experiment.base.vary({key: value for key, value in changes.items() if key not in experiment.axes})
-    return Experiment(name=experiment.name, title=experiment.title, base=base, axes=axes, variants=experiment.variants)
+    def replaced(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        return {key: tuple(changes.get(key, values)) for key, values in axes.items()}
+
+    variants = tuple(
+        Variant(label=variant.label, changes=variant.changes, axes=replaced(variant.axes))
+        for variant in experiment.variants
+    )
+    varied = {*experiment.axes, *(key for variant in variants for key in variant.axes)}
+    base = experiment.base.vary({key: value for key, value in changes.items() if key not in varied})
+    return replace(experiment, base=base, axes=replaced(experiment.axes), variants=variants)
 
 
 def _training_rows(study: Study, **extra: Any) -> Rows:
@@ -314,6 +323,16 @@ def _range(found: Studies) -> tuple[Rows, Figure]:
     return rows, curves.range_figure(rows, notes.settings(_world(study), seeds=study.seeds, varied=("σ", "ϖ")))
 
 
+def _regret(found: Studies) -> tuple[Rows, Figure]:
+    rows = regret_rows.rows(found)
+    return rows, regret_curves.regret_figure(rows, regret.note(rows))
+
+
+def _prediction(found: Studies) -> tuple[Rows, Figure]:
+    rows = regret_rows.rows(found)
+    return rows, regret_curves.prediction_figure(rows, regret.note(rows))
+
+
 _ALL: Final = (
     Definition(name="fig2", experiments=("fig2",), build=_fig2, trains=False),
     Definition(name="fig3", experiments=("fig3", "fig3-gain"), build=_fig3),
@@ -330,6 +349,14 @@ _ALL: Final = (
         trains=False,
         takes="two calibrations and the trainings of both models, one after another: several minutes",
     ),
+    Definition(
+        name="regret",
+        experiments=regret_rows.WORLDS,
+        build=_regret,
+        check=regret.check_regret,
+        table=regret_page.summary,
+    ),
+    Definition(name="prediction", experiments=regret_rows.WORLDS, build=_prediction, check=regret.check_prediction),
 )
 FIGURES: Final = {definition.name: definition for definition in _ALL}
 PAPER: Final = ("fig2", "fig3", "fig4", "fig5", "fig6")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
 
 from airfed.planning import Plan
 from airfed.scenario import RayleighChannel, Scenario
@@ -44,8 +46,9 @@ def settings(
     }
     parts = [text for symbol, text in shown.items() if symbol not in varied]
     task = f"{learning.model.upper()}, d = {world.dimension}, {learning.dataset}, {learning.partition.upper()}"
-    if learning.dataset in _TRAINING_IMAGES and "N" not in varied:
-        task += f", {_TRAINING_IMAGES[learning.dataset] // world.num_devices} images per device"
+    images = learning.images or _TRAINING_IMAGES.get(learning.dataset)
+    if images and "N" not in varied:
+        task += f", {images // world.num_devices} images per device"
     text = "; ".join([*parts, task]) + "."
     if len(seeds) > 1:
         text += f" Mean of {len(seeds)} seeds; bands: 95% (Student t) of the difference from {reference}, seed by seed."
@@ -53,6 +56,23 @@ def settings(
         text += " One seed."
     text += " Not given by the paper, so ours: the law of h, σ, ε, ξ, ϖ, ϱ, ζ, G."
     return f"{text} {extra}".strip()
+
+
+def definition_file(experiment: str) -> Path:
+    """Return the TOML of an experiment in `paper/`."""
+    return Path(str(resources.files("airfed.experiments"))) / "paper" / f"{experiment}.toml"
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells, the header first, as a table in Markdown.
+
+    >>> print(markdown_table([["I", "accuracy"], ["40", "88.1"]]))
+    | I | accuracy |
+    |---|---|
+    | 40 | 88.1 |
+    """
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def span(values: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ label = "proposed"
 [[variants]]
 label = "uniform, 50"
 "policy.name" = "uniform"
-"policy.size" = 50
+axes."policy.size" = [25, 50]       # a variant may have axes of its own
 
 [quick]                             # what --quick replaces: set, axes, and which variants remain
 axes.seed = [0]
@@ -33,7 +33,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -50,10 +50,11 @@ _QUICK_KEYS: Final = ("set", "axes", "variants")
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A named set of changes that belong together."""
+    """A named set of changes that belong together, and axes that only this variant has."""
 
     label: str
     changes: Mapping[str, Any]
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,8 @@ def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", 
         axes |= _axes(_table(less, "axes"))
         variants = _chosen(variants, less.get("variants"))
     for variant in variants:
-        if shared := sorted(set(variant.changes) & set(axes)):
+        own = [*variant.changes, *variant.axes]
+        if shared := sorted(key for key in own if key in axes or own.count(key) > 1):
             raise ScenarioError(f"Expected {shared[0]} either as an axis or in variant {variant.label!r}, not in both.")
     base = scenario.load(folder / tables["base"])
     return Experiment(
@@ -148,7 +150,7 @@ def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", 
 
 
 def expand(experiment: Experiment, data_digest: Callable[[str], str] | None = None) -> list[Point]:
-    """Return the points: each variant at each combination of the axes' values, in that order.
+    """Return the points: each variant at each combination of the axes' values, its own last, in that order.
 
     A point that makes no valid scenario carries the sentence that says why; the others are not affected.
 
@@ -160,9 +162,10 @@ def expand(experiment: Experiment, data_digest: Callable[[str], str] | None = No
         ScenarioError: no point at all makes a valid scenario (an unknown key, say).
     """
     points = [
-        _point(experiment, variant, dict(zip(experiment.axes, values, strict=True)), data_digest)
+        _point(experiment, variant, dict(zip(axes, values, strict=True)), data_digest)
         for variant in experiment.variants
-        for values in itertools.product(*experiment.axes.values())
+        for axes in ({**experiment.axes, **variant.axes},)
+        for values in itertools.product(*axes.values())
     ]
     if all(point.problem for point in points):
         raise ScenarioError(points[0].problem)
@@ -257,7 +260,8 @@ def _variants(tables: Any) -> tuple[Variant, ...]:
         label = table.get("label")
         if not isinstance(label, str) or not label:
             raise ScenarioError(f"Missing key label in [[variants]] number {number}: expected a text in quotes.")
-        variants.append(Variant(label=label, changes=flatten({k: v for k, v in table.items() if k != "label"})))
+        changes = flatten({key: value for key, value in table.items() if key not in ("label", "axes")})
+        variants.append(Variant(label=label, changes=changes, axes=_axes(_table(table, "axes"))))
     labels = [variant.label for variant in variants]
     for label in labels:
         if labels.count(label) > 1:

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from airfed import scenario
 from airfed._disk import write_whole
-from airfed.experiments import bounds, notes, points
-from airfed.experiments.figures import definition_file
+from airfed.experiments import bounds, notes, points, regret_page, regret_rows
+from airfed.experiments.figures import FIGURES
+from airfed.experiments.notes import definition_file
 from airfed.experiments.results import SETTINGS, Results
 from airfed.experiments.statistics import Estimate, estimate
 from airfed.experiments.verdicts import Verdict, check, count
@@ -25,27 +26,35 @@ _SECTIONS: Final = {  # a figure and the experiments whose final figures are tol
     "thousand": ("thousand",),
     "limits": (),
 }
+_TABLES: Final = {
+    "bounds": "bounds",
+    "regret": "regret",
+    "prediction": "regret",
+}  # figures whose rows are kept, and where
+
+Tables = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def markdown(
-    results: Results, *, figures: Sequence[str], quick: bool, bound_rows: Sequence[Mapping[str, Any]] = ()
-) -> str:
+def markdown(results: Results, *, figures: Sequence[str], quick: bool, tables: Tables | None = None) -> str:
     """Return the page: verdicts, final figures, where each claim holds, how loose the bound is.
 
     Args:
         results: the final figures of every point.
         figures: the names of the figures that were drawn.
         quick: whether they come from the quick version.
-        bound_rows: the rows behind the figure "bounds", if it was made.
+        tables: the rows behind those of the figures that tell more than final figures (`kept`).
     """
-    tested = check(results)
+    rows = tables or {}
+    tested = check(results) + [verdict for name in figures for verdict in FIGURES[name].check(rows.get(name, ()))]
     parts = [
         _head(results, tested, figures=figures, quick=quick),
         _verdicts(tested),
-        _settings(results),
+        _settings(results) if results.rows else "",
         *(_figure(name, results) for name in _SECTIONS if name in figures),
         _range(results) if "range" in figures else "",
-        _bounds(bound_rows) if "bounds" in figures else "",
+        _bounds(rows["bounds"]) if "bounds" in figures else "",
+        regret_page.regret_section(rows["regret"]) if "regret" in figures else "",
+        regret_page.prediction_section(rows["prediction"]) if "prediction" in figures else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -56,24 +65,41 @@ def write(page: Path, results: Results, *, figures: Sequence[str], quick: bool, 
     Args:
         page: the Markdown file.
         results, figures, quick: see `markdown`.
-        pictures: folder with the figures as PNG and, if it was made, `bounds.csv`.
+        pictures: folder with the figures as PNG, and their rows as CSV.
     """
     images = page.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
-    written = [page, page.with_suffix(".csv")]
-    bound_rows: list[dict[str, Any]] = []
-    if "bounds" in figures:
-        kept = page.with_name(f"{page.stem}-bounds.csv")
-        shutil.copyfile(pictures / "bounds.csv", kept)
-        bound_rows = read_rows(kept)
-        written.append(kept)
+    written = [page]
+    for name, table in _kept_files(page, figures).items():
+        shutil.copyfile(pictures / f"{name}.csv", table)
+        written.append(table)
     for name in figures:
         picture = images / f"{name}.png"
         shutil.copyfile(pictures / picture.name, picture)
         written.append(picture)
-    write_whole(page.with_suffix(".csv"), results.to_csv().encode())
-    write_whole(page, markdown(results, figures=figures, quick=quick, bound_rows=bound_rows).encode())
-    return written
+    if results.rows:
+        write_whole(page.with_suffix(".csv"), results.to_csv().encode())
+        written.append(page.with_suffix(".csv"))
+    text = markdown(results, figures=figures, quick=quick, tables=kept(page, figures))
+    write_whole(page, text.encode())
+    return list(dict.fromkeys(written))
+
+
+def kept(page: Path, figures: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows that are kept beside a page, by figure.
+
+    Raises:
+        RunError: a table lacks a column, or a cell is no number.
+    """
+    found = {}
+    for name, file in _kept_files(page, figures).items():
+        rows = read_rows(file)
+        found[name] = rows if name == "bounds" else regret_rows.typed(rows, file.name)
+    return found
+
+
+def _kept_files(page: Path, figures: Sequence[str]) -> dict[str, Path]:
+    return {name: page.with_name(f"{page.stem}-{_TABLES[name]}.csv") for name in figures if name in _TABLES}
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
@@ -116,20 +142,32 @@ def _free(results: Results, key: str) -> bool:
 
 def _head(results: Results, tested: Sequence[Verdict], *, figures: Sequence[str], quick: bool) -> str:
     command = f"airfed figures {' '.join(figures)}{' --quick' if quick else ''} --check --docs reproduction.md"
-    data = ", ".join(results.values("dataset"))
+    sources = []
+    if results.rows:
+        data = ", ".join(results.values("dataset"))
+        sources.append(f"`reproduction.csv` (data: {data}; {len(results.values('seed'))} seeds)")
+    if {"regret", "prediction"} & set(figures):
+        sources.append("`reproduction-regret.csv`")
+    rules = []
+    if not tested or any(verdict.at_most is None for verdict in tested):
+        rules.append(
+            "A comparison passes where the 95% interval of the difference, paired by seed (Student's t), lies above "
+            "zero."
+        )
+    if any(verdict.at_most is not None for verdict in tested):
+        rules.append('A comparison that says "at most" passes where the mean is within it, whatever the interval.')
     return (
         "# Reproduction\n\n"
-        f"Generated by `{command}` from the records in `reproduction.csv` "
-        f"(data: {data}; {len(results.values('seed'))} seeds). Do not edit: change the experiments in "
+        f"Generated by `{command}` from the records in {' and '.join(sources)}. Do not edit: change the experiments in "
         "`paper/` and run it again.\n\n"
-        f"**{count(tested).sentence()}.** A comparison passes where the 95% interval of the "
-        "difference, paired by seed (Student's t), lies above zero. Accuracy is on test images, in percent; points are "
+        f"**{count(tested).sentence()}.** {' '.join(rules)} Accuracy is on test images, in percent; points are "
         "percentage points."
     )
 
 
 def _verdicts(tested: Sequence[Verdict]) -> str:
-    rows = [["claim of Sec. V", "comparison", "effect [95% interval]", "verdict", "remark"]]
+    ours = any(verdict.at_most is not None for verdict in tested)
+    rows = [["claim" if ours else "claim of Sec. V", "comparison", "effect [95% interval]", "verdict", "remark"]]
     claim = ""
     for verdict in tested:
         effect = verdict.effect
@@ -143,7 +181,7 @@ def _verdicts(tested: Sequence[Verdict]) -> str:
             ]
         )
         claim = verdict.claim
-    return "## Verdicts\n\n" + _table(rows)
+    return "## Verdicts\n\n" + notes.markdown_table(rows)
 
 
 def _settings(results: Results) -> str:
@@ -164,7 +202,7 @@ def _figure(name: str, results: Results) -> str:
     parts = [f"## {name}: {title}", f"![{name}](images/{name}.png)"]
     for experiment in _SECTIONS[name]:
         own = results.of_experiment(experiment)
-        parts += [_table(final_table(own)), _effort(own)]
+        parts += [notes.markdown_table(final_table(own)), _effort(own)]
     return "\n\n".join(parts)
 
 
@@ -204,7 +242,9 @@ def _range(results: Results) -> str:
         ),
     ]
     return (
-        "## In which range of settings the claims hold\n\n![range](images/range.png)\n\n" + _table(rows) + "\n\n"
+        "## In which range of settings the claims hold\n\n![range](images/range.png)\n\n"
+        + notes.markdown_table(rows)
+        + "\n\n"
         "Differences in points of accuracy, with 95% intervals. In plain words:\n\n"
         + "\n".join(f"- {sentence}" for sentence in told)
         + f"\n\n{_effort(own)}"
@@ -237,8 +277,3 @@ def _show(found: Estimate) -> str:
 def _interval(values: Sequence[float], form: str) -> str:
     found = estimate(values)
     return f"{found.mean:{form}}" + (f" ± {found.half_width:{form}}" if found.count > 1 else "")
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

@@ -6,11 +6,13 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airfed.experiments.figures import Studies
 from airfed.experiments.records import csv_text, require
 from airfed.running.directory import RunError
+
+if TYPE_CHECKING:
+    from airfed.experiments.figures import Studies
 
 SETTINGS: Final = ("channel.minimum", "link.noise_std", "learning.clip_norm")  # that experiments vary
 _NUMBERS: Final = ("accuracy", "loss", "test_loss", "alignment", "seconds", *SETTINGS)
@@ -27,10 +29,13 @@ class Results:
 
     @classmethod
     def of(cls, found: Studies) -> Results:
-        """Return the results of studies that were run (those that are only planned have none)."""
+        """Return the results of studies that were run (those that are only planned have none).
+
+        A study with a grid of its own is left out: its figure's rows tell its places.
+        """
         rows = []
         for name, study in found.items():
-            if not study.records:
+            if not study.records or any(variant.axes for variant in study.experiment.variants):
                 continue
             try:
                 seeds = study.seeds

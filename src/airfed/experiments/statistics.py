@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from airfed.showing.intervals import half_width
+
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,24 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
     if len(first) != len(second):
         raise ValueError(f"Expected as many values on both sides, got {len(first)} and {len(second)}.")
     return estimate(np.subtract(first, second))
+
+
+def best_place(curves: Mapping[Place, Mapping[int, float]], seeds: Sequence[int]) -> Place:
+    """Return the place of the highest mean over the seeds; the first of several.
+
+    >>> best_place({"low": {0: 1.0, 1: 2.0}, "high": {0: 3.0, 1: 0.0}}, [0])
+    'high'
+    """
+    return max(curves, key=lambda place: float(np.mean([curves[place][seed] for seed in seeds])))
+
+
+def best_by_others(curves: Mapping[Place, Mapping[int, float]]) -> dict[int, Place]:
+    """Return, for each seed, the place that is best on the other seeds, so that choosing it flatters nobody.
+
+    A lone seed has no others, and chooses for itself.
+    """
+    seeds = sorted(next(iter(curves.values())))
+    return {seed: best_place(curves, [other for other in seeds if other != seed] or [seed]) for seed in seeds}
 
 
 def paired_bands(values: NDArray[np.float64], reference: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

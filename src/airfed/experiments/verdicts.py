@@ -2,7 +2,7 @@
 
 A claim is a difference that should be positive. It passes where the 95% interval of that difference, paired by seed
 (Student's t over the seeds' differences), lies above zero; otherwise it has failed, and says whether the opposite
-was found or the seeds do not tell.
+was found or the seeds do not tell. A claim about a size (`at_most`) passes where the mean is within it.
 
 Fig. 4 and Fig. 5 show the same runs, once over I and once over E = T/I. A comparison of the same values is told under
 both, and counted once (`count`).
@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from airfed.experiments.results import Results
-from airfed.experiments.statistics import Estimate, estimate, paired
+from airfed.experiments.statistics import Estimate, best_by_others, estimate, paired
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class Verdict:
         comparison: what is compared with what.
         effect: the difference, positive where the claim is right.
         unit: of the effect.
+        at_most: the largest mean effect with which the claim passes, where it is about a size and not about a sign.
         remark: what a reader must know; the reason of a failure where it is known.
         evidence: the values that were compared, where another figure may have compared them, too.
         repeats: the figure that has this very comparison already; empty where it is new.
@@ -41,13 +42,16 @@ class Verdict:
     comparison: str
     effect: Estimate
     unit: str
+    at_most: float | None = None
     remark: str = ""
     evidence: tuple[float, ...] = ()
     repeats: str = ""
 
     @property
     def passed(self) -> bool:
-        """Whether the whole interval lies above zero."""
+        """Whether the whole interval lies above zero; where there is a largest effect, whether the mean is within."""
+        if self.at_most is not None:
+            return self.effect.mean <= self.at_most
         return self.effect.low > 0
 
     @property
@@ -55,6 +59,8 @@ class Verdict:
         """Why it failed; empty where it passed."""
         if self.passed:
             return ""
+        if self.at_most is not None:
+            return f"above {self.at_most:g}"
         if self.effect.high < 0:
             return "the opposite was found"
         return f"{self.effect.count} seeds do not separate it from zero"
@@ -76,6 +82,7 @@ class Verdict:
             "low": self.effect.low if finite else None,
             "high": self.effect.high if finite else None,
             "unit": self.unit,
+            "at_most": self.at_most,
             "seeds": self.effect.count,
             "passed": self.passed,
             "reason": self.reason,
@@ -209,7 +216,7 @@ def _interior(
     """The best place against both ends. It is chosen by the other seeds, so that choosing it flatters nobody."""
     places = sorted(curves)
     seeds = sorted(curves[places[0]])
-    best = {seed: _best(curves, [other for other in seeds if other != seed] or [seed]) for seed in seeds}
+    best = best_by_others(curves)
     chosen = sorted(set(best.values()))
     remark = f"best {symbol} = {' or '.join(f'{place}' for place in chosen)}, chosen by the other seeds"
     return [
@@ -224,10 +231,6 @@ def _interior(
         )
         for end in (places[0], places[-1])
     ]
-
-
-def _best(curves: Mapping[int, Mapping[int, float]], seeds: list[int]) -> int:
-    return max(curves, key=lambda place: float(np.mean([curves[place][seed] for seed in seeds])))
 
 
 def _difference(results: Results, first: str, second: str, **where: Any) -> Estimate:

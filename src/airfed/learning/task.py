@@ -163,14 +163,7 @@ def build_task(scenario: Scenario) -> Task:
     if learning.model == "quadratic":
         return _quadratic(scenario)
     dataset = data.load(data_source(scenario))
-    shards = partition(
-        dataset.train_labels,
-        scenario.num_devices,
-        scheme=learning.partition,
-        alpha=learning.alpha,
-        shards_per_device=learning.shards_per_device,
-        rng=seeds.stream(scenario.seed, "data"),
-    )
+    shards = _shards(scenario, dataset.train_labels)
     built = _build(scenario, dataset)
     if learning.dimension is not None and learning.dimension != built.initial.size:
         raise ScenarioError(
@@ -249,6 +242,32 @@ def data_source(scenario: Scenario) -> str | Path:
             f"got {name!r}, and there is no such file{where}" + (f" (did you mean {close[0]!r}?)." if close else ".")
         )
     return path
+
+
+def _shards(scenario: Scenario, labels: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The images of each device, as indices into all of them.
+
+    Where only some are used, they are drawn from the seed, like what lies on which device: seeds then differ in their
+    images as well, and an interval over seeds speaks of so many images, not of those that one draw has hit.
+    """
+    learning, rng = scenario.learning, seeds.stream(scenario.seed, "data")
+    used = np.arange(len(labels))
+    if learning.images is not None:
+        if learning.images > len(labels):
+            raise ScenarioError(
+                f"Expected learning.images to be at most {len(labels)}, the training images in {learning.dataset}; got "
+                f"{learning.images}."
+            )
+        used = rng.permutation(used)[: learning.images]
+    dealt = partition(
+        labels[used],
+        scenario.num_devices,
+        scheme=learning.partition,
+        alpha=learning.alpha,
+        shards_per_device=learning.shards_per_device,
+        rng=rng,
+    )
+    return np.asarray(used[dealt], dtype=np.intp)
 
 
 class _Built(NamedTuple):

@@ -127,6 +127,10 @@ class LearningSection(Section):
     dataset: Annotated[
         str, Key("data: mnist-5k (built in), mnist, fashion-mnist, a folder of IDX files, an .npz file")
     ] = "mnist-5k"
+    images: Annotated[
+        Count | None,
+        Key("training images that are used, of all devices together; all unless written down"),
+    ] = None
     partition: Annotated[
         Literal["iid", "dirichlet", "shards"],
         Key(

@@ -1,0 +1,136 @@
+"""The trainings of the regret study as rows, from the records and back from a CSV file. One row is one training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from airfed import planning
+from airfed.experiments.records import Record, require
+from airfed.learning import data
+from airfed.learning.task import data_source
+from airfed.running.directory import RunError
+from airfed.scenario import Scenario
+
+if TYPE_CHECKING:
+    from airfed.experiments.figures import Studies, Study
+
+WORLDS: Final = tuple(
+    f"regret-{name}" for name in ("paper", "fashion", "private", "unlike", "little-power", "much-power", "unlike-cnn")
+)
+_TEXTS: Final = ("world", "about", "partition", "label", "average", "binding", "status")
+_WHOLE: Final = ("seed", "rounds", "num_scheduled")
+_NUMBERS: Final = ("clip_norm", "noise", "accuracy", "predicted", "predicted_low", "predicted_high", "seconds")
+COLUMNS: Final = (*_TEXTS[:4], "seed", *_WHOLE[1:], *_NUMBERS[:2], *_TEXTS[4:], *_NUMBERS[2:])
+OPTION: Final = "accuracy_"  # and what the receiver averages: what the same training gives with it
+
+
+def rows(found: Studies) -> list[dict[str, Any]]:
+    """Return one row per training of every world, at the seeds at which all of its trainings ended.
+
+    A training that diverged is worth a guess, 1/classes.
+
+    Raises:
+        RunError: a world has no such seed; the sentence is that of a point that is missing.
+    """
+    return [
+        _row(title, record)
+        for title in WORLDS
+        for seeds in (_seeds(found[title]),)
+        for record in found[title].records
+        if record.point.values["seed"] in seeds
+    ]
+
+
+def typed(texts: Iterable[Mapping[str, str]], source: str = "the table") -> list[dict[str, Any]]:
+    """Return the rows of a CSV file as numbers.
+
+    Raises:
+        RunError: a column is missing, or a cell is no number.
+    """
+    found: list[dict[str, Any]] = [dict(row) for row in texts]
+    require(found, COLUMNS, source)
+    try:
+        for row in found:
+            row.update({key: int(row[key]) for key in _WHOLE})
+            numbers = [key for key in row if key in _NUMBERS or key.startswith(OPTION)]
+            row.update({key: float(row[key]) if row[key] else None for key in numbers})
+    except ValueError as error:
+        raise RunError(f"Expected numbers in {source}; {error}.") from None
+    return found
+
+
+def _seeds(study: Study) -> set[int]:
+    """The seeds at which every training of a world ended; one that diverged has."""
+    missing = [record for record in study.records if record.status not in ("finished", "diverged")]
+    seeds = {int(record.point.values["seed"]) for record in study.records}
+    whole = seeds - {int(record.point.values["seed"]) for record in missing}
+    if not whole:
+        reason = missing[0].message or missing[0].status if missing else "nothing was run"
+        raise RunError(f"No seed of {study.experiment.name} is complete: {reason}")
+    return whole
+
+
+def _row(title: str, record: Record) -> dict[str, Any]:
+    world, plan = record.point.scenario, record.plan
+    assert world is not None  # it has ended
+    finished = record.status == "finished"
+    worth = {} if finished else {"accuracy": _guess(world)}
+    final = {**record.final, **worth}
+    options = {name: figures["accuracy"] if finished else final["accuracy"] for name, figures in _averages(record)}
+    accuracy, low, high = _prediction(world, record)
+    return {
+        "world": title.removeprefix("regret-"),
+        "about": about(world),
+        "partition": world.learning.partition,
+        "label": record.point.label,
+        "seed": world.seed,
+        "rounds": plan["rounds"],
+        "num_scheduled": plan["num_scheduled"],
+        "clip_norm": plan["clip_norm"],
+        "noise": world.link.noise_std / (plan["num_scheduled"] * plan["alignment"]),
+        "average": plan["average"],
+        "binding": plan["binding"],
+        "status": record.status,
+        "accuracy": final["accuracy"],
+        "predicted": accuracy,
+        "predicted_low": low,
+        "predicted_high": high,
+        "seconds": round(record.seconds, 1),
+        **{OPTION + name: value for name, value in options.items()},
+    }
+
+
+def about(world: Scenario) -> str:
+    """Return a world in a few words."""
+    learning, budget = world.learning, world.budget
+    model = {"cnn": "CNN"}.get(learning.model, learning.model)
+    images = f" ({learning.images} images)" if learning.images else ""
+    dealt = f", {learning.partition} {learning.alpha:g}" if learning.partition == "dirichlet" else ""
+    scope = "in each round" if budget.scope == "round" else "in total"
+    return (
+        f"{model}, {learning.dataset}{images}{dealt}, T = {learning.total_steps}, N = {world.num_devices}, "
+        f"ε = {budget.epsilon:g} {scope}, P_tot = {budget.total_power:g} W, σ = {world.link.noise_std:g}"
+    )
+
+
+def _averages(record: Record) -> Iterable[tuple[str, Mapping[str, float]]]:
+    """What the averages of the receiver's give, where the run has recorded all of them."""
+    return (record.final.get("averages") or {}).items()
+
+
+def _prediction(world: Scenario, record: Record) -> tuple[float | None, float | None, float | None]:
+    """What the plan expected; what the world's response expects of a plan by the bound, which did not ask it."""
+    found = record.plan.get("predicted_accuracy")
+    interval = record.plan.get("predicted_interval")
+    if found is None and world.policy.objective == "bound" and (response := world.response) is not None:
+        assert record.run is not None
+        if (asked := planning.predicted(record.run.plan, response).prediction) is not None:
+            found, interval = asked.accuracy, [asked.low, asked.high]
+    if found is None or interval is None:
+        return None, None, None
+    return round(found, 5), round(interval[0], 5), round(interval[1], 5)
+
+
+def _guess(world: Scenario) -> float:
+    return 1.0 / data.load(data_source(world)).classes
