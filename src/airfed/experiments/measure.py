@@ -19,7 +19,7 @@ from airfed.running.averages import AVERAGES
 Floats = NDArray[np.float64]
 Run = Callable[[str, Sequence[Point]], Sequence[Record]]
 _HOPELESS: Final = 0.05  # above a guess, at most: more noise makes nothing better of it
-PLACES: Final = 2  # places of each noise at which θ and ϖ are let move
+PLACES: Final = 1  # places of each noise at which θ and ϖ are let move
 
 
 class Unmeasured(Exception):
@@ -55,7 +55,7 @@ def measure(pilots: Pilots, run: Run) -> Response:
     """Run the pilots and return the response.
 
     At each noise every place is tried with the first seed, and the better half of the (I, ϖ) with the other seeds, too:
-    what is never chosen needs no precision. At the best of them θ and ϖ are then let move over the rounds. A place that
+    what is never chosen needs no precision. At the best of them θ and ϖ are then let move. A place that
     is hardly better than a guess is not tried with more noise. A pilot that diverges is worth a guess.
 
     Args:

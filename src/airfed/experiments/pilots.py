@@ -209,8 +209,8 @@ def _proxy(
     count = devices or min(world.num_devices, enough // 2 if few else enough)
     if dataset is not None:
         name = dataset if dataset in data.NAMES else str(Path(dataset).resolve())
-        world = world.override({"learning.dataset": name})
-    there = len(data.load(data_source(world)).train_labels)
+        world = world.override({"learning.dataset": name, "learning.images": None})
+    there = _there(world)
     if count > there:
         raise ScenarioError(f"Expected at least {count} training images, one for each device; there are {there}.")
     fleet = max(count, there // images)
@@ -230,7 +230,12 @@ def _proxy(
 
 def _held(world: Scenario) -> int:
     """How many images each device holds."""
-    return len(data.load(data_source(world)).train_labels) // world.num_devices
+    return _there(world) // world.num_devices
+
+
+def _there(world: Scenario) -> int:
+    """How many training images there are."""
+    return world.learning.images or len(data.load(data_source(world)).train_labels)
 
 
 def _images(world: Scenario, *, proxy: bool) -> int:

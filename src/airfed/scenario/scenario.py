@@ -265,8 +265,11 @@ class Scenario(Section):
         digests of their own. So the scenario that a run records has the same content as the one that was run.
         """
         tables = self.model_dump(mode="json", exclude={"name", "run", *less})
-        if self.budget.power == "worst":  # as ever: seeds draw the noise that they drew before there was a choice
+        # As ever: seeds draw the noise that they drew before there was a choice.
+        if self.budget.power == "worst":
             tables.get("budget", {}).pop("power", None)
+        if self.learning.images is None:
+            tables.get("learning", {}).pop("images", None)
         for section, key in (name.split(".") for name in self._named_files()):
             if section in tables:
                 tables[section][key] = "a file"
