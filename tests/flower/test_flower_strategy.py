@@ -12,7 +12,7 @@ from flwr.serverapp import ServerApp
 from safetensors.numpy import load_file
 
 from airfed import flower
-from airfed.air import Superposition
+from airfed.air import Airs, Superposition
 from airfed.flower import NobodyThere, OverTheAirFedAvg, messages
 from airfed.privacy.ledger import BudgetExhausted, Ledger
 from airfed.running.averages import Averages
@@ -155,15 +155,16 @@ def test_a_round_in_which_nobody_answers_ends_the_training(start, own_app, make_
 def test_what_fails_before_a_round_is_sent_is_not_charged(
     setup, start, initial_arrays, own_app, make_grid, tmp_path, broken, monkeypatch
 ):
-    grid, air = make_grid(own_app, range(5)), setup.airs.at(-1)
+    grid, air = make_grid(own_app, range(5)), setup.airs.at(0)
     if broken == "question":
         monkeypatch.setattr(grid, "get_node_ids", lambda: 1 / 0)
     elif broken == "amplitude":  # an order that a device would refuse
         air = replace(air, transmit_amplitude=air.transmit_amplitude * np.array([1.0, 1.0, 1.0, np.nan]))
+        monkeypatch.setattr(Airs, "at", lambda self, index: air)
     else:
         initial_arrays["a"] = Array(np.full(5, np.nan))
     with pytest.raises((ValueError, ZeroDivisionError)):
-        start(grid, tmp_path / "ledger.jsonl", air=air)
+        start(grid, tmp_path / "ledger.jsonl")
     assert Ledger.load(tmp_path / "ledger.jsonl").charges == []
 
 
