@@ -8,6 +8,7 @@ import pytest
 
 from airfed import Run, load, run
 from airfed.cli.app import main
+from airfed.course import CONSTANT, Course
 from airfed.explorer import knobs, shown
 from airfed.explorer.design import from_query, from_scenario
 from airfed.planning import Response, load_response
@@ -27,15 +28,22 @@ response = "measured.json"
 def response(world, **about):
     rounds, clips, noise = (2, 4, 12), (0.5, 1.0), (1e-6, 1e-2, 1e3)
     grid = np.meshgrid((1.0,), rounds, clips, noise, indexing="ij")
-    accuracy = (0.9 - 0.1 * np.abs(np.log(grid[1] / 4)) - 0.1 * (grid[2] < 1)) / (1 + grid[3])
+    plain = (0.9 - 0.1 * np.abs(np.log(grid[1] / 4)) - 0.1 * (grid[2] < 1)) / (1 + grid[3])
+    accuracy = np.stack([plain, plain + 0.01])
     return Response(
         share=(1.0,),
         rounds=rounds,
         clip_norm=clips,
         noise=noise,
+        averages=("none", "exponential"),
         accuracy=accuracy,
         spread=np.full(accuracy.shape, 0.02),
-        about={**traits(world.learning, world.policy), **about},
+        loss=1 - accuracy,
+        loss_spread=np.full(accuracy.shape, 0.02),
+        power=np.full(plain.shape, 0.5),
+        courses=(CONSTANT, Course(growth=2.0)),
+        gain=np.array([0.0, 0.02])[:, None, None] * np.ones((2, 2, len(noise))),
+        about={**traits(world.learning), **about},
     )
 
 
@@ -50,6 +58,10 @@ def world(tmp_path):
 def test_the_response_decides(world):
     decision = world.plan()
     assert (decision.objective, decision.clip_norm, decision.rounds) == ("measured", 1.0, 4)
+    assert (decision.average, decision.growth) == ("exponential", 2.0)
+    fixed = world.override({"policy.average": "none", "policy.growth": 1.0}).plan()
+    assert (fixed.average, fixed.growth) == ("none", 1.0)
+    assert fixed.predicted_accuracy < decision.predicted_accuracy
     assert 0 < decision.prediction.low < decision.predicted_accuracy < decision.prediction.high <= 1
     plans, _ = world.compare()
     assert all(plan.objective == "measured" for plan in plans.values())
@@ -85,6 +97,7 @@ def test_another_response_is_another_plan_and_is_not_resumed(world, tmp_path):
         ({"policy.response": "nothing.json"}, "no such file"),
         ({"policy.response": "world.toml"}, "it is not JSON"),
         ({"policy.response": None}, "airfed measure SCENARIO --out FILE"),
+        ({"budget.power": "expected", "policy.objective": "bound"}, "policy.objective = 'measured' with budget.power"),
         ({"policy.objective": "best"}, "policy.objective to be one of 'bound', 'measured'"),
     ],
 )
@@ -104,13 +117,27 @@ def test_what_airfed_comes_with_is_found_by_its_scenario(file):
     about = load_response(file).about
     world = load("examples/paper.toml")
     keys = ("model", "dataset", "total_steps", "learning_rate", "partition")
-    fitting = world.override({f"learning.{key}": about[key] for key in keys})
+    fitting = world.override(
+        {
+            **{f"learning.{key}": about[key] for key in keys},
+            "learning.alpha": about.get("alpha"),
+            "fleet.num_devices": 4000 // about["images_per_device"],
+        }
+    )
     found = fitting.response
     assert found is not None
     assert found.about == about
     assert found.accuracy.max() > 0.8
     assert fitting.override({"learning.total_steps": 7}).response is None
-    assert fitting.override({"policy.average": "tail"}).response is None
+    named = fitting.override({"policy.response": file.stem})
+    assert named.response.about == about
+    assert named.anchored().policy.response == file.stem  # a name stays a name
+
+
+def test_expected_power_is_what_the_response_says(world):
+    worst, expected = world.plan(), world.override({"budget.power": "expected"}).plan()
+    assert (worst.power_share, expected.power_share) == (1.0, 0.5)
+    assert expected.alignment >= worst.alignment
 
 
 def test_the_page_shows_what_to_expect(world):
@@ -131,7 +158,7 @@ def test_the_page_shows_what_to_expect(world):
 def test_the_command_line_says_what_to_expect(world, tmp_path, capsys):
     file = str(tmp_path / "world.toml")
     assert main(["plan", file, "--plot", str(tmp_path / "plan.png")]) == 0
-    assert "Expected test accuracy, with ϖ = 1: " in capsys.readouterr().out
+    assert "Expected test accuracy, with ϖ = 1, θ² growing 2 times, an exponential average: " in capsys.readouterr().out
     assert main(["plan", file, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["predicted_accuracy"] == world.plan().predicted_accuracy
