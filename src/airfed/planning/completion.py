@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from airfed.planning.measured import best_design
 from airfed.planning.plan import FEASIBILITY_RTOL, Plan
 from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem
+
+_WORST_CASE: Final = "This plan counts power at its worst: only a measured response says what to expect of it."
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -51,13 +54,14 @@ def by_bound(
             "No plan fits: the limits leave so little signal that the bound is not a finite number "
             f"(the alignment would be {theta[best]:.3g})."
         )
+    blind = problem.budget.power == "expected" and course.power_share == 1.0
     plan = Plan(
         problem=problem,
         policy=policy,
         scheduled=scheduled,
         alignment=float(theta[best]),
         rounds=int(rounds[best]),
-        notes=decision.notes,
+        notes=(*decision.notes, _WORST_CASE) if blind else decision.notes,
         growth=course.growth,
         clip_decay=course.clip_decay,
         power_share=course.power_share,

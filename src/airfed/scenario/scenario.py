@@ -175,11 +175,6 @@ class Scenario(Section):
             ScenarioError: it is to decide by a response, and there is none.
         """
         said, response = self.policy, None
-        if self.budget.power == "expected" and said.objective != "measured":
-            raise ScenarioError(
-                "Expected policy.objective = 'measured' with budget.power = 'expected': a response says what power to "
-                "expect."
-            )
         if said.objective == "measured" and (response := self.response) is None:
             raise ScenarioError(
                 "Expected policy.response with objective = 'measured': airfed comes with none for this model, data, "
