@@ -268,6 +268,14 @@ def _thousand(found: Studies) -> tuple[Rows, Figure]:
     return rows, curves.training_figure(rows, note)
 
 
+def _ablation(found: Studies) -> tuple[Rows, Figure]:
+    study = found["ablation"]
+    rows = _training_rows(study)
+    extra = "Every design by the response of mnist-5k: devices, I and ϖ that are best with that option."
+    note = notes.settings(_world(study), seeds=study.seeds, extra=extra, varied=("ϖ",))
+    return rows, curves.training_figure(rows, note)
+
+
 def _bounds(found: Studies) -> tuple[Rows, Figure]:
     study = found["bounds"]
     world = _world(study)
@@ -349,6 +357,7 @@ _ALL: Final = (
         trains=False,
         takes="two calibrations and the trainings of both models, one after another: several minutes",
     ),
+    Definition(name="ablation", experiments=("ablation",), build=_ablation),
     Definition(
         name="regret",
         experiments=regret_rows.WORLDS,

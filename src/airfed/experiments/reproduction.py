@@ -24,6 +24,7 @@ _SECTIONS: Final = {  # a figure and the experiments whose final figures are tol
     "fig5": ("fig5",),
     "fig6": ("fig6",),
     "thousand": ("thousand",),
+    "ablation": ("ablation",),
     "limits": (),
 }
 _TABLES: Final = {

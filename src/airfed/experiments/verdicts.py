@@ -210,6 +210,21 @@ def _thousand(results: Results) -> list[Verdict]:
     ]
 
 
+def _ablation(results: Results) -> list[Verdict]:
+    return [
+        Verdict(
+            claim="The same budgets buy more with each option of a measured plan",
+            figure="ablation",
+            comparison=f"{option} − no option",
+            effect=_difference(results, option, "no option"),
+            unit="points",
+            remark="not a claim of the paper",
+        )
+        for option in results.values("label")
+        if option != "no option"
+    ]
+
+
 def _interior(
     curves: Mapping[int, Mapping[int, float]], *, claim: str, figure: str, symbol: str, unit: str
 ) -> list[Verdict]:
@@ -260,4 +275,5 @@ _TESTS: Final[dict[str, Callable[[Results], list[Verdict]]]] = {
     "fig5": _local_steps,
     "fig6": _overall,
     "thousand": _thousand,
+    "ablation": _ablation,
 }
