@@ -1,0 +1,1 @@
+"""Plans for channels that change from round to round."""
