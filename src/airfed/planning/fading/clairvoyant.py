@@ -55,20 +55,17 @@ def clairvoyant(world: World, *, rounds: int | None = None, rtol: float = _RTOL)
     return Sequence.of(world, member, np.sqrt(found.square) * unit, lower_bound=lower)
 
 
+def solver_of(world: World) -> Rounds:
+    """What solves the world's rounds at one price per watt."""
+    gain = world.gain[: world.most_rounds]
+    if world.equal_peak_power:
+        return Ordered(gain, float(world.peak_power[0]), cap=world.cap, noise_weight=world.noise_weight)
+    return Unordered(gain, world.peak_power, cap=world.cap, noise_weight=world.noise_weight)
+
+
 def _one_price(world: World, rounds: int | None, rtol: float) -> tuple[Attempt, float]:
     """The best plan found and the lower bound, where only the total power ties rounds together."""
-    solver: Rounds
-    if world.equal_peak_power:
-        solver = Ordered(
-            world.gain[: world.most_rounds],
-            float(world.peak_power[0]),
-            cap=world.cap,
-            noise_weight=world.noise_weight,
-        )
-    else:
-        solver = Unordered(
-            world.gain[: world.most_rounds], world.peak_power, cap=world.cap, noise_weight=world.noise_weight
-        )
+    solver = solver_of(world)
     search = PriceSearch(world, solver, rounds=rounds)
     search.solve(only=rounds)
     offsets = world.offsets()

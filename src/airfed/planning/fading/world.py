@@ -142,24 +142,47 @@ class World:
         if silent.size:
             raise InfeasibleError(f"No plan fits: every gain of round {silent[0]} is 0 (peak_power).")
 
-    def scaled(self) -> tuple[World, float]:
+    def units(self) -> tuple[int, float]:
+        """Return the exponent of two of the strongest gain, and the unit of θ in which P_tot is about 1."""
+        field = math.frexp(float(self.gain.max()))[1]
+        return field, math.ldexp(1.0, field + self._watt())
+
+    def _watt(self) -> int:
+        return (math.frexp(self.total_power)[1] + 1) // 2
+
+    def scaled(self, units: tuple[int, float] | None = None) -> tuple[World, float]:
         """Return the same world in units in which gains and P_tot are about 1, and the unit of θ.
 
         The units are powers of two: nothing is rounded, and θ in the old units is θ in the new ones times the unit.
+
+        Args:
+            units: those of another world with the same limits.
         """
-        field = math.frexp(float(self.gain.max()))[1]
-        watt = (math.frexp(self.total_power)[1] + 1) // 2
-        unit = math.ldexp(1.0, field + watt)
+        field, unit = units or self.units()
+        twice = -2 * self._watt()
         return World(
             gain=np.ldexp(self.gain, -field),
-            peak_power=np.ldexp(self.peak_power, -2 * watt),
+            peak_power=np.ldexp(self.peak_power, twice),
             noise_std=self.noise_std / unit,
             learning=self.learning,
             cap=self.cap / unit,
-            total_power=math.ldexp(self.total_power, -2 * watt),
-            device_power=None if self.device_power is None else np.ldexp(self.device_power, -2 * watt),
+            total_power=math.ldexp(self.total_power, twice),
+            device_power=None if self.device_power is None else np.ldexp(self.device_power, twice),
             device_exposure=None if self.device_exposure is None else self.device_exposure / unit / unit,
         ), unit
+
+    def with_gain(self, gain: Floats) -> World:
+        """Return the world with other gains."""
+        return World(
+            gain=gain,
+            peak_power=self.peak_power,
+            noise_std=self.noise_std,
+            learning=self.learning,
+            cap=self.cap,
+            total_power=self.total_power,
+            device_power=self.device_power,
+            device_exposure=self.device_exposure,
+        )
 
 
 def _per_device(name: str, value: ArrayLike, num: int) -> Floats:

@@ -1,0 +1,217 @@
+"""Decisions round by round: the gains of a round are known when it comes, of later ones only their law.
+
+The law is known by draws of it. From them the planner learns, once, what the later rounds are going to spend at each
+price of a watt. In round i it then looks for the price at which this round, whose gains are known, and the expected
+rest together spend what is left; the round is solved at that price. Devices' own budgets have prices of their own, learned
+from the same draws and moved with what each device has left. What is left also limits the round itself, so that no
+budget is ever exceeded, whatever the gains turn out to be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from airfed.planning._equal import Floats
+from airfed.planning.fading._cells import Bools, cheapest
+from airfed.planning.fading._many import Budgets, Market
+from airfed.planning.fading._price import PriceSearch
+from airfed.planning.fading._round import Answers, Ordered, Unordered
+from airfed.planning.fading.clairvoyant import clairvoyant, solver_of, strongest
+from airfed.planning.fading.myopic import within
+from airfed.planning.fading.sequence import Sequence
+from airfed.planning.fading.world import World
+
+Law = Callable[[Floats], Floats]
+
+_SPAN, _STEP = 10.0, 0.25  # of ln(price), around the price expected
+_LOOKS = 60  # at prices of many budgets
+_SAMPLES = 3  # draws from which those are learned
+_SHARE = 0.9  # of what a device, or all of them, have left, that a round before the last may take at most
+_FIRMEST = 4.0  # by which factor a price moves at most with what is left
+_SLACK = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Averaged:
+    """The same rounds in several draws, at one price each: the mean value and the mean power."""
+
+    solvers: list[Ordered | Unordered]
+
+    def at(self, price: Floats) -> Answers:
+        """Solve the rounds in every draw."""
+        each = [solver.at(price) for solver in self.solvers]
+        one = np.ones(price.size)
+        return Answers(
+            value=np.mean([answers.value for answers in each], axis=0),
+            square=np.mean([answers.power for answers in each], axis=0),
+            size=one.astype(np.intp),
+            load=one,
+            limit=one,
+        )
+
+
+class Causal:
+    """A planner that decides one round after the other.
+
+    Args:
+        world: the limits; its gains are not looked at.
+        law: draws of the gains, (draws, R, N); or a function that makes some for the rounds to come, given those seen
+            so far: from (i, N) to (draws, R − i, N). A function is asked in each round anew.
+        rounds: I; None: the best on the draws.
+
+    Raises:
+        ValueError: the draws have another number of devices, or too few rounds.
+    """
+
+    def __init__(self, world: World, law: Floats | Law, *, rounds: int | None = None) -> None:
+        self._law = law if callable(law) else None
+        draws = np.asarray(law(np.empty((0, world.num_devices))) if callable(law) else law, dtype=np.float64)
+        if draws.ndim != 3 or draws.shape[2] != world.num_devices or not draws.size:
+            raise ValueError(f"Expected draws of shape (draws, rounds, {world.num_devices}); got {draws.shape}.")
+        expected = world.with_gain(draws.reshape(-1, world.num_devices))
+        self.field, self.unit = expected.units()
+        self._worlds = [world.with_gain(draw).scaled(expected.units())[0] for draw in draws]
+        self.budgets = Budgets.of(self._worlds[0])
+        self.world = self._worlds[0]
+        if world.one_price:
+            self._learn_one(rounds)
+        else:
+            self._learn_many(rounds)
+
+    @property
+    def start(self) -> Floats:
+        """What is left before the first round: total power, batteries, exposures, in the planner's own units."""
+        return self.budgets.amounts * (1 - _SLACK)
+
+    def decide(self, seen: Floats, left: Floats) -> tuple[Bools, float, Floats]:
+        """Return K_i, θ_i and what is left after the round.
+
+        Args:
+            seen: the gains of the rounds up to this one, (i + 1, N).
+            left: what is left before it.
+
+        Raises:
+            InfeasibleError: nobody can be heard in this round.
+        """
+        index = len(seen) - 1
+        gain = np.ldexp(seen[-1], -self.field)
+        last = index == self.rounds - 1
+        total, charge, hidden = self.budgets.split(left * (1.0 if last else _SHARE), otherwise=np.inf)
+        if last:
+            member, square = within(self.world, gain, total, charge, hidden)
+        elif self.world.one_price:
+            member, square = self._at_one(index, seen, gain, float(left[0]))
+        else:
+            member, square = self._at_many(index, gain, left, charge, hidden, total)
+        load = np.square(1.0 / gain[member])
+        square = min(square, total / float(load.sum())) * (1 - _SLACK)
+        power, exposure = np.zeros(gain.size), np.where(member, square, 0.0)
+        power[member] = square * load
+        return member, math.sqrt(square) * self.unit, left - self.budgets.joined(power, exposure)
+
+    # the total power only
+
+    def _learn_one(self, rounds: int | None) -> None:
+        averaged = Averaged(solvers=[solver_of(world) for world in self._worlds])
+        search = PriceSearch(self.world, averaged, rounds=rounds)
+        self.rounds = search.solve(only=rounds)
+        self._slopes = self.world.slopes(self.rounds)
+        high = search.bracket(self.rounds)[1]
+        middle = search.at[min(high, len(search.at) - 1)]
+        offset = float(search.slopes[self.rounds - 1])
+        middle = middle + offset if middle > -math.inf else -_SPAN
+        self._grid = middle + np.arange(-_SPAN, _SPAN + _STEP, _STEP)
+        if self._law is None:
+            power = [averaged.at(np.exp(at + self._slopes)).power for at in self._grid]
+            self._rest = np.log(np.cumsum(np.array(power)[:, ::-1], axis=1)[:, ::-1])  # from round i on
+
+    def _expected(self, index: int, seen: Floats) -> Callable[[float], float]:
+        """What the rounds after this one are expected to spend at a price."""
+        if self._law is None:
+            row = self._rest[:, index + 1]
+            return lambda at: math.exp(float(np.interp(at, self._grid, row)) - 0.5 * self._beyond(at))
+        draws = np.asarray(self._law(seen), dtype=np.float64)[:, : self.rounds - index - 1]
+        averaged = Averaged(solvers=[solver_of(self.world.with_gain(np.ldexp(draw, -self.field))) for draw in draws])
+        return lambda at: float(averaged.at(np.exp(at + self._slopes[index + 1 :])).power.sum())
+
+    def _beyond(self, at: float) -> float:
+        """How far a price is above the grid: there power falls as its root; below, all limits hold."""
+        return max(0.0, at - float(self._grid[-1]))
+
+    def _at_one(self, index: int, seen: Floats, gain: Floats, left: float) -> tuple[Bools, float]:
+        solver = solver_of(self.world.with_gain(gain[None]))
+        expected = self._expected(index, seen)
+
+        def answer(at: float) -> Answers:
+            return solver.at(np.exp([at + self._slopes[index]]))
+
+        low, high = float(self._grid[0]) - _SPAN, float(self._grid[-1]) + 4 * _SPAN
+        found = answer(low)
+        if found.power[0] + expected(low) > left:
+            while high - low > 1e-3:
+                middle = (low + high) / 2
+                here = answer(middle)
+                if here.power[0] + expected(middle) > left:
+                    low = middle
+                else:
+                    high = middle
+            found = answer(high)
+        member = strongest(gain[None], found.size)[0] if found.member is None else found.member[0]
+        return member, float(found.square[0])
+
+    # budgets of devices, too
+
+    def _learn_many(self, rounds: int | None) -> None:
+        self.rounds = rounds or clairvoyant(self.world).rounds
+        prices, used = [], []
+        for world in self._worlds[:_SAMPLES]:
+            market = Market(world, self.rounds)
+            price, square, member = market.settle(self.rounds, market.begin(), _LOOKS, self.rounds)
+            prices.append(price)
+            rows = [slice(i, i + 1) for i in range(self.rounds)]
+            used.append([self.budgets.used(member[row], square[row], market.load[row]) for row in rows])
+        self._price = np.exp(np.mean(np.log(prices), axis=0))
+        self._needed = np.cumsum(np.mean(used, axis=0)[::-1], axis=0)[::-1]  # from round i on
+        self._steep = np.exp(self.world.slopes(self.rounds))
+
+    def _at_many(
+        self, index: int, gain: Floats, left: Floats, charge: Floats, hidden: Floats, total: float
+    ) -> tuple[Bools, float]:
+        need = self._needed[index]
+        with np.errstate(divide="ignore"):
+            scarce = np.where(need > 0, need / np.maximum(left, 1e-300), 1.0)
+        price = self._price * np.clip(scarce, 1 / _FIRMEST, _FIRMEST) * float(self._steep[index])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            load = np.square(1.0 / gain)
+            reach = np.minimum(np.minimum(charge, total) / load, hidden)
+            cost = self.budgets.cost(price, load)
+        limit = np.where(gain > 0, np.minimum(np.square(gain) * self.world.peak_power, reach), 0.0)
+        cost[limit == 0] = np.inf
+        _, square, member = cheapest(
+            cost[None], limit[None], cap=self.world.cap, noise_weight=self.world.noise_weight, rtol=1e-9
+        )
+        if not member.any():
+            return within(self.world, gain, total, charge, hidden)
+        return member[0], float(square[0])
+
+
+def causal(world: World, law: Floats | Law, *, rounds: int | None = None) -> Sequence:
+    """Return what the causal planner decides when the world's gains come one round after the other.
+
+    Args:
+        world: the gains as they turn out to be, and the limits.
+        law, rounds: as in `Causal`.
+
+    Raises:
+        InfeasibleError: nobody can be heard in one of the rounds.
+    """
+    planner = Causal(world, law, rounds=rounds)
+    left = planner.start
+    members, alignment = np.zeros((planner.rounds, world.num_devices), dtype=np.bool_), np.zeros(planner.rounds)
+    for i in range(planner.rounds):
+        members[i], alignment[i], left = planner.decide(world.gain[: i + 1], left)
+    return Sequence.of(world, members, alignment)
