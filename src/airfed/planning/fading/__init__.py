@@ -1,7 +1,7 @@
 """Plans for channels that change from round to round: a schedule and an alignment factor for each.
 
-`clairvoyant` knows the gains of all rounds and certifies how far from the optimum it may be at most; `Causal` knows only
-those that have come, and the law of the rest; `myopic` gives each round an equal share of every budget.
+`clairvoyant` knows the gains of all rounds and certifies how far from the optimum it may be at most; `Causal` knows
+only those that have come, and the law of the rest; `myopic` gives each round an equal share of every budget.
 """
 
 from airfed.planning.fading.causal import Causal, causal

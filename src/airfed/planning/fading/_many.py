@@ -86,7 +86,7 @@ class Market:
         self.world, self.rounds = world, rounds
         gain = world.gain[:rounds]
         with np.errstate(divide="ignore"):
-            self.load = np.square(1.0 / gain)
+            self.load = np.where(gain > 0, np.square(1.0 / gain), 0.0)  # who cannot be heard is kept out by `limit`
         self.limit = np.square(gain) * world.peak_power
         self.steep = np.exp(world.slopes(rounds))
         self.offsets = world.offsets()[:rounds]
@@ -108,7 +108,7 @@ class Market:
 
     def begin(self) -> Floats:
         """Prices to begin with: what the noise would cost everybody on air, shared between the budgets."""
-        load = float(np.median(self.load[np.isfinite(self.load)]))
+        load = float(np.median(self.load[self.load > 0]))
         amounts = self.budgets.amounts
         worth = math.sqrt(self.world.noise_weight * load * self.rounds / amounts[0])
         share = np.full(amounts.size, worth / (amounts.size - 1))

@@ -88,7 +88,7 @@ class _Packer:
             charge[fits] -= needed[fits]
             hidden[fits] -= shown[fits]
         empty = np.flatnonzero(~chosen.any(axis=1))
-        chosen[empty, np.argmin(self.load[empty], axis=1)] = True
+        chosen[empty, np.argmin(np.where(self.limit > 0, self.load, np.inf)[empty], axis=1)] = True
         return chosen
 
     def fill(self, member: Bools) -> Floats:

@@ -111,7 +111,7 @@ class PriceSearch:
             return False
         budget = self.world.total_power
         if high == len(self.looks):
-            self.add(self._dearer(rounds, low))
+            self.add(self.dearer(rounds, low))
             return True
         cheap, dear = self.looks[low], self.looks[high]
         left, right = self.at[low], self.at[high]
@@ -142,8 +142,8 @@ class PriceSearch:
         self.add(guess)
         return True
 
-    def _dearer(self, rounds: int, low: int) -> float:
-        """A price at which less is spent: power falls about as its root."""
+    def dearer(self, rounds: int, low: int) -> float:
+        """A price (ln, to the last round of all) at which less is spent: power falls about as its root."""
         if self.at[low] == -math.inf:
             answers = self.looks[0].answers
             size, load = answers.size[rounds - 1], answers.load[rounds - 1]

@@ -2,9 +2,9 @@
 
 The law is known by draws of it. From them the planner learns, once, what the later rounds are going to spend at each
 price of a watt. In round i it then looks for the price at which this round, whose gains are known, and the expected
-rest together spend what is left; the round is solved at that price. Devices' own budgets have prices of their own, learned
-from the same draws and moved with what each device has left. What is left also limits the round itself, so that no
-budget is ever exceeded, whatever the gains turn out to be.
+rest together spend what is left; the round is solved at that price. Devices' own budgets have prices of their own,
+learned from the same draws and moved with what each device has left. What is left also limits the round itself, so
+that no budget is ever exceeded, whatever the gains turn out to be.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from airfed.planning.fading.world import World
 
 Law = Callable[[Floats], Floats]
 
-_SPAN, _STEP = 10.0, 0.25  # of ln(price), around the price expected
+_STEP = 0.25  # of ln(price), between the prices at which the rest is known
+_FREE, _DEAR = (
+    1 - 1e-6,
+    1e-2,
+)  # shares of what is spent without a price, and of the budget: lower, upper end of the prices
+_WIDEST = 60.0
 _LOOKS = 60  # at prices of many budgets
 _SAMPLES = 3  # draws from which those are learned
 _SHARE = 0.9  # of what a device, or all of them, have left, that a round before the last may take at most
@@ -73,6 +78,10 @@ class Causal:
         if draws.ndim != 3 or draws.shape[2] != world.num_devices or not draws.size:
             raise ValueError(f"Expected draws of shape (draws, rounds, {world.num_devices}); got {draws.shape}.")
         expected = world.with_gain(draws.reshape(-1, world.num_devices))
+        if (rounds or 1) > expected.learning.total_steps or (rounds or 1) > draws.shape[1]:
+            raise ValueError(
+                f"Expected rounds={rounds} <= the rounds of the draws, {draws.shape[1]}, and the local steps."
+            )
         self.field, self.unit = expected.units()
         self._worlds = [world.with_gain(draw).scaled(expected.units())[0] for draw in draws]
         self.budgets = Budgets.of(self._worlds[0])
@@ -120,13 +129,21 @@ class Causal:
         search = PriceSearch(self.world, averaged, rounds=rounds)
         self.rounds = search.solve(only=rounds)
         self._slopes = self.world.slopes(self.rounds)
-        high = search.bracket(self.rounds)[1]
-        middle = search.at[min(high, len(search.at) - 1)]
-        offset = float(search.slopes[self.rounds - 1])
-        middle = middle + offset if middle > -math.inf else -_SPAN
-        self._grid = middle + np.arange(-_SPAN, _SPAN + _STEP, _STEP)
+        price = search.looks[-1].price[self.rounds - 1]
+        start = math.log(price) if price > 0 else search.dearer(self.rounds, 0) + float(search.slopes[self.rounds - 1])
+
+        def spend(at: float) -> Floats:
+            return averaged.at(np.exp(at + self._slopes)).power
+
+        free = float(search.looks[0].spent[self.rounds - 1])
+        low, high = start, start
+        while low > start - _WIDEST and float(spend(low).sum()) < _FREE * free:
+            low -= 1.0
+        while high < start + _WIDEST and float(spend(high).sum()) > _DEAR * self.world.total_power:
+            high += 1.0
+        self._grid = np.arange(low, high + _STEP, _STEP)
         if self._law is None:
-            power = [averaged.at(np.exp(at + self._slopes)).power for at in self._grid]
+            power = [spend(at) for at in self._grid.tolist()]
             self._rest = np.log(np.cumsum(np.array(power)[:, ::-1], axis=1)[:, ::-1])  # from round i on
 
     def _expected(self, index: int, seen: Floats) -> Callable[[float], float]:
@@ -139,7 +156,7 @@ class Causal:
         return lambda at: float(averaged.at(np.exp(at + self._slopes[index + 1 :])).power.sum())
 
     def _beyond(self, at: float) -> float:
-        """How far a price is above the grid: there power falls as its root; below, all limits hold."""
+        """How far a price is above the known ones: there power falls as its root; below them, limits hold it."""
         return max(0.0, at - float(self._grid[-1]))
 
     def _at_one(self, index: int, seen: Floats, gain: Floats, left: float) -> tuple[Bools, float]:
@@ -149,7 +166,7 @@ class Causal:
         def answer(at: float) -> Answers:
             return solver.at(np.exp([at + self._slopes[index]]))
 
-        low, high = float(self._grid[0]) - _SPAN, float(self._grid[-1]) + 4 * _SPAN
+        low, high = float(self._grid[0]), float(self._grid[-1]) + _WIDEST
         found = answer(low)
         if found.power[0] + expected(low) > left:
             while high - low > 1e-3:
