@@ -87,7 +87,11 @@ class Market:
         gain = world.gain[:rounds]
         with np.errstate(divide="ignore"):
             self.load = np.where(gain > 0, np.square(1.0 / gain), 0.0)  # who cannot be heard is kept out by `limit`
-        self.limit = np.square(gain) * world.peak_power
+        # one round alone may not exceed a battery or an exposure: without a word on this the bound would be lower
+        peak = world.peak_power if world.device_power is None else np.minimum(world.peak_power, world.device_power)
+        self.limit = np.square(gain) * peak
+        if world.device_exposure is not None:
+            self.limit = np.where(gain > 0, np.minimum(self.limit, world.device_exposure), 0.0)
         self.steep = np.exp(world.slopes(rounds))
         self.offsets = world.offsets()[:rounds]
         self.budgets = Budgets.of(world)

@@ -8,6 +8,8 @@ found as a market does), and last every round is solved once more within what al
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from airfed.planning._equal import Floats
@@ -15,8 +17,10 @@ from airfed.planning.fading._branch import Attempt
 from airfed.planning.fading._cells import Bools, cheapest
 from airfed.planning.fading._many import Market
 
-_SCALES = (1.0, 0.97, 1.03)  # of θ², to begin with
+_SCALES = (1.0, 0.97, 0.85)  # of θ², to begin with
 _REPEATS = 2
+_FACTORS = (0.9, 1.1, 0.75, 1.3)  # of one θ²
+_SEARCHES, _EACH = 400, 16  # changes tried: in all, and per round
 _FILLS = 60
 _SLACK = 1e-12
 
@@ -30,19 +34,16 @@ def packed(market: Market, rounds: int, price: Floats, square: Floats, member: B
         price, square, member: what the market has settled at.
     """
     packer = _Packer(market, rounds, price * float(market.steep[rounds - 1]))
-    best: Attempt | None = None
+    plans = []
     for scale in _SCALES:
         now, who = square * scale, member
         for _ in range(_REPEATS):
             who = packer.pack(now, who)
-            theta = packer.fill(who)
-            who, theta = packer.sweep(who, theta)
-            value = packer.value(who, theta)
-            if best is None or value < best.value:
-                best = Attempt(value=value, square=theta, size=np.count_nonzero(who, axis=1), member=who)
+            who, theta = packer.sweep(who, packer.fill(who))
+            plans.append((packer.value(who, theta), theta, who))
             now = (theta + square * scale) / 2
-    assert best is not None
-    return best
+    value, theta, who = packer.search(*min(plans, key=lambda plan: plan[0]))
+    return Attempt(value=value, square=theta, size=np.count_nonzero(who, axis=1), member=who)
 
 
 class _Packer:
@@ -90,6 +91,22 @@ class _Packer:
         empty = np.flatnonzero(~chosen.any(axis=1))
         chosen[empty, np.argmin(np.where(self.limit > 0, self.load, np.inf)[empty], axis=1)] = True
         return chosen
+
+    def search(self, value: float, square: Floats, member: Bools) -> tuple[float, Floats, Bools]:
+        """Change one θ at a time, pack anew, and keep what is better."""
+        tries = itertools.cycle(itertools.product(_FACTORS, reversed(range(self.rounds))))
+        for factor, place in itertools.islice(tries, min(_SEARCHES, _EACH * self.rounds)):
+            now = square.copy()
+            now[place] = min(now[place] * factor, float(self.limit[place].max()))
+            who = self.pack(now, member)
+            spent = self.budgets.used(who, now, self.load) / self.amounts
+            now = now / max(1.0, float(spent.max()))
+            here = self.value(who, now)
+            if here < value:
+                value, square, member = here, now, who
+        who, now = self.sweep(member, self.fill(member))
+        here = self.value(who, now)
+        return (here, now, who) if here < value else (value, square, member)
 
     def fill(self, member: Bools) -> Floats:
         """The best θ² found for given schedules, within every budget."""
