@@ -36,7 +36,10 @@ _WIDEST = 60.0
 _LOOKS = 60  # at prices of many budgets
 _SAMPLES = 3  # draws from which those are learned
 _SHARE = 0.9  # of what a device, or all of them, have left, that a round before the last may take at most
-_FIRMEST = 4.0  # by which factor a price moves at most with what is left
+_FIRMEST = 100.0  # by which factor one price moves at most against the others, with what is left
+_FAINT = 1e-3  # of the mean: the least worth of a budget, so that one that turns out to be scarce has a price to raise
+_RANGE = 4.0  # of ln(price), around those learned
+_FINE = 1e-2
 _SLACK = 1e-12
 
 
@@ -184,36 +187,66 @@ class Causal:
 
     def _learn_many(self, rounds: int | None) -> None:
         self.rounds = rounds or clairvoyant(self.world).rounds
-        prices, used = [], []
-        for world in self._worlds[:_SAMPLES]:
-            market = Market(world, self.rounds)
-            price, square, member = market.settle(self.rounds, market.begin(), _LOOKS, self.rounds)
-            prices.append(price)
-            rows = [slice(i, i + 1) for i in range(self.rounds)]
-            used.append([self.budgets.used(member[row], square[row], market.load[row]) for row in rows])
-        self._price = np.exp(np.mean(np.log(prices), axis=0))
-        self._needed = np.cumsum(np.mean(used, axis=0)[::-1], axis=0)[::-1]  # from round i on
+        markets = [Market(world, self.rounds) for world in self._worlds[:_SAMPLES]]
+        settled = [market.settle(self.rounds, market.begin(), _LOOKS, self.rounds)[0] for market in markets]
+        worth = np.exp(np.mean(np.log(settled), axis=0)) * self.budgets.amounts
+        self._price = np.maximum(worth, _FAINT * worth.mean()) / self.budgets.amounts
         self._steep = np.exp(self.world.slopes(self.rounds))
+        self._grid = np.arange(-_RANGE, _RANGE + _STEP, 2 * _STEP)
+        used = np.mean([[self._uses(market, at) for at in self._grid] for market in markets], axis=0)  # (prices, I, …)
+        self._needed = np.cumsum(used[self._grid.size // 2, ::-1], axis=0)[
+            ::-1
+        ]  # from round i on, at the prices learned
+        self._rest = np.cumsum((used @ self._price)[:, ::-1], axis=1)[:, ::-1]  # the same as worth, at all prices
+
+    def _uses(self, market: Market, at: float) -> Floats:
+        """What each round spends of each budget at exp(at) times the prices learned."""
+        square, member = market.look(self._price * math.exp(at), self.rounds)
+        rows = [slice(i, i + 1) for i in range(self.rounds)]
+        return np.array([self.budgets.used(member[row], square[row], market.load[row]) for row in rows])
 
     def _at_many(
         self, index: int, gain: Floats, left: Floats, charge: Floats, hidden: Floats, total: float
     ) -> tuple[Bools, float]:
-        need = self._needed[index]
-        with np.errstate(divide="ignore"):
-            scarce = np.where(need > 0, need / np.maximum(left, 1e-300), 1.0)
-        price = self._price * np.clip(scarce, 1 / _FIRMEST, _FIRMEST) * float(self._steep[index])
+        """Solve the round at the prices learned, tilted to those who have little left, all of them times one number.
+
+        That number is such that this round and the expected rest spend what is left, in terms of its worth.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
-            load = np.square(1.0 / gain)
-            reach = np.minimum(np.minimum(charge, total) / load, hidden)
-            cost = self.budgets.cost(price, load)
-        limit = np.where(gain > 0, np.minimum(np.square(gain) * self.world.peak_power, reach), 0.0)
+            load = np.where(gain > 0, np.square(1.0 / gain), 0.0)
+            reach = np.where(gain > 0, np.minimum(np.minimum(charge, total) / load, hidden), 0.0)
+        limit = np.minimum(np.square(gain) * self.world.peak_power, reach)
+        worth = float(self._price @ left)
+        need = self._needed[index]
+        scarce = need / np.maximum(left, 1e-300) * worth / float(self._price @ need)
+        tilted = self._price * np.clip(np.square(scarce), 1 / _FIRMEST, _FIRMEST) * float(self._steep[index])
+        cost = self.budgets.cost(tilted, load)
         cost[limit == 0] = np.inf
-        _, square, member = cheapest(
-            cost[None], limit[None], cap=self.world.cap, noise_weight=self.world.noise_weight, rtol=1e-9
-        )
-        if not member.any():
-            return within(self.world, gain, total, charge, hidden)
-        return member[0], float(square[0])
+        rest = self._rest[:, index + 1]
+
+        def answer(at: float) -> tuple[Bools, float, bool]:
+            _, square, member = cheapest(
+                cost[None] * math.exp(at),
+                limit[None],
+                cap=self.world.cap,
+                noise_weight=self.world.noise_weight,
+                rtol=1e-6,
+            )
+            spent = float(self._price @ self.budgets.used(member, square, load[None]))
+            later = float(np.exp(np.interp(at, self._grid, np.log(rest)))) * math.exp(-0.5 * self._beyond(at))
+            return member[0], float(square[0]), spent + later > worth
+
+        low, high = -_RANGE, 4 * _RANGE
+        member, square, over = answer(low)
+        if over:
+            while high - low > _FINE:
+                middle = (low + high) / 2
+                if answer(middle)[2]:
+                    low = middle
+                else:
+                    high = middle
+            member, square, _ = answer(high)
+        return (member, square) if member.any() else within(self.world, gain, total, charge, hidden)
 
 
 def causal(world: World, law: Floats | Law, *, rounds: int | None = None) -> Sequence:
