@@ -37,6 +37,25 @@ def test_no_budget_is_exceeded_whatever_the_law_promised(random_world, check_lim
         assert found.objective >= clairvoyant(world).lower_bound
 
 
+@pytest.mark.parametrize("budgets", [{}, {"battery": 0.5}, {"exposure": 0.3}])
+def test_single_decisions_stay_within_what_is_left_and_leave_something(random_world, budgets):
+    rng = np.random.default_rng(9)
+    for _ in range(3):
+        world = random_world(rng, devices=6, rounds=4, **budgets)
+        law = world.gain[None] * np.array([1.0, 1e3, 1e3, 1e3])[:, None]  # later rounds would need next to nothing
+        planner = Causal(world, law, rounds=4)
+        left, member, theta = planner.start, np.zeros((4, 6), dtype=bool), np.zeros(4)
+        for i in range(4):
+            before = left
+            member[i], theta[i], left = planner.decide(world.gain[: i + 1], before)
+            assert np.all(left >= (0.0 if i == 3 else 0.1 * before * (1 - 1e-9)))
+        power, device_power, exposure = spending(world.gain, member, theta)
+        assert power.sum() <= world.total_power
+        assert world.device_power is None or np.all(device_power <= world.device_power)
+        assert world.device_exposure is None or np.all(exposure <= world.device_exposure)
+        assert np.all(theta <= world.cap)
+
+
 @pytest.mark.parametrize("budgets", [{}, {"battery": 0.6}])
 def test_what_is_to_come_changes_nothing_before_it_comes(random_world, budgets):
     rng = np.random.default_rng(1)

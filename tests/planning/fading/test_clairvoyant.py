@@ -9,6 +9,8 @@ from scipy.optimize import minimize
 from airfed import InfeasibleError
 from airfed.planning import exact
 from airfed.planning.fading import World, clairvoyant, myopic
+from airfed.planning.fading._price import PriceSearch
+from airfed.planning.fading.clairvoyant import solver_of
 
 
 def subsets(num):
@@ -55,6 +57,26 @@ def test_brute_force_lies_between_the_lower_bound_and_what_is_found(random_world
         assert fixed.rounds == number
         assert fixed.lower_bound <= best[number - 1] <= fixed.objective * (1 + 1e-9)
         assert fixed.gap <= 1e-3 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("decades", [0.0, 2.0])
+def test_where_prices_leave_a_gap_branching_closes_it(random_world, decades):
+    rng = np.random.default_rng(10)
+    closed = 0
+    for _ in range(60):
+        world = random_world(rng, devices=3, rounds=2, decades=decades, total_steps=2, initial_gap=1e-2)
+        world = world.scaled()[0]
+        search = PriceSearch(world, solver_of(world), rounds=2)
+        search.solve(only=2)
+        best = brute_force(world, 2)
+        if search.best[1] >= best * (1 - 1e-4):
+            continue
+        closed += 1
+        found = clairvoyant(world, rounds=2, rtol=1e-7)
+        assert search.best[1] < found.lower_bound <= best
+        assert best <= found.objective * (1 + 1e-9)
+        assert found.gap <= 1e-6
+    assert closed >= 3
 
 
 def brute_force_devices(world, rounds):

@@ -24,6 +24,7 @@ from airfed.planning.fading._round import Answers
 from airfed.planning.fading.world import World
 
 SAFE = 1e-12  # of everything that was added up: a lower bound ends on the safe side
+_ULP = 2.0**-52
 _LARGEST = 460.0  # |ln| of the prices
 _RTOL = 1e-8  # of W: the dual is then as good as known
 _MOST_LOOKS = 200
@@ -176,5 +177,5 @@ def dual_values(world: World, offsets: Floats, value: Floats, paid: Floats) -> F
         sums[i] = total
     size = world.weight * (sums + paid) + offsets
     with np.errstate(invalid="ignore"):
-        dual = offsets + world.weight * (sums - paid) - SAFE * size
+        dual = offsets + world.weight * (sums - paid) - (SAFE + value.size * _ULP) * size
     return np.where(np.isinf(sums), np.inf, dual)

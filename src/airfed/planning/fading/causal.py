@@ -28,10 +28,8 @@ from airfed.planning.fading.world import World
 Law = Callable[[Floats], Floats]
 
 _STEP = 0.25  # of ln(price), between the prices at which the rest is known
-_FREE, _DEAR = (
-    1 - 1e-6,
-    1e-2,
-)  # shares of what is spent without a price, and of the budget: lower, upper end of the prices
+_FREE = 1 - 1e-6  # of what is spent without a price: the lowest price of interest spends that much
+_DEAR = 1e-2  # of the budget: the highest one spends so little
 _WIDEST = 60.0
 _LOOKS = 60  # at prices of many budgets
 _SAMPLES = 3  # draws from which those are learned
@@ -68,7 +66,8 @@ class Causal:
     Args:
         world: the limits; its gains are not looked at.
         law: draws of the gains, (draws, R, N); or a function that makes some for the rounds to come, given those seen
-            so far: from (i, N) to (draws, R − i, N). A function is asked in each round anew.
+            so far: from (i, N) to (draws, R − i, N). A function is asked in each round anew; where devices
+            have budgets of their own, only before the first.
         rounds: I; None: the best on the draws.
 
     Raises:
@@ -194,10 +193,9 @@ class Causal:
         self._steep = np.exp(self.world.slopes(self.rounds))
         self._grid = np.arange(-_RANGE, _RANGE + _STEP, 2 * _STEP)
         used = np.mean([[self._uses(market, at) for at in self._grid] for market in markets], axis=0)  # (prices, I, …)
-        self._needed = np.cumsum(used[self._grid.size // 2, ::-1], axis=0)[
-            ::-1
-        ]  # from round i on, at the prices learned
-        self._rest = np.cumsum((used @ self._price)[:, ::-1], axis=1)[:, ::-1]  # the same as worth, at all prices
+        # from round i on: of each budget at the prices learned, and its worth at all prices
+        self._needed = np.cumsum(used[self._grid.size // 2, ::-1], axis=0)[::-1]
+        self._rest = np.cumsum((used @ self._price)[:, ::-1], axis=1)[:, ::-1]
 
     def _uses(self, market: Market, at: float) -> Floats:
         """What each round spends of each budget at exp(at) times the prices learned."""

@@ -42,8 +42,8 @@ class Sequence:
 
     @property
     def gap(self) -> float:
-        """How far the objective may be above the optimum, as a share of the lower bound."""
-        return self.objective / self.lower_bound - 1.0
+        """How far the objective may be above the optimum, as a share of the lower bound; infinite without one."""
+        return math.inf if self.lower_bound == -math.inf else self.objective / self.lower_bound - 1.0
 
     @classmethod
     def of(cls, world: World, member: Bools, alignment: Floats, *, lower_bound: float = -math.inf) -> Sequence:
