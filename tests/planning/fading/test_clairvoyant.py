@@ -73,7 +73,7 @@ def test_where_prices_leave_a_gap_branching_closes_it(random_world, monkeypatch,
     monkeypatch.setattr("airfed.planning.fading._fill._MOST_EXCHANGES", 0)  # no luck: only branching finds the optimum
     rng = np.random.default_rng(10)
     closed = 0
-    for _ in range(60):
+    for _ in range(130):  # enough that a lost branch is noticed
         world = random_world(rng, devices=devices, rounds=rounds, decades=decades, total_steps=rounds, initial_gap=1e-2)
         world = world.scaled()[0]
         search = PriceSearch(world, solver_of(world), rounds=rounds)
