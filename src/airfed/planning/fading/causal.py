@@ -193,9 +193,10 @@ class Causal:
         self._steep = np.exp(self.world.slopes(self.rounds))
         self._grid = np.arange(-_RANGE, _RANGE + _STEP, 2 * _STEP)
         used = np.mean([[self._uses(market, at) for at in self._grid] for market in markets], axis=0)  # (prices, I, …)
-        # from round i on: of each budget at the prices learned, and its worth at all prices
+        # from round i on: of each budget at the prices learned, and its worth and the total power at all prices
         self._needed = np.cumsum(used[self._grid.size // 2, ::-1], axis=0)[::-1]
-        self._rest = np.cumsum((used @ self._price)[:, ::-1], axis=1)[:, ::-1]
+        both = np.stack((used @ self._price, used[:, :, 0]), axis=2)
+        self._both = np.log(np.cumsum(both[:, ::-1], axis=1)[:, ::-1])
 
     def _uses(self, market: Market, at: float) -> Floats:
         """What each round spends of each budget at exp(at) times the prices learned."""
@@ -208,7 +209,8 @@ class Causal:
     ) -> tuple[Bools, float]:
         """Solve the round at the prices learned, tilted to those who have little left, all of them times one number.
 
-        That number is such that this round and the expected rest spend what is left, in terms of its worth.
+        That number is such that this round and the expected rest spend no more than is left: neither of its worth nor
+        of the total power, which all devices share.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             load = np.where(gain > 0, np.square(1.0 / gain), 0.0)
@@ -220,7 +222,7 @@ class Causal:
         tilted = self._price * np.clip(np.square(scarce), 1 / _FIRMEST, _FIRMEST) * float(self._steep[index])
         cost = self.budgets.cost(tilted, load)
         cost[limit == 0] = np.inf
-        rest = self._rest[:, index + 1]
+        worth_later, power_later = self._both[:, index + 1].T
 
         def answer(at: float) -> tuple[Bools, float, bool]:
             _, square, member = cheapest(
@@ -230,9 +232,11 @@ class Causal:
                 noise_weight=self.world.noise_weight,
                 rtol=1e-6,
             )
-            spent = float(self._price @ self.budgets.used(member, square, load[None]))
-            later = float(np.exp(np.interp(at, self._grid, np.log(rest)))) * math.exp(-0.5 * self._beyond(at))
-            return member[0], float(square[0]), spent + later > worth
+            spent = self.budgets.used(member, square, load[None])
+            fall = 0.5 * self._beyond(at)
+            dear = float(self._price @ spent) + math.exp(float(np.interp(at, self._grid, worth_later)) - fall)
+            power = float(spent[0]) + math.exp(float(np.interp(at, self._grid, power_later)) - fall)
+            return member[0], float(square[0]), dear > worth or power > left[0]
 
         low, high = -_RANGE, 4 * _RANGE
         member, square, over = answer(low)
