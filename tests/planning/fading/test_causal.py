@@ -143,7 +143,7 @@ def test_regret_against_the_plan_of_as_many_rounds(random_world, shadowing_db, m
 @pytest.mark.parametrize("budgets", [{"battery": 1.0}, {"exposure": 0.5}])
 def test_with_devices_own_budgets_no_draw_ends_in_want(random_world, shadowing_db, budgets):
     rng = np.random.default_rng(11)
-    law = draws(rng, 3, 15, 50, shadowing_db=shadowing_db)
+    law = draws(rng, 8, 15, 50, shadowing_db=shadowing_db)
     regret, cost = [], []
     for _ in range(12):
         gain = draws(rng, 1, 15, 50, shadowing_db=shadowing_db)[0]

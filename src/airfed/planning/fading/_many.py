@@ -73,6 +73,14 @@ class Budgets:
         shown = np.where(member, square[:, None], 0.0)
         return self.joined(np.sum(shown * load, axis=0, where=member), shown.sum(axis=0))
 
+    def moved(self, price: Floats, spent: Floats, number: int) -> Floats:
+        """The prices after look `number`: dearer where more than the budget is spent, cheaper where less."""
+        power = _POWER / (1 + max(0, number - 10) / 10)
+        with np.errstate(divide="ignore"):
+            step = np.clip(power * np.log(spent / self.amounts), -_BOLDEST, _BOLDEST)
+        worth = price * self.amounts * np.exp(step)
+        return np.asarray(np.maximum(worth, _FAINT * worth.max()) / self.amounts)
+
 
 class Market:
     """The rounds of a world at prices for every budget.
@@ -135,9 +143,5 @@ class Market:
             if self.latest[rounds - 1] > best:
                 best, kept = float(self.latest[rounds - 1]), (price, square[:rounds], member[:rounds])
             spent = self.budgets.used(member[:rounds], square[:rounds], self.load[:rounds])
-            power = _POWER / (1 + max(0, number - 10) / 10)
-            with np.errstate(divide="ignore"):
-                step = np.clip(power * np.log(spent / self.budgets.amounts), -_BOLDEST, _BOLDEST)
-            worth = price * self.budgets.amounts * np.exp(step)
-            price = np.maximum(worth, _FAINT * worth.max()) / self.budgets.amounts
+            price = self.budgets.moved(price, spent, number)
         return kept

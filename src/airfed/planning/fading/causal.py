@@ -32,7 +32,7 @@ _FREE = 1 - 1e-6  # of what is spent without a price: the lowest price of intere
 _DEAR = 1e-2  # of the budget: the highest one spends so little
 _WIDEST = 60.0
 _LOOKS = 60  # at prices of many budgets
-_SAMPLES = 3  # draws from which those are learned
+_SAMPLES = 8  # draws from which those are learned, at most
 _SHARE = 0.9  # of what a device, or all of them, have left, that a round before the last may take at most
 _FIRMEST = 100.0  # by which factor one price moves at most against the others, with what is left
 _FAINT = 1e-3  # of the mean: the least worth of a budget, so that one that turns out to be scarce has a price to raise
@@ -187,8 +187,7 @@ class Causal:
     def _learn_many(self, rounds: int | None) -> None:
         self.rounds = rounds or clairvoyant(self.world).rounds
         markets = [Market(world, self.rounds) for world in self._worlds[:_SAMPLES]]
-        settled = [market.settle(self.rounds, market.begin(), _LOOKS, self.rounds)[0] for market in markets]
-        worth = np.exp(np.mean(np.log(settled), axis=0)) * self.budgets.amounts
+        worth = self._settle(markets) * self.budgets.amounts
         self._price = np.maximum(worth, _FAINT * worth.mean()) / self.budgets.amounts
         self._steep = np.exp(self.world.slopes(self.rounds))
         self._grid = np.arange(-_RANGE, _RANGE + _STEP, 2 * _STEP)
@@ -197,6 +196,20 @@ class Causal:
         self._needed = np.cumsum(used[self._grid.size // 2, ::-1], axis=0)[::-1]
         both = np.stack((used @ self._price, used[:, :, 0]), axis=2)
         self._both = np.log(np.cumsum(both[:, ::-1], axis=1)[:, ::-1])
+
+    def _settle(self, markets: list[Market]) -> Floats:
+        """The prices at which all draws together spend the budgets in the mean."""
+        price, kept, best = markets[0].begin(), markets[0].begin(), -math.inf
+        for number in range(_LOOKS):
+            spent, dual = np.zeros(price.size), 0.0
+            for market in markets:
+                square, member = market.look(price, self.rounds)
+                spent += self.budgets.used(member, square, market.load) / len(markets)
+                dual += float(market.latest[-1])
+            if dual > best:
+                best, kept = dual, price
+            price = self.budgets.moved(price, spent, number)
+        return kept
 
     def _uses(self, market: Market, at: float) -> Floats:
         """What each round spends of each budget at exp(at) times the prices learned."""
@@ -219,7 +232,7 @@ class Causal:
         worth = float(self._price @ left)
         need = self._needed[index]
         scarce = need / np.maximum(left, 1e-300) * worth / float(self._price @ need)
-        tilted = self._price * np.clip(np.square(scarce), 1 / _FIRMEST, _FIRMEST) * float(self._steep[index])
+        tilted = self._price * np.clip(scarce, 1 / _FIRMEST, _FIRMEST) * float(self._steep[index])
         cost = self.budgets.cost(tilted, load)
         cost[limit == 0] = np.inf
         worth_later, power_later = self._both[:, index + 1].T
