@@ -20,8 +20,11 @@ _RTOL = 1e-3  # a gap worth closing
 _NODES = 400
 _WORK = 1 << 28  # pairs of round and device looked at to close it
 _LOOKS = 20  # that one node takes, or so
-_TRIES = 8  # numbers of rounds for which a plan is made
-_FIRST, _NEXT = 80, 25  # looks at prices of many budgets for the first of them, and for each that follows
+_TRIES = 10  # numbers of rounds for which a plan is made
+_FIRST, _NEXT = (
+    80,
+    25,
+)  # looks at prices of many budgets for the first of them or one that is still in doubt, and for others
 _CLOSE = 1e-3  # by how much the bound of one more I must be lower to be worth that
 
 
@@ -92,15 +95,20 @@ def _many_prices(world: World, rounds: int | None) -> tuple[Attempt, float]:
     market = Market(world, rounds or world.most_rounds)
     allowed = slice(rounds - 1, rounds) if rounds else slice(0, market.rounds)
     plans: dict[int, Attempt] = {}
+    thorough: set[int] = set()  # those I whose prices were looked for as long as it may take
     price, ceiling, settled = market.begin(), math.inf, math.inf
     market.look(np.zeros(price.size), market.rounds)  # free of charge: a first bound for every I
     for _ in range(_TRIES):
         number = int(np.argmin(market.best[allowed])) + allowed.start + 1
-        if number in plans or market.best[number - 1] >= min(settled * (1 - _CLOSE), ceiling):
+        enough = ceiling if number in plans else min(settled * (1 - _CLOSE), ceiling)
+        if number in thorough or market.best[number - 1] >= enough:
             break
+        looks = _FIRST if number in plans or not plans else _NEXT
+        thorough |= {number} if looks == _FIRST else set()
         reach = int(np.flatnonzero(market.best < ceiling)[-1]) + 1 if rounds is None else rounds
-        price, square, member = market.settle(number, price, _NEXT if plans else _FIRST, reach)
-        plans[number] = packed(market, number, price, square, member)
+        price, square, member = market.settle(number, price, looks, reach)
+        plan = packed(market, number, price, square, member)
+        plans[number] = min(plans.get(number, plan), plan, key=lambda each: each.value)
         ceiling = min(ceiling, float(market.offsets[number - 1]) + plans[number].value)
         settled = min(settled, float(market.best[number - 1]))
     best = min(plans, key=lambda number: market.offsets[number - 1] + plans[number].value)
