@@ -1,6 +1,7 @@
 """How long the exact planner takes beside `np.argsort` of the gains, and how much memory it needs.
 
     python benchmarks/planner.py [--max-exponent 7] [--repeat 5] [--constants scaled|paper]
+    python benchmarks/planner.py --fading
 
 Every candidate number of rounds 1..200 is searched, with equal peak powers (1 W) and with different ones
 (log-uniform from 0.1 to 10 W). Gains are Rayleigh and at least 0.1. Measurements of the three are interleaved
@@ -10,6 +11,9 @@ Memory is the peak resident size of a process of its own that draws the fleet an
 With the constants "paper" (σ = 0.1) the noise matters less and less as the fleet grows and nearly everybody
 is scheduled. "scaled" (the default) lets σ grow with the fleet, so that the choice of devices stays hard at
 every size.
+
+With --fading, channels that change in each of 200 rounds: the clairvoyant plan over every number of rounds, what the
+causal planner learns before the first round and one of its steps, and the memory of a large fleet.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from pathlib import Path
 import numpy as np
 
 from airfed.planning.exact import best_schedule
+from airfed.planning.fading import Causal, World, clairvoyant
+from airfed.problem import Learning
 
 TOTAL_STEPS, DIMENSION, NOISE_STD, CAP = 200, 21840, 0.1, 0.2
 CONTRACTION, INITIAL_GAP, CLIP_OVER_CONVEXITY = 0.99, 2.3, 10.0
@@ -85,13 +91,71 @@ def peak_megabytes() -> float:
     return int(status["VmHWM"].split()[0]) / 1024
 
 
+def changing(num_devices: int, **budgets: float) -> World:
+    """Rayleigh gains anew in each round, with the constants of `instance`."""
+    rng = np.random.default_rng(0)
+    return World(
+        gain=rng.rayleigh(np.sqrt(0.5), (TOTAL_STEPS, num_devices)),
+        peak_power=1.0,
+        noise_std=NOISE_STD * num_devices / 100,
+        cap=CAP,
+        total_power=POWER_PER_DEVICE * num_devices,
+        learning=Learning(
+            dimension=DIMENSION,
+            total_steps=TOTAL_STEPS,
+            clip_norm=1.0,
+            learning_rate=0.1,
+            smoothness=1 / ((1 - CONTRACTION) * CLIP_OVER_CONVEXITY),
+            strong_convexity=1 / CLIP_OVER_CONVEXITY,
+            initial_gap=INITIAL_GAP,
+        ),
+        **budgets,
+    )
+
+
+def fading(repeat: int) -> None:
+    """Times and gaps where channels change in each round."""
+    print(f"{'devices':>10} {'clairvoyant':>12} {'gap':>8}  rounds")
+    for num_devices in (100, 1000, 10_000):
+        world = changing(num_devices)
+        best = min(seconds(lambda world=world: clairvoyant(world)) for _ in range(repeat))
+        found = clairvoyant(world)
+        print(f"{num_devices:>10,} {best:>10.3f} s {found.gap:>8.1e}  {found.rounds}", flush=True)
+    law = np.random.default_rng(1).rayleigh(np.sqrt(0.5), (8, TOTAL_STEPS, 1000))
+    world = changing(1000)
+    start = time.perf_counter()
+    planner = Causal(world, law)
+    learned = time.perf_counter() - start
+    left, steps = planner.start, []
+    for i in range(planner.rounds):
+        begin = time.perf_counter()
+        left = planner.decide(world.gain[: i + 1], left)[2]
+        steps.append(time.perf_counter() - begin)
+    print(
+        f"causal, 1,000 devices: learned from 8 draws in {learned:.2f} s, a step takes {np.median(steps) * 1e3:.1f} ms"
+    )
+    done = subprocess.run(
+        [sys.executable, __file__, "--fading-once", "100000"], check=True, capture_output=True, text=True
+    )
+    print(done.stdout, end="")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--max-exponent", type=int, default=7, help="largest fleet, as a power of ten")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--constants", choices=("scaled", "paper"), default="scaled")
     parser.add_argument("--plan-once", nargs=2, metavar=("KIND", "DEVICES"), help=argparse.SUPPRESS)
+    parser.add_argument("--fading", action="store_true", help="channels that change in each round, instead")
+    parser.add_argument("--fading-once", type=int, metavar="DEVICES", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.fading:
+        fading(options.repeat)
+        return
+    if options.fading_once:
+        took = seconds(lambda: clairvoyant(changing(options.fading_once)))
+        print(f"clairvoyant, {options.fading_once:,} devices: {took:.1f} s, peak memory {peak_megabytes():,.0f} MB")
+        return
     if options.plan_once:
         kind, count = options.plan_once
         gain, power, arguments = instance(int(count), equal=kind == "equal", constants=options.constants)

@@ -1,0 +1,87 @@
+"""Each round on its own: an equal share of every budget, spent as well as that round can."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from airfed.planning._equal import Floats
+from airfed.planning.exact import best_schedule
+from airfed.planning.fading._cells import Bools
+from airfed.planning.fading.sequence import Sequence
+from airfed.planning.fading.world import World
+
+_COARSE = 16  # numbers of rounds that are tried first
+_SLACK = 1e-12
+
+
+def within(world: World, gain: Floats, total: float, charge: Floats, hidden: Floats) -> tuple[Bools, float]:
+    """Return the best K and θ² of one round that may spend so much.
+
+    Args:
+        world: limits, C.
+        gain: |h_k| in this round, (N,).
+        total: [W] for all.
+        charge: [W] for each device.
+        hidden: the largest θ² of each device.
+
+    Raises:
+        InfeasibleError: nobody can be heard.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shown = np.where(gain > 0, hidden / np.square(gain), np.inf)  # as a power, like the others
+    peak = np.minimum(np.minimum(world.peak_power, charge), shown)
+    one = np.ones(1)
+    choice = best_schedule(
+        np.where(peak > 0, gain, 0.0),
+        np.where(peak > 0, peak, 1.0),
+        cap=one * world.cap,
+        round_budget=one * total,
+        offset=one * 0.0,
+        scale=one,
+        noise_weight=world.noise_weight,
+    )
+    member = np.zeros(gain.size, dtype=np.bool_)
+    member[choice.scheduled] = True
+    return member, choice.alignment**2
+
+
+def myopic(world: World, *, rounds: int | None = None, draw: Floats | None = None) -> Sequence:
+    """Return the plan in which each of I rounds spends 1/I of every budget.
+
+    Args:
+        world: the gains and the limits.
+        rounds: I; None: the best on `draw`, by a search from coarse to fine.
+        draw: the gains, (R, N), on which I is chosen where it is open; None: those of the world.
+
+    Raises:
+        InfeasibleError: nobody can be heard in one of the rounds.
+    """
+    if rounds is None:
+        rounds = _best_rounds(world if draw is None else world.with_gain(draw))
+    world.require_heard(rounds)
+    share = (1 - _SLACK) / rounds
+    none = np.full(world.num_devices, np.inf)
+    charge = none if world.device_power is None else world.device_power * share
+    hidden = none if world.device_exposure is None else world.device_exposure * share
+    found = [within(world, gain, world.total_power * share, charge, hidden) for gain in world.gain[:rounds]]
+    member = np.array([who for who, _ in found])
+    return Sequence.of(world, member, np.sqrt([square for _, square in found]))
+
+
+def _best_rounds(world: World) -> int:
+    most = world.most_rounds
+    silent = np.flatnonzero(~world.gain[:most].any(axis=1))
+    most = int(silent[0]) if silent.size else most
+    world.require_heard(max(most, 1))
+    values: dict[int, float] = {}
+    tries = np.unique(np.geomspace(1, most, _COARSE).round().astype(int))
+    while True:
+        for number in tries.tolist():
+            values.setdefault(number, myopic(world, rounds=number).objective)
+        best = min(values, key=lambda number: (values[number], number))
+        known = sorted(values)
+        place = known.index(best)
+        below, above = known[max(place - 1, 0)], known[min(place + 1, len(known) - 1)]
+        tries = np.unique([(below + best) // 2, (best + above) // 2])
+        if all(number in values for number in tries.tolist()):
+            return best

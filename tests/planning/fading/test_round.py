@@ -1,0 +1,131 @@
+"""One round at given prices: the fast searches against every subset."""
+
+import numpy as np
+import pytest
+
+from airfed.planning.fading._cells import cheapest
+from airfed.planning.fading._fill import fill
+from airfed.planning.fading._round import Ordered, Unordered
+
+
+def every_subset(cost, limit, *, cap, noise_weight, least=1, most=None):
+    """The optimum of one round by trying every K."""
+    num = cost.size
+    member = (np.arange(1, 1 << num)[:, None] >> np.arange(num)) & 1 == 1
+    size = member.sum(axis=1)
+    member = member[(size >= least) & (size <= (most or num))]
+    size = member.sum(axis=1)
+    reach = np.minimum(np.where(member, limit, np.inf).min(axis=1), cap**2)
+    total = np.where(member, cost, 0.0).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        square = np.minimum(np.sqrt(noise_weight / total) / size, reach)
+        value = 4 * (1 - size / num) ** 2 + noise_weight / (size**2 * square) + square * total
+    return np.min(value[reach > 0], initial=np.inf)
+
+
+def instance(rng, num, kind):
+    gain = rng.rayleigh(size=num) + 0.01
+    if kind == "tied":
+        gain = np.round(gain * 2 + 0.5) / 2
+    peak = 10 ** rng.uniform(-1.5, 1.5, num)
+    cost = 10 ** rng.uniform(-3, 2) / gain**2
+    limit = gain**2 * peak
+    if kind == "priced":
+        cost = cost + 10 ** rng.uniform(-2, 2, num)
+    if kind == "opposed":
+        cost = limit * 10 ** rng.uniform(-0.3, 0.3, num)
+    if kind == "free":
+        cost = cost * (rng.random(num) < 0.5)
+    if kind == "silent":
+        limit = limit * (rng.random(num) < 0.5)
+    return cost, limit, {"cap": 10 ** rng.uniform(-1, 1.5), "noise_weight": 10 ** rng.uniform(-3, 3)}
+
+
+def attained(cost, square, member, *, noise_weight):
+    size = np.count_nonzero(member)
+    return 4 * (1 - size / cost.size) ** 2 + noise_weight / (size**2 * square) + square * cost[member].sum()
+
+
+@pytest.mark.parametrize("kind", ["plain", "tied", "priced", "opposed", "free", "silent"])
+def test_any_prices_equal_every_subset(kind):
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        cost, limit, other = instance(rng, int(rng.integers(1, 11)), kind)
+        best = every_subset(cost, limit, **other)
+        value, square, member = cheapest(cost[None], limit[None], **other)
+        assert value[0] == pytest.approx(best, rel=1e-11)
+        if np.isfinite(best):
+            assert attained(cost, square[0], member[0], noise_weight=other["noise_weight"]) == pytest.approx(best)
+            assert square[0] <= min(limit[member[0]].min(), other["cap"] ** 2)
+        else:
+            assert not member.any()
+
+
+def test_sizes_can_be_bounded():
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        num = int(rng.integers(2, 9))
+        cost, limit, other = instance(rng, num, "plain")
+        least = int(rng.integers(1, num + 1))
+        most = int(rng.integers(least, num + 1))
+        sizes = np.array([least]), np.array([most])
+        best = every_subset(cost, limit, least=least, most=most, **other)
+        value, _, member = cheapest(cost[None], limit[None], sizes=sizes, **other)
+        assert value[0] == pytest.approx(best, rel=1e-11)
+        assert least <= member.sum() <= most
+
+
+def test_a_tolerance_only_lowers_the_value():
+    rng = np.random.default_rng(2)
+    gain = rng.rayleigh(size=(20, 60))
+    cost, limit = 0.1 / gain**2 + rng.random(60), gain**2 * 10 ** rng.uniform(-3, -1, 60)
+    exact = cheapest(cost, limit, cap=9.0, noise_weight=50.0)[0]
+    rough, square, member = cheapest(cost, limit, cap=9.0, noise_weight=50.0, rtol=0.02)
+    found = [attained(c, x, k, noise_weight=50.0) for c, x, k in zip(cost, square, member, strict=True)]
+    assert np.all(rough <= exact * (1 + 1e-12))
+    assert np.all(found <= rough * 1.021)
+    assert np.all(found >= exact * (1 - 1e-12))
+    assert np.any(rough < exact * (1 - 1e-6))
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_one_price_is_any_prices_for_all_rounds_at_once(equal):
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        gain = rng.rayleigh(size=(7, 9)) * (rng.random((7, 9)) < 0.9)
+        gain[:, 0] += 0.1
+        power = np.full(9, 0.4) if equal else 10 ** rng.uniform(-2, 1, 9)
+        price = np.append(10 ** rng.uniform(-3, 3, 6), 0.0)
+        cap, noise = 10 ** rng.uniform(-1, 1), 10 ** rng.uniform(-2, 2)
+        solver = (Ordered(gain, 0.4, cap=cap, noise_weight=noise) if equal
+                  else Unordered(gain, power, cap=cap, noise_weight=noise))  # fmt: skip
+        answers = solver.at(price)
+        with np.errstate(divide="ignore"):
+            load = np.where(gain > 0, gain, np.inf) ** -2.0
+        cost = np.where(gain > 0, load * price[:, None], np.inf)
+        value = cheapest(cost, gain**2 * power, cap=cap, noise_weight=noise)[0]
+        np.testing.assert_allclose(answers.value, value, rtol=1e-11)
+        size = 1 - answers.size / 9
+        again = 4 * size**2 + noise / (answers.size**2 * answers.square) + price * answers.power
+        np.testing.assert_allclose(again, value, rtol=1e-11)
+        assert np.all(answers.square <= answers.limit)
+
+
+def test_filling_spends_the_budget_and_no_exchange_between_two_rounds_helps():
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        num = int(rng.integers(1, 7))
+        noise, load, limit = (10 ** rng.uniform(-2, 2, num) for _ in range(3))
+        budget = 10 ** rng.uniform(-2, 2)
+        square, kappa = fill(np.sqrt(noise / load), load, limit, budget)
+        assert np.all(square <= limit)
+        assert np.sum(load * square) <= budget * (1 + 1e-12)
+        if kappa == 0:
+            np.testing.assert_array_equal(square, limit)
+            continue
+        assert np.sum(load * square) == pytest.approx(budget)
+        # KKT: what one more watt is worth to a round is κ², or more where the round is at its limit
+        worth = noise / (square**2 * load)
+        free = square < limit * (1 - 1e-12)
+        np.testing.assert_allclose(worth[free], kappa**2, rtol=1e-9)
+        assert np.all(worth >= kappa**2 * (1 - 1e-9))
