@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airfed.experiments.figures import Studies, Study
 
 WORLDS: Final = tuple(
-    f"regret-{name}" for name in ("paper", "fashion", "private", "unlike", "little-power", "much-power")
+    f"regret-{name}" for name in ("paper", "fashion", "hundred", "unlike", "little-power", "much-power")
 )
 _TEXTS: Final = ("world", "about", "partition", "label", "average", "binding", "status")
 _WHOLE: Final = ("seed", "rounds", "num_scheduled")
