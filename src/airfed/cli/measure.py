@@ -162,6 +162,16 @@ def best(response: Response) -> list[dict[str, Any]]:
     return rows
 
 
+def gains(response: Response, course: int) -> list[float]:
+    """Return by how much a course improves the best place of each noise, each with the average that is best for it."""
+    found = []
+    for level in range(response.noise.size):
+        whole = response.accuracy[:, -1, :, :, level].reshape(len(response.averages), -1)
+        still = whole[:, int(whole.max(axis=0).argmax())]
+        found.append(float((still + response.gain[course, :, level]).max() - still.max()))
+    return found
+
+
 def _print_design(console: Console, pilots: Pilots, folder: Path) -> None:
     about = pilots.about()
     console.print(
@@ -216,11 +226,13 @@ def _print_best(console: Console, response: Response) -> None:
             f"{row['spread']:.1%}",
         )
     console.print(table)
-    for course, gained in zip(response.courses, response.gain, strict=True):
+    for place, course in enumerate(response.courses):
         if not course.constant:
-            points = 100 * float(gained.max(axis=0).mean())
+            points = 100 * sum(gains(response, place)) / response.noise.size
             moves = " and ".join(movements(course))
-            console.print(f"{moves}: {points:+.1f} points at the best places, on average over the noise.")
+            console.print(
+                f"{moves}: {points:+.1f} points at the best places, on average over the noise.", soft_wrap=True
+            )
     edges = {float(response.clip_norm[0]), float(response.clip_norm[-1])}
     if response.clip_norm.size > 1 and (found := {row["clip_norm"] for row in best(response)} & edges):
         console.print(
