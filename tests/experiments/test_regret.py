@@ -175,18 +175,14 @@ def test_every_world_has_its_grid(quick, monkeypatch):
     assert tuple(found) == regret_rows.WORLDS
     for title, study in found.items():
         base = study.experiment.base
-        response = base.folder / base.policy.response
-        assert response.resolve().parent == SHIPPED.resolve()
-        if not response.is_file():  # it is still to be measured
-            assert base.learning.partition == "dirichlet"
-            continue
+        assert (SHIPPED / f"{base.policy.response}.json").is_file()
         assert not any(point.problem for point in study.points), title
         seeds = {point.values["seed"] for point in study.points}
-        assert len(seeds) >= (3 if quick or base.learning.model == "cnn" else 5)
+        assert len(seeds) >= 2
         assert not seeds & set(base.response.about["seeds"])
         grid = {tuple(point.values.values())[1:] for point in study.points if point.label == "grid"}
-        assert len(grid) == 20
-        assert len(study.points) == 22 * len(seeds)
+        assert len(grid) == (15 if base.learning.model == "cnn" else 20)
+        assert len(study.points) == (len(grid) + 2) * len(seeds)
         assert {point.scenario.learning.clip_norm for point in study.points if point.label == "bound"} == {
             5.0 if base.learning.model == "cnn" else 1.0
         }
@@ -222,7 +218,7 @@ def test_one_that_diverged_is_worth_a_guess_and_one_that_failed_costs_its_seed(m
         return "failed" if point.label == "bound" and point.values["seed"] == 2 else "finished"
 
     told = regret_rows.rows({title: ended(study, status, lambda point: 0.9)})
-    assert {each["seed"] for each in told} == {1, 3}
+    assert {each["seed"] for each in told} == {1}
     for each in told:
         guess = (each["rounds"], each["clip_norm"]) == (200, 10.0)
         assert (each["accuracy"], each["accuracy_tail"]) == ((0.1, 0.1) if guess else (0.9, 0.5))

@@ -57,7 +57,7 @@ def test_the_epsilon_of_a_point_is_what_its_ledger_has_charged(folder, expanded)
     assert first.row()["epsilon_total"] == pytest.approx(first.plan["epsilon_total"])
     ledger = Ledger.load(records.run_path(out, expanded[0].key) / "ledger.jsonl")
     once = ledger.charges[-1]
-    ledger.charge(4, devices=once.devices, alignment=once.alignment, mu=once.mu, power=once.power_planned)
+    ledger.charge(3, devices=once.devices, alignment=once.alignment, mu=once.mu, power=once.power_planned)
     again = records.read(out, expanded[0]).row()["epsilon_total"]
     assert again == ledger.epsilon_total > first.row()["epsilon_total"]
 

@@ -48,7 +48,7 @@ def test_the_average_is_returned_and_evaluated_and_devices_go_on_with_the_model(
     setup, initial_arrays, own_app, make_grid, tmp_path, clock, average
 ):
     def train(plan, first=0, arrays=initial_arrays, rounds=None, **options):
-        options |= {"air": setup.air, "noise": setup.noise, "wait_for_devices": 0.0, "clock": clock}
+        options |= {"airs": setup.airs, "noise": setup.noise, "wait_for_devices": 0.0, "clock": clock}
         strategy = OverTheAirFedAvg(plan, Nothing(), first_round=first, **options)
         seen = []
         grid = make_grid(own_app, range(5))
