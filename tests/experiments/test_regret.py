@@ -243,7 +243,7 @@ def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
         "fleet.num_devices": 20,
         "link.noise_std": 0.05,
         "budget": {"epsilon": 50.0, "delta": 1e-3, "total_power": 1e4},
-        "policy.response": str(SHIPPED / "mnist-5k-logistic.json"),
+        "policy.response": str(SHIPPED / "mnist-5k-logistic-40.json"),
         "policy.rounds": [10, 20],
         "policy.clip_norm": [1.0, 2.0],
         "run.threads": 1,

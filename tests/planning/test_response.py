@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from airfed import InfeasibleError, plan
 from airfed._files import DataError
 from airfed.course import CONSTANT, Course
-from airfed.planning import POLICIES, Response, limits, load_response
+from airfed.planning import POLICIES, Decision, Response, limits, load_response
 from airfed.planning.plan import Plan
 
 COURSES = (CONSTANT, Course(growth=4.0), Course(growth=9.0, clip_decay=0.5))
@@ -40,6 +41,7 @@ def response(share=(1.0,), rounds=ROUNDS, clip_norm=CLIPS, noise=NOISE, gains=((
         "power": np.minimum(1.0, grid[2] ** -2.0) * np.ones(plain.shape),
         "courses": COURSES[: len(gains)],
         "gain": np.repeat(np.array(gains)[:, :, None], len(noise), axis=2),
+        "reach": np.full((len(gains), len(noise)), 0.93),
     }
     return Response(**{**axes, **values, **changes})
 
@@ -68,6 +70,23 @@ def test_more_noise_is_never_better_even_where_pilots_said_so(rounds, clip_norm,
     assert 0 <= min(means) <= max(means) <= 1
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(0, 50), st.integers(1, 20), st.floats(0.5, 4.0), st.floats(1e-6, 10.0), st.floats(1e-6, 10.0))
+def test_on_any_course_more_noise_is_never_better_and_no_more_is_expected_than_was_reached(
+    seed, rounds, norm, one, two
+):
+    rng = np.random.default_rng(seed)
+    gain, reach = rng.uniform(-0.3, 0.3, (3, 2, 5)), -np.sort(-rng.random((3, 5)))
+    plain = response()
+    moving = response(gains=((0, 0),) * 3, gain=gain, reach=reach)
+    less, more = sorted((one, two))
+    for place, course in enumerate(COURSES):
+        means = [moving.predict(rounds=rounds, clip_norm=norm, noise=x, course=course)[0] for x in (less, more)]
+        assert np.all(means[0] >= means[1] - 1e-12)
+        without, _ = plain.predict(rounds=rounds, clip_norm=norm, noise=NOISE[0])
+        assert np.all(means[0] <= np.maximum(without, reach[place].max()) + 1e-12)
+
+
 @pytest.mark.parametrize(
     "place", [{"rounds": 21}, {"rounds": 0.5}, {"clip_norm": 0.4}, {"clip_norm": 5.0}, {"noise": 11.0}]
 )
@@ -93,7 +112,19 @@ def test_a_file_of_it_is_the_same(tmp_path):
     again = load_response(tmp_path / "r.json")
     assert again.about == measured.about
     assert (again.averages, again.courses) == (measured.averages, measured.courses)
-    for name in ("share", "rounds", "clip_norm", "noise", "accuracy", "spread", "loss", "loss_spread", "power", "gain"):
+    for name in (
+        "share",
+        "rounds",
+        "clip_norm",
+        "noise",
+        "accuracy",
+        "spread",
+        "loss",
+        "loss_spread",
+        "power",
+        "gain",
+        "reach",
+    ):
         assert np.array_equal(getattr(again, name), getattr(measured, name))
 
 
@@ -142,7 +173,7 @@ def best_by_hand(problem, measured):
     rounds = np.arange(1, problem.learning.total_steps + 1)
     rounds = rounds[rounds <= measured.rounds[-1]]
     for size, course in product(range(1, problem.fleet.num_devices + 1), measured.courses):
-        crest, gain = course.crests(rounds), measured.gain[measured.courses.index(course), :, 0]
+        crest = course.crests(rounds)
         every = [
             limits.largest_alignment(problem, np.array(devices), rounds, crest=crest)
             for devices in combinations(everybody, size)
@@ -150,8 +181,8 @@ def best_by_hand(problem, measured):
         noise = problem.link.noise_std * crest / (size * np.max(every, axis=0))
         for norm in measured.clip_norm:
             place = {"rounds": rounds, "clip_norm": norm, "noise": noise}
-            mean, _ = measured.predict(**place, share=size / problem.fleet.num_devices)
-            best = max(best, float(np.nanmax(np.clip(mean + gain, 0, 1), initial=-np.inf)))
+            mean, _ = measured.predict(**place, share=size / problem.fleet.num_devices, course=course)
+            best = max(best, float(np.nanmax(mean, initial=-np.inf)))
     return best
 
 
@@ -238,6 +269,41 @@ def test_what_was_not_measured_is_not_planned(random_problem):
         plan(problem, objective=response(rounds=(3, 10)), rounds=2)
     with pytest.raises(InfeasibleError, match="measured up to 1e-11"):
         plan(problem, objective=response(noise=(1e-12, 1e-11)))
+
+
+def test_a_course_that_keeps_the_limits_is_preferred_to_one_that_breaks_them(random_problem):
+    measured, seen = response(noise=(1e-6, 1e-3, 0.1, 1e3), gains=((0.05, 0.05), (0.0, 0.0))), 0
+    for index in range(20):
+        problem = with_steps(random_problem(np.random.default_rng(index), scope="total", formula="exact"))
+        devices = np.arange(problem.fleet.num_devices)
+        rounds = np.array([10])
+        most = [
+            limits.largest_alignment(problem, devices, rounds, crest=course.crests(rounds)) for course in COURSES[:2]
+        ]
+        if most[1] > most[0] * 1.01:
+            seen += 1
+            theta = float(np.sqrt(most[0] * most[1])[0])
+            own = partial(Decision, scheduled=devices, alignment=theta)
+            decided = plan(problem, policy=lambda _, own=own: own(), objective=measured, rounds=10)
+            assert (decided.growth, decided.violations) == (4.0, ())
+    assert seen
+
+
+def test_without_any_gain_there_is_no_plan_by_measurement(random_problem):
+    problem = random_problem(np.random.default_rng(0))
+    silent = replace(problem, fleet=replace(problem.fleet, gain=np.zeros(problem.fleet.num_devices)))
+    for share in ((1.0,), (0.25, 1.0)):
+        with pytest.raises(InfeasibleError, match="every device has gain 0"):
+            plan(silent, objective=response(share=share))
+
+
+def test_a_share_that_was_not_measured_is_said_to_be_it(random_problem):
+    problem = random_problem(np.random.default_rng(0))
+    measured = response(share=(0.9, 1.0), noise=(1e-6, 1e3))
+    with pytest.raises(
+        InfeasibleError, match=r"of the fleet at most, and the response was measured for 0\.9 to 1 of it"
+    ):
+        plan(problem, policy="top_k", size=1, objective=measured)
 
 
 def test_a_record_of_it_is_the_same_plan(random_problem):

@@ -43,6 +43,7 @@ def response(world, **about):
         power=np.full(plain.shape, 0.5),
         courses=(CONSTANT, Course(growth=2.0)),
         gain=np.array([0.0, 0.02])[:, None, None] * np.ones((2, 2, len(noise))),
+        reach=np.ones((2, len(noise))),
         about={**traits(world.learning), **about},
     )
 

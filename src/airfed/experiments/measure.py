@@ -116,6 +116,7 @@ def _response(pilots: Pilots, found: Found) -> Response:
         power=np.clip(grid(means(power))[0], 0.0, 1.0),
         courses=courses,
         gain=np.array([[gain(found, course, noise) for noise in pilots.noise] for course in courses]).swapaxes(1, 2),
+        reach=np.array([[reach(found, course, noise) for noise in pilots.noise] for course in courses]),
         about=pilots.about(),
     )
 
@@ -190,6 +191,12 @@ def gain(found: Found, course: Course, noise: float) -> Floats:
         for before in [cell.moving(CONSTANT)]
     ]
     return np.mean(differences, axis=0) if differences else np.zeros(len(AVERAGES))
+
+
+def reach(found: Found, course: Course, noise: float) -> float:
+    """Return what a course reached at some noise with its best average; 1, which limits nothing, without a try."""
+    best = [_mean_best(found[cell]) for cell in found if cell.course == course != CONSTANT and cell.noise == noise]
+    return max(best, default=1.0)
 
 
 def _levels(cells: Iterable[Cell]) -> list[list[Cell]]:

@@ -33,6 +33,7 @@ _PLAN: Final = (
     "binding",
     "epsilon_round",
 )
+_SPENT: Final = ("power_planned_total", "power_transmitted_total")
 _FINAL: Final = ("loss", "accuracy", "test_loss", "power_transmitted_total", "clipped_share")
 
 
@@ -71,9 +72,11 @@ class Record:
 
     @property
     def final(self) -> Mapping[str, Any]:
-        """The metrics of the last round that was evaluated (of the last round, where none was)."""
+        """The metrics of the last round that was evaluated (of the last round, where none was); the power of all."""
         evaluated = [metrics for metrics in self.rounds if metrics["loss"] is not None]
-        return (evaluated or self.rounds or [{}])[-1]
+        found = (evaluated or self.rounds or [{}])[-1]
+        spent = {name: self.rounds[-1].get(name) for name in _SPENT} if self.rounds else {}
+        return {**found, **spent}
 
     def row(self) -> dict[str, Any]:
         """Return the point as one row of the tidy table; its ε in total is what the ledger has charged."""

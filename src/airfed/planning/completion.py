@@ -85,10 +85,16 @@ def by_response(
 
     def alignments(rounds: Integers, course: Course, power_share: Floats) -> tuple[Integers, Floats]:
         theta, feasible = _alignments(problem, decision, scheduled, rounds, course, power_share)
-        theta[~feasible & feasible.any()] = np.nan
+        return np.full((rounds.size, 1), scheduled.size), np.where(feasible, theta, np.nan)[:, None]
+
+    def unlimited(rounds: Integers, course: Course, power_share: Floats) -> tuple[Integers, Floats]:
+        theta, _ = _alignments(problem, decision, scheduled, rounds, course, power_share)
         return np.full((rounds.size, 1), scheduled.size), theta[:, None]
 
-    best = best_design(problem, rounds, response, alignments)
+    try:
+        best = best_design(problem, rounds, response, alignments)
+    except InfeasibleError:  # no course keeps every limit at the θ that was decided: the plan will say what it breaks
+        best = best_design(problem, rounds, response, unlimited)
     plan = Plan(
         problem=replace(problem, learning=replace(problem.learning, clip_norm=best.clip_norm)),
         policy=policy,

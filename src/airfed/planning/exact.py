@@ -121,7 +121,7 @@ def best_schedule(
     """
     gain = np.asarray(gain, dtype=np.float64)
     power, equal = _peak_power(peak_power, gain)
-    _require_gain(gain)
+    require_gain(gain)
     candidates, rounds = usable_rounds(
         gain.size, cap=cap, round_budget=round_budget, offset=offset, scale=scale, noise_weight=noise_weight
     )
@@ -165,7 +165,7 @@ def candidate_space(
     """
     gain = np.asarray(gain, dtype=np.float64)
     power, _ = _peak_power(peak_power, gain)
-    _require_gain(gain)
+    require_gain(gain)
     num, heard = gain.size, gain > 0
     count = int(np.count_nonzero(heard))
     peak_limit, total_limit = np.zeros(num), np.zeros(num)
@@ -221,7 +221,12 @@ def _peak_power(peak_power: ArrayLike, gain: Floats) -> tuple[Floats, bool]:
     return power, power.strides == (0,) or bool(np.all(power == power[:1]))
 
 
-def _require_gain(gain: Floats) -> None:
+def require_gain(gain: Floats) -> None:
+    """Raise where no device can be heard.
+
+    Raises:
+        InfeasibleError: every gain is 0.
+    """
     if not np.any(gain > 0):
         raise InfeasibleError("No plan fits: every device has gain 0, so none can reach the receiver.")
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from airfed.course import CONSTANT, Course
 from airfed.planning import limits
 from airfed.planning.decision import Average
-from airfed.planning.exact import best_schedule, largest_alignments
+from airfed.planning.exact import best_schedule, largest_alignments, require_gain
 from airfed.planning.response import Response
 from airfed.planning.uncertain import effective_peak_power, matters
 from airfed.problem import InfeasibleError, Problem
@@ -82,7 +82,7 @@ def best_design(problem: Problem, rounds: Integers, response: Response, alignmen
             if found.accuracy > _accuracy(best):
                 best = replace(found, index=int(kept[found.index]))
     if best is None:
-        raise InfeasibleError(f"No plan fits: {response.too_noisy(float(np.nanmin(noise)))}")
+        raise InfeasibleError(f"No plan fits: {response.outside(noise, share)}")
     return best
 
 
@@ -152,6 +152,7 @@ def optimal(problem: Problem, rounds: Integers, response: Response) -> tuple[NDA
     Raises:
         InfeasibleError: no plan lies within what was measured.
     """
+    require_gain(problem.fleet.gain)
     some = _thinned(response.known(rounds), problem.fleet.num_devices)
     counts = response.share.size > 1
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         _validate.positive(alignment=self.alignment)
+        _validate.one_of(get_args(Average), average=self.average)
         convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
         devices, num_devices = np.array(self.scheduled), self.problem.fleet.num_devices
         if devices.ndim != 1 or devices.dtype.kind not in "iu" or not devices.size:

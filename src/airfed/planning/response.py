@@ -29,7 +29,7 @@ Integers = NDArray[np.intp]
 FORMAT: Final = 2
 AXES: Final = ("share", "rounds", "clip_norm", "noise")
 _OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": math.inf, "loss_spread": math.inf}  # at most
-_ARRAYS: Final = (*_OF_AVERAGES, "power", "gain")
+_ARRAYS: Final = (*_OF_AVERAGES, "power", "gain", "reach")
 _WIDE: Final = 1.6448536269514722  # standard deviations to each side that hold 90%
 _ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
 
@@ -66,6 +66,15 @@ class Best(NamedTuple):
     average: Integers
 
 
+class _Found(NamedTuple):
+    """What is expected at some places: (..., courses, averages), twice (..., averages), and (...)."""
+
+    accuracy: Floats
+    deviation: Floats
+    loss: Floats
+    power: Floats
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Response:
     """What pilots reached, on a grid.
@@ -82,7 +91,9 @@ class Response:
         power: (share, rounds, clip_norm, noise), power that was transmitted, as a share of what ‖g_k‖ = ϖ would take.
         courses: how θ and ϖ may move over the rounds.
         gain: (courses, averages, noise), by how much each course is more accurate than `accuracy`, in which neither
-            moves, at the best places of each noise.
+            moves, at the best place of each noise.
+        reach: (courses, noise), what each course reached there with its best average. No other place is expected to
+            gain beyond it: there the gain was not measured.
         about: what the pilots were: model, data and their digest, T, τ, partition, devices, seeds, versions.
 
     Raises:
@@ -101,6 +112,7 @@ class Response:
     power: Floats
     courses: tuple[Course, ...]
     gain: Floats
+    reach: Floats
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -121,8 +133,9 @@ class Response:
         grid = tuple(getattr(self, name).size for name in AXES)
         for name, most in _OF_AVERAGES.items():
             self._set_values(name, (len(averages), *grid), 0.0, most)
-        self._set_values("power", grid, 0.0, 1.0)
+        self._set_values("power", grid, np.finfo(np.float64).tiny, 1.0)
         self._set_values("gain", (len(courses), len(averages), grid[-1]), -1.0, 1.0)
+        self._set_values("reach", (len(courses), grid[-1]), 0.0, 1.0)
 
     def _set_values(self, name: str, shape: tuple[int, ...], low: float, high: float) -> None:
         values = np.asarray(getattr(self, name), dtype=np.float64)
@@ -135,21 +148,22 @@ class Response:
     def _surface(self) -> Any:
         """Everything over the logarithms of the axes: more noise is never better, neighbours share a variance.
 
-        The last axis: (accuracy, its variance, loss) of each average, then power.
+        The last axis: accuracy of each course and average, then variance and loss of each average, then power.
         """
         from scipy.interpolate import RegularGridInterpolator  # here: planning by the bound starts sooner without them
         from scipy.ndimage import uniform_filter
-        from scipy.optimize import isotonic_regression
 
-        def monotone(values: Floats, *, increasing: bool) -> Floats:
-            return np.apply_along_axis(lambda row: isotonic_regression(row, increasing=increasing).x, -1, values)
-
-        channels = []
-        for accuracy, spread, loss in zip(self.accuracy, self.spread, self.loss, strict=True):
-            channels.append(monotone(accuracy, increasing=False))
-            channels.append(uniform_filter(np.square(spread), size=(1, 3, 3, 3), mode="nearest"))
-            channels.append(monotone(loss, increasing=True))
-        channels.append(monotone(self.power, increasing=True))
+        averages = range(len(self.averages))
+        channels = [
+            *(
+                _monotone(_improved(self.accuracy[average], gain[average], reach), increasing=False)
+                for gain, reach in zip(self.gain, self.reach, strict=True)
+                for average in averages
+            ),
+            *(uniform_filter(np.square(spread), size=(1, 3, 3, 3), mode="nearest") for spread in self.spread),
+            *(_monotone(loss, increasing=True) for loss in self.loss),
+            _monotone(self.power, increasing=True),
+        ]
         return RegularGridInterpolator(
             [np.log(_padded(getattr(self, name))) for name in AXES],
             _repeated(np.stack(channels, axis=-1)),
@@ -157,8 +171,8 @@ class Response:
             fill_value=np.nan,
         )
 
-    def _look(self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike) -> Floats:
-        """What is expected at some places, broadcast against each other, as `_surface` has it; NaN outside.
+    def _look(self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike) -> _Found:
+        """What is expected at some places, broadcast against each other; NaN outside.
 
         Less noise than the least measured counts as the least. Where only one share was measured, every share counts
         as that one.
@@ -171,25 +185,33 @@ class Response:
         with np.errstate(divide="ignore"):
             places = [np.log(_snapped(arrays[name], getattr(self, name))) for name in AXES]
         grid = np.stack(np.broadcast_arrays(*places), axis=-1)
-        found: Floats = self._surface(grid.reshape(-1, len(AXES)))
-        return found.reshape(*grid.shape[:-1], -1)
-
-    def _gain(self, course: Course, noise: ArrayLike) -> Floats:
-        """By how much a course is better at some noise: (..., averages)."""
-        places = np.log(np.maximum(noise, self.noise[0]))
-        rows = self.gain[self.courses.index(course)]
-        return np.stack([np.interp(places, np.log(self.noise), row) for row in rows], axis=-1)
+        found: Floats = self._surface(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], -1)
+        courses, averages = len(self.courses), len(self.averages)
+        accuracy, variance, loss = np.split(found[..., :-1], [courses * averages, (courses + 1) * averages], axis=-1)
+        return _Found(
+            accuracy=accuracy.reshape(*accuracy.shape[:-1], courses, averages),
+            deviation=np.sqrt(np.maximum(variance, 0.0)),
+            loss=loss,
+            power=found[..., -1],
+        )
 
     def predict(
-        self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike = 1.0
+        self,
+        *,
+        rounds: ArrayLike,
+        clip_norm: ArrayLike,
+        noise: ArrayLike,
+        share: ArrayLike = 1.0,
+        course: Course = CONSTANT,
     ) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside of what was measured.
 
         Args:
             rounds, clip_norm, noise, share: I, ϖ, σ/(|K|θ) and |K|/N, broadcast against each other.
+            course: how θ and ϖ move; one of `courses`.
         """
         found = self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
-        return found[..., 0:-1:3], np.sqrt(np.maximum(found[..., 1:-1:3], 0.0))
+        return found.accuracy[..., self.courses.index(course), :], found.deviation
 
     def power_share(self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike) -> Floats:
         """Return the share of the worst-case power that is transmitted; NaN outside of what was measured.
@@ -197,7 +219,7 @@ class Response:
         Args:
             rounds, clip_norm, noise, share: as in `predict`.
         """
-        return self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)[..., -1]
+        return self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share).power
 
     def best(self, *, rounds: ArrayLike, noise: ArrayLike, share: ArrayLike, course: Course = CONSTANT) -> Best:
         """Return the accuracy with the best ϖ and the best average.
@@ -213,8 +235,8 @@ class Response:
             rounds=np.asarray(rounds)[..., None],
             noise=np.asarray(noise)[..., None],
             share=np.asarray(share)[..., None],
+            course=course,
         )
-        mean = np.clip(mean + self._gain(course, noise)[..., None, :], 0.0, 1.0)
         flat = np.where(np.isnan(mean), -np.inf, mean).reshape(*mean.shape[:-2], -1)
         place = flat.argmax(axis=-1)
         norm, average = np.divmod(place, len(self.averages))
@@ -246,6 +268,7 @@ class Response:
             averages=tuple(self.averages[place] for place in averages),
             courses=tuple(self.courses[place] for place in courses),
             gain=self.gain[np.ix_(courses, averages)],
+            reach=self.reach[courses],
             **{name: getattr(self, name)[averages] for name in _OF_AVERAGES},
         )
 
@@ -255,22 +278,19 @@ class Response:
         Raises:
             InfeasibleError: it was not measured there.
         """
-        share, rounds, norms, noise = np.meshgrid(self.share, self.rounds, [clip_norm], self.noise, indexing="ij")
-        found = np.moveaxis(self._look(share=share, rounds=rounds, clip_norm=norms, noise=noise), -1, 0)
-        if np.any(np.isnan(found)):
+        if not self.clip_norm[0] <= clip_norm <= self.clip_norm[-1]:
             raise InfeasibleError(
                 f"No plan fits: the response was measured for clipping norms of {self.clip_norm[0]:g} to "
                 f"{self.clip_norm[-1]:g} (clip_norm is {clip_norm:g})."
             )
-        return replace(
-            self,
-            clip_norm=np.array([clip_norm]),
-            accuracy=np.clip(found[0:-1:3], 0.0, 1.0),
-            spread=np.sqrt(np.clip(found[1:-1:3], 0.0, 1.0)),
-            loss=found[2:-1:3],
-            loss_spread=self.loss_spread.mean(axis=3, keepdims=True),
-            power=np.clip(found[-1], 0.0, 1.0),
-        )
+        place = float(np.interp(math.log(clip_norm), np.log(self.clip_norm), np.arange(self.clip_norm.size)))
+        below, above = math.floor(place), math.ceil(place)
+        values = {
+            name: (1 - place + below) * getattr(self, name)[..., [below], :]
+            + (place - below) * getattr(self, name)[..., [above], :]
+            for name in (*_OF_AVERAGES, "power")
+        }
+        return replace(self, clip_norm=np.array([clip_norm]), **values)
 
     def known(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those numbers of rounds that were measured, or lie between two that were.
@@ -285,10 +305,16 @@ class Response:
             )
         return inside
 
-    def too_noisy(self, noise: float) -> str:
-        """Return the sentence for a noise beyond what was measured."""
+    def outside(self, noise: Floats, share: Floats) -> str:
+        """Return the sentence for plans of which none lies within what was measured."""
+        least = float(np.nanmin(noise, initial=math.inf))
+        if self.share.size > 1 and least <= self.noise[-1]:
+            return (
+                f"the devices would be {np.max(share):.3g} of the fleet at most, and the response was measured for "
+                f"{self.share[0]:.3g} to {self.share[-1]:.3g} of it."
+            )
         return (
-            f"the limits leave a noise of {noise:.3g} of the clipping norm in each coordinate, and the response was "
+            f"the limits leave a noise of {least:.3g} of the clipping norm in each coordinate, and the response was "
             f"measured up to {self.noise[-1]:.3g}."
         )
 
@@ -299,17 +325,17 @@ class Response:
         if average not in self.averages or course not in self.courses:
             return None
         place = self.averages.index(average)
-        found = self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)[3 * place : 3 * place + 3]
-        if not np.all(np.isfinite(found)):
+        found = self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
+        middle = float(found.accuracy[self.courses.index(course), place])
+        if not math.isfinite(middle):
             return None
-        middle = float(np.clip(found[0] + self._gain(course, noise)[place], 0.0, 1.0))
-        half = _WIDE * math.sqrt(max(0.0, found[1]))
+        half = _WIDE * float(found.deviation[place])
         return Prediction(
             accuracy=middle,
             low=max(0.0, middle - half),
             high=min(1.0, middle + half),
             basis=self.basis,
-            loss=float(found[2]) if course == CONSTANT else None,
+            loss=float(found.loss[place]) if course == CONSTANT else None,
         )
 
     @property
@@ -350,6 +376,18 @@ def load_response(path: Path) -> Response:
         raise _files.DataError(f"{expected}; it has no {error.args[0]}.") from None
     except (ValueError, TypeError, OverflowError) as error:
         raise _files.DataError(f"{expected}; {' '.join(str(error).split()).removesuffix('.')}.") from None
+
+
+def _improved(accuracy: Floats, gain: Floats, reach: Floats) -> Floats:
+    """The accuracy on a course: with its gain, but beyond what it reached only where it was so without."""
+    return np.clip(np.minimum(accuracy + gain, np.maximum(accuracy, reach)), 0.0, 1.0)
+
+
+def _monotone(values: Floats, *, increasing: bool) -> Floats:
+    """Values along the last axis, the noise, smoothed so that they rise or fall."""
+    from scipy.optimize import isotonic_regression
+
+    return np.apply_along_axis(lambda row: isotonic_regression(row, increasing=increasing).x, -1, values)
 
 
 def _padded(axis: Floats) -> Floats:

@@ -31,7 +31,7 @@ def traits(learning: LearningSection) -> dict[str, Any]:
 
 
 def named_response(name: str, folder: Path, learning: LearningSection) -> Response:
-    """Return the response in a file, or of one that airfed comes with, by its name ("mnist-5k-cnn").
+    """Return the response in a file, or of one that airfed comes with, by its name ("mnist-5k-cnn-40").
 
     Args:
         name: of a response that airfed comes with, or the path of a file.
@@ -71,11 +71,11 @@ def shipped_response(learning: LearningSection, num_devices: int) -> Response | 
         for response in _shipped().values()
         if all(response.about.get(name) == value for name, value in wanted.items())
     ]
-    return min(found, key=lambda response: _distance(response, num_devices), default=None)
+    return min(found, key=lambda response: _distance(response, learning, num_devices), default=None)
 
 
-def _distance(response: Response, num_devices: int) -> float:
-    held = response.about["training_images"] / num_devices
+def _distance(response: Response, learning: LearningSection, num_devices: int) -> float:
+    held = (learning.images or response.about["training_images"]) / num_devices
     return abs(math.log(held / response.about["images_per_device"]))
 
 
