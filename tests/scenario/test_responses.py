@@ -134,6 +134,13 @@ def test_what_airfed_comes_with_is_found_by_its_scenario(file):
     assert named.anchored().policy.response == file.stem  # a name stays a name
 
 
+def test_a_response_for_other_amounts_of_data_says_nothing_of_courses():
+    paper, private = load("examples/paper.toml").response, load("examples/private.toml").response
+    assert paper.about == private.about
+    assert len(paper.courses) > len(private.courses) == 1
+    assert private.courses[0].constant
+
+
 def test_expected_power_is_what_the_response_says(world):
     worst, expected = world.plan(), world.override({"budget.power": "expected"}).plan()
     assert (worst.power_share, expected.power_share) == (1.0, 0.5)
