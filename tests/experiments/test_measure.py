@@ -372,4 +372,4 @@ def test_the_responses_that_come_with_airfed_are_what_their_names_say(shipped, r
         assert about[key] == getattr(paper.learning, key)
     decision = plan(problem_of(paper), objective=response)
     assert decision.violations == ()
-    assert decision.predicted_accuracy > 0.8
+    assert decision.predicted_accuracy > 0.7

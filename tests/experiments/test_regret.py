@@ -255,9 +255,9 @@ def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
     arguments = ["regret", "prediction", "--out", str(tmp_path / "out"), "--jobs", "1", "--check", "--docs", str(page)]
     assert main(["figures", *arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [verdict["figure"] for verdict in found["verdicts"]] == ["regret"] * 7 + ["prediction"]
+    assert [verdict["figure"] for verdict in found["verdicts"]] == ["regret"] * 6 + ["prediction"]
     told = reproduction.kept(page, ["regret"])["regret"]
-    assert len(told) == 7 * (4 + 2)
+    assert len(told) == 6 * (4 + 2)
     assert all(each["predicted"] is not None for each in told)  # the bound's plan was told, too
     for verdict, world in zip(found["verdicts"], regret.worlds(told), strict=False):
         assert verdict["effect"] == pytest.approx(world.regret.mean)
