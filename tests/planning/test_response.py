@@ -71,7 +71,9 @@ def test_more_noise_is_never_better_even_where_pilots_said_so(rounds, clip_norm,
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.integers(0, 50), st.integers(1, 20), st.floats(0.5, 4.0), st.floats(1e-6, 10.0), st.floats(1e-6, 10.0))
+@given(
+    st.integers(0, 50), st.sampled_from(ROUNDS), st.sampled_from(CLIPS), st.floats(1e-6, 10.0), st.floats(1e-6, 10.0)
+)
 def test_on_any_course_more_noise_is_never_better_and_no_more_is_expected_than_was_reached(
     seed, rounds, norm, one, two
 ):
