@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -83,18 +84,18 @@ def by_response(
     """
     rounds = response.known(rounds)
 
-    def alignments(rounds: Integers, course: Course, power_share: Floats) -> tuple[Integers, Floats]:
+    def alignments(
+        rounds: Integers, course: Course, power_share: Floats, *, within_limits: bool
+    ) -> tuple[Integers, Floats]:
         theta, feasible = _alignments(problem, decision, scheduled, rounds, course, power_share)
-        return np.full((rounds.size, 1), scheduled.size), np.where(feasible, theta, np.nan)[:, None]
-
-    def unlimited(rounds: Integers, course: Course, power_share: Floats) -> tuple[Integers, Floats]:
-        theta, _ = _alignments(problem, decision, scheduled, rounds, course, power_share)
+        if within_limits:
+            theta = np.where(feasible, theta, np.nan)
         return np.full((rounds.size, 1), scheduled.size), theta[:, None]
 
     try:
-        best = best_design(problem, rounds, response, alignments)
+        best = best_design(problem, rounds, response, partial(alignments, within_limits=True))
     except InfeasibleError:  # no course keeps every limit at the θ that was decided: the plan will say what it breaks
-        best = best_design(problem, rounds, response, unlimited)
+        best = best_design(problem, rounds, response, partial(alignments, within_limits=False))
     plan = Plan(
         problem=replace(problem, learning=replace(problem.learning, clip_norm=best.clip_norm)),
         policy=policy,

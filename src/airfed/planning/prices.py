@@ -95,8 +95,7 @@ def next_device(plan: Plan) -> NextDevice | None:
     if gain[device] == 0.0:
         return None
     joined = np.sort(np.append(plan.scheduled, device))
-    crest = float(plan.course.crests(np.array([plan.rounds]))[0])
-    values = limits.alignment_limits(problem, joined, plan.rounds, crest=crest, power_share=plan.course.power_share)
+    values = limits.alignment_limits(problem, joined, plan.rounds, crest=plan.crest, power_share=plan.power_share)
     limit = min(values, key=values.__getitem__)
     alignment = values[limit]
     bound = convergence.convex_gap(

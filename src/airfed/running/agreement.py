@@ -11,7 +11,7 @@ from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running.directory import RunDirectory, RunError, sha256
 from airfed.running.setup import Setup
-from airfed.scenario import Scenario, load
+from airfed.scenario import Scenario, flatten, load
 
 _RTOL: Final = 1e-9  # sums that are added up in another order
 
@@ -138,18 +138,8 @@ def check_same(directory: RunDirectory, setup: Setup, remote: str) -> None:
 
 def _changed_keys(old: Scenario, new: Scenario) -> list[str]:
     """The dotted keys in which two scenarios differ, less the name and how to compute."""
-    flat = [dict(_flattened(scenario.content())) for scenario in (old, new)]
+    flat = [flatten(scenario.content()) for scenario in (old, new)]
     return [key for key in dict.fromkeys((*flat[0], *flat[1])) if flat[0].get(key) != flat[1].get(key)]
-
-
-def _flattened(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    return [
-        pair
-        for key, value in table.items()
-        for pair in (
-            _flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
-        )
-    ]
 
 
 def plan_bytes(plan: Plan) -> bytes:
