@@ -95,10 +95,11 @@ def one_of(choices: tuple[str, ...], **named: Any) -> None:
             raise ValueError(f"Expected {name} to be one of {', '.join(choices)}; got {value!r}.")
 
 
-def vector(*, minimum: float, strict: bool, **named: ArrayLike) -> NDArray[np.float64]:
+def vector(*, minimum: float, strict: bool, table: bool = False, **named: ArrayLike) -> NDArray[np.float64]:
     """Return the one named value as a read-only, contiguous float64 vector whose entries are at least `minimum`.
 
-    `strict` excludes `minimum` itself. The message of a bad entry names its index and value.
+    `strict` excludes `minimum` itself; `table` allows rows of entries, too. The message of a bad entry names its index
+    and value.
     """
     ((name, value),) = named.items()
     try:
@@ -109,15 +110,19 @@ def vector(*, minimum: float, strict: bool, **named: ArrayLike) -> NDArray[np.fl
         array = np.array(given, dtype=np.float64, order="C")
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"Expected {name} to be a list of numbers; {error}.") from None
-    if array.ndim != 1:
+    if array.ndim != 1 and not (table and array.ndim == 2):
         raise ValueError(f"Expected {name} to be a flat list of numbers, got shape {array.shape}.")
     if array.size == 0:
         raise ValueError(f"Expected {name} to have at least one entry, got none.")
     good = array > minimum if strict else array >= minimum
     good &= np.isfinite(array)
     if not good.all():
-        index = int(np.argmin(good))
-        relation = ">" if strict else ">="
-        raise ValueError(f"Expected {name}[{index}]={array[index]} {relation} {minimum:g} and finite.")
+        raise ValueError(f"Expected {entry(name, array, good)} {'>' if strict else '>='} {minimum:g} and finite.")
     array.flags.writeable = False
     return array
+
+
+def entry(name: str, array: NDArray[np.float64], good: NDArray[np.bool_]) -> str:
+    """Return the first entry that is not good with its place: gain[2]=-1.0, or gain[0, 2]=-1.0 in a table."""
+    place = np.unravel_index(int(np.argmin(good)), array.shape)
+    return f"{name}[{', '.join(map(str, place))}]={array[place]}"

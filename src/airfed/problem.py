@@ -7,7 +7,7 @@ no square, product or quotient of two leaves the range of float64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -49,9 +49,8 @@ def _require_moderate(name: str, values: NDArray[np.float64], *, zero: bool) -> 
     if zero:
         odd &= values != 0
     if odd.any():
-        first = int(np.argmax(odd))
         raise ValueError(
-            f"Expected {name}[{first}]={values[first]} to be {'0 or ' if zero else ''}between "
+            f"Expected {_validate.entry(name, values, ~odd)} to be {'0 or ' if zero else ''}between "
             f"{_validate.SMALLEST:g} and {_validate.LARGEST:g}."
         )
 
@@ -61,7 +60,8 @@ class Fleet:
     """The devices, as the receiver hears them.
 
     Args:
-        gain: |h_k|, the channel magnitude of each device; 0 marks a device that cannot be heard at all.
+        gain: |h_k|, the channel magnitude of each device, (N,); or |h_k^i|, (rounds, N), where it changes: row i is
+            round i. 0 marks a device that cannot be heard at all.
         peak_power: P_k [W], one number for all devices or one per device.
 
     Raises:
@@ -69,23 +69,27 @@ class Fleet:
 
     >>> Fleet(gain=[0.2, 0.5], peak_power=1.0).num_devices
     2
+    >>> changing = Fleet(gain=[[0.2, 0.5], [0.7, 0.1], [0.3, 0.3]], peak_power=1.0)
+    >>> changing.num_devices, changing.changes, changing.at(1).gain
+    (2, True, array([0.7, 0.1]))
     """
 
     gain: NDArray[np.float64]
     peak_power: NDArray[np.float64]
 
     def __init__(self, *, gain: ArrayLike, peak_power: ArrayLike) -> None:
-        gains = _validate.vector(gain=gain, minimum=0.0, strict=False)
+        gains = _validate.vector(gain=gain, minimum=0.0, strict=False, table=True)
         _require_moderate("gain", gains, zero=True)
+        num_devices = gains.shape[-1]
         if np.ndim(peak_power) == 0:
             _validate.moderate(peak_power=peak_power)
-            powers = np.broadcast_to(np.float64(peak_power), gains.shape)  # type: ignore[arg-type]
+            powers = np.broadcast_to(np.float64(peak_power), num_devices)  # type: ignore[arg-type]
         else:
             powers = _validate.vector(peak_power=peak_power, minimum=0.0, strict=True)
             _require_moderate("peak_power", powers, zero=False)
-            if powers.size != gains.size:
+            if powers.size != num_devices:
                 raise ValueError(
-                    f"Expected one peak_power per device: {gains.size} gains but {powers.size} peak powers."
+                    f"Expected one peak_power per device: {num_devices} gains but {powers.size} peak powers."
                 )
         object.__setattr__(self, "gain", gains)
         object.__setattr__(self, "peak_power", powers)
@@ -93,7 +97,16 @@ class Fleet:
     @property
     def num_devices(self) -> int:
         """N, the size of the fleet."""
-        return self.gain.size
+        return int(self.gain.shape[-1])
+
+    @property
+    def changes(self) -> bool:
+        """Whether gains change from round to round."""
+        return self.gain.ndim == 2
+
+    def at(self, index: int) -> Fleet:
+        """Return the fleet of round i, whose gains are that round's."""
+        return Fleet(gain=self.gain[index], peak_power=self.peak_power) if self.changes else self
 
     @property
     def equal_peak_power(self) -> bool:
@@ -209,6 +222,8 @@ class Budget:
             are "expected" to transmit, with a meter that stops the training before the total could be exceeded.
         spent: μ, the Gaussian-DP parameter of earlier trainings on the same data, which (epsilon, delta) covers too;
             only with scope "total".
+        device_power: a battery [W, summed over its rounds], one for all devices or one per device; None: no limit but
+            the total.
 
     Raises:
         ValueError: a value is out of range, or scope and formula contradict each other.
@@ -226,8 +241,16 @@ class Budget:
     relation: Relation = "replace"
     power: Power = "worst"
     spent: float = 0.0
+    device_power: float | tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.device_power is not None:
+            batteries = _validate.vector(device_power=np.atleast_1d(self.device_power), minimum=0.0, strict=True)
+            _require_moderate("device_power", batteries, zero=False)
+            one = np.ndim(self.device_power) == 0
+            object.__setattr__(self, "device_power", float(batteries[0]) if one else tuple(batteries.tolist()))
+            if self.power == "expected":
+                raise ValueError('Expected power="worst" with device_power: a battery is planned for the worst case.')
         for name, value in (("epsilon", self.epsilon), ("total_power", self.total_power)):
             _validate.positive(**{name: value})
             if float(value) > _validate.LARGEST:
@@ -278,3 +301,17 @@ class Problem:
         for name, kind in (("fleet", Fleet), ("link", Link), ("learning", Learning), ("budget", Budget)):
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"Expected {name} to be a {kind.__name__}, got {getattr(self, name)!r}.")
+        batteries, num_devices = self.budget.device_power, self.fleet.num_devices
+        if isinstance(batteries, tuple) and len(batteries) != num_devices:
+            raise ValueError(
+                f"Expected one device_power per device: {num_devices} devices, {len(batteries)} batteries."
+            )
+
+    @property
+    def varies(self) -> bool:
+        """Whether rounds differ in who had best transmit: gains change, or devices have batteries of their own."""
+        return self.fleet.changes or self.budget.device_power is not None
+
+    def at(self, index: int) -> Problem:
+        """Return the problem as round i alone shows it: with that round's gains."""
+        return replace(self, fleet=self.fleet.at(index)) if self.fleet.changes else self

@@ -21,7 +21,6 @@ Floats = NDArray[np.float64] | float
 _ULP = float(np.finfo(np.float64).eps)
 
 
-@lru_cache(maxsize=1024)  # two inversions in 60-digit arithmetic; a plan, its limits and its picture all ask
 def allowed_mu(budget: Budget) -> float:
     """Return the largest Gaussian-DP parameter that the budget allows to what it covers (a round, or all of them).
 
@@ -33,12 +32,7 @@ def allowed_mu(budget: Budget) -> float:
     if budget.formula == "classic":
         mu = classic_mu(budget.epsilon, budget.delta)  # [Yan23, P1]
     else:
-        mu = gaussian_mu(budget.epsilon, budget.delta)
-        shrink = 16 * _ULP
-        # Reported figures are rounded up by a few ulp twice (composition and inversion): leave room for that.
-        while mu > 0 and gaussian_epsilon(mu * (1 + 8 * _ULP), budget.delta) > budget.epsilon:
-            mu *= 1 - shrink
-            shrink *= 2
+        mu = _exact_mu(budget.epsilon, budget.delta)
         if budget.spent:
             mu = _left(mu, budget.spent)
             if not mu > 0:
@@ -50,6 +44,16 @@ def allowed_mu(budget: Budget) -> float:
         raise InfeasibleError(
             f"No plan fits: epsilon={budget.epsilon!r} at delta={budget.delta!r} leaves no signal at all (privacy)."
         )
+    return mu
+
+
+@lru_cache(maxsize=1024)  # two inversions in 60-digit arithmetic; a plan, its limits and its picture all ask
+def _exact_mu(epsilon: float, delta: float) -> float:
+    mu, shrink = gaussian_mu(epsilon, delta), 16 * _ULP
+    # Reported figures are rounded up by a few ulp twice (composition and inversion): leave room for that.
+    while mu > 0 and gaussian_epsilon(mu * (1 + 8 * _ULP), delta) > epsilon:
+        mu *= 1 - shrink
+        shrink *= 2
     return mu
 
 
