@@ -133,7 +133,7 @@ class Air:
 
         Args:
             plan: who transmits, and how strongly. Its gains are what the devices *know* of their channels (|ĥ_k|).
-            index: i; the last round, in which θ is largest, unless told.
+            index: i; the last round unless told.
             channel: the true h_k of every device of the fleet; without it the known gains are the truth.
             phase: ψ̂_k, the known channel phase of every device; 0 without it.
             aligned: whether devices scale their power so that all arrive equally strong. If not, each transmits at its
@@ -143,7 +143,7 @@ class Air:
         """
         decided, fleet = plan.sequence[index], plan.problem.fleet
         chosen, clip_norm = decided.scheduled, decided.clip_norm
-        gain = fleet.gain[chosen]
+        gain = fleet.gain_in(decided.index)[chosen]
         psi = np.zeros(chosen.size) if phase is None else np.asarray(phase, dtype=np.float64)[chosen]
         # √(φ_k P_k): inverts the channel [Yan23, (14)], or does not scale at all. No device exceeds its peak power; one
         # that a plan asks for more (a printed policy may) arrives weaker than the others.
@@ -195,7 +195,9 @@ class Airs:
     """The air of every round of a plan.
 
     Args:
-        plan, channel, phase: as in `Air.from_plan`.
+        plan, phase: as in `Air.from_plan`.
+        channel: the true h_k of every device, (N,), or of every round, too, (I, N); without it the known gains are the
+            truth.
     """
 
     plan: Plan
@@ -204,7 +206,7 @@ class Airs:
 
     def at(self, index: int) -> Air:
         """Return the air of round `index`; that of −1 is that of the last, in which θ is largest."""
-        return self._only if self.plan.course.constant else self._made(index)
+        return self._only if self.plan.constant else self._made(index)
 
     def open_round(self, dimension: int, index: int) -> Superposition:
         """Return an empty superposition for the uploads of round `index`."""
@@ -215,7 +217,10 @@ class Airs:
         return self._made(-1)
 
     def _made(self, index: int) -> Air:
-        return Air.from_plan(self.plan, index, channel=self.channel, phase=self.phase)
+        true = self.channel
+        if true is not None and true.ndim == 2:
+            true = true[range(self.plan.rounds)[index]]
+        return Air.from_plan(self.plan, index, channel=true, phase=self.phase)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -162,6 +162,82 @@ def convex_gap(
     )
 
 
+def sequence_gap(
+    learning: Learning,
+    *,
+    num_scheduled: NDArray[np.int64],
+    num_devices: int,
+    alignment: NDArray[np.float64],
+    noise_std: float,
+) -> Bound:
+    """Return the bound of Theorem 1 where each round has devices and an alignment of its own.
+
+    gap_{i+1} ≤ η·gap_i + (ϖ²/ζ)[4(1−|K_i|/N)² + (E_i−1)² + dσ²/(2|K_i|²θ_i²)], from gap_0 = G, with τ = 1/ζ.
+
+    Args:
+        learning: the task.
+        num_scheduled, alignment: |K_i| and θ_i, (I,) each.
+        num_devices, noise_std: N and σ.
+
+    Implements [Yan23, Thm 1].
+    Deviations: the paper knows one K and one θ; the recursion of its proof holds round by round.
+    """
+    each = np.array([alignment.size])
+    _check_rounds(learning.total_steps, alignment.size)
+    weights = round_weights(learning, alignment.size)
+    left_out, noise = _errors(learning, num_scheduled, num_devices, alignment, noise_std)
+    return Bound(
+        initial_gap=float(remaining_gap(learning, each)[0]),
+        participation=float(np.sum(weights * left_out)),
+        local_drift=float(_drift(learning, each, CONSTANT)[0]),
+        noise=float(np.sum(weights * noise, where=weights > 0)),
+    )
+
+
+def sequence_squared_gradient(
+    learning: Learning,
+    *,
+    num_scheduled: NDArray[np.int64],
+    num_devices: int,
+    alignment: NDArray[np.float64],
+    noise_std: float,
+) -> Bound:
+    """Return the bound of Theorem 2 where each round has devices and an alignment of its own.
+
+    Args:
+        learning, num_scheduled, num_devices, alignment, noise_std: as in `sequence_gap`.
+
+    Implements [Yan23, Thm 2].
+    """
+    steps = np.array(local_steps(learning.total_steps, alignment.size), dtype=np.float64)
+    left_out, noise = _errors(learning, num_scheduled, num_devices, alignment, noise_std)
+    clip = 2 * learning.clip_norm**2
+    return Bound(
+        initial_gap=2 * learning.initial_gap / (learning.learning_rate * alignment.size),
+        participation=clip * float(np.mean(left_out)),
+        local_drift=clip * float(np.mean((steps - 1) ** 2)),
+        noise=clip * float(np.mean(noise)),
+    )
+
+
+def round_weights(learning: Learning, rounds: int) -> NDArray[np.float64]:
+    """Return (ϖ²/ζ)η^(I−1−i) for i = 0..I−1: what the errors of round i weigh in the end."""
+    return learning.clip_norm**2 / learning.smoothness * _contracted(learning, np.arange(rounds - 1, -1, -1))
+
+
+def _errors(
+    learning: Learning,
+    num_scheduled: NDArray[np.int64],
+    num_devices: int,
+    alignment: NDArray[np.float64],
+    noise_std: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Terms A and C of each round, without their weights."""
+    with np.errstate(over="ignore", divide="ignore"):
+        noise = 0.5 * learning.dimension * np.square(noise_std / (num_scheduled * alignment))
+    return 4.0 * np.square(1.0 - num_scheduled / num_devices), noise
+
+
 def noise_free_gap(learning: Learning) -> float:
     """Return the bound of Corollary 1, (1 − ϱ/ζ)^T G: every device, one local step a round, no noise.
 

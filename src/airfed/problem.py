@@ -104,9 +104,17 @@ class Fleet:
         """Whether gains change from round to round."""
         return self.gain.ndim == 2
 
+    def gain_in(self, index: int) -> NDArray[np.float64]:
+        """Return |h_k| of round i, (N,)."""
+        return self.gain[index] if self.changes else self.gain
+
+    def mean_gain(self, rounds: int) -> NDArray[np.float64]:
+        """Return the mean of |h_k| over the first rounds, (N,)."""
+        return np.asarray(self.gain[:rounds].mean(axis=0)) if self.changes else self.gain
+
     def at(self, index: int) -> Fleet:
         """Return the fleet of round i, whose gains are that round's."""
-        return Fleet(gain=self.gain[index], peak_power=self.peak_power) if self.changes else self
+        return Fleet(gain=self.gain_in(index), peak_power=self.peak_power) if self.changes else self
 
     @property
     def equal_peak_power(self) -> bool:

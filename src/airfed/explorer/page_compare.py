@@ -12,7 +12,7 @@ from airfed.explorer.shown import Compared
 from airfed.explorer.tradeoffs import Front
 from airfed.showing import svg
 from airfed.showing.drawings import drawing
-from airfed.showing.words import LIMITS
+from airfed.showing.words import FLEET_LIMITS
 
 
 class CompareSection:
@@ -77,4 +77,4 @@ class CompareSection:
 
 
 def _limit_keys() -> Markup:
-    return drawing(svg.keyed(*(svg.box_key(label, f"lim-{name}") for name, label in LIMITS.items())))
+    return drawing(svg.keyed(*(svg.box_key(label, f"lim-{name}") for name, label in FLEET_LIMITS.items())))

@@ -12,7 +12,7 @@ from airfed.explorer.view import View
 from airfed.showing import plans, svg
 from airfed.showing.chart import Axis
 from airfed.showing.svg import Area, Scale
-from airfed.showing.words import LIMITS, TERMS, number
+from airfed.showing.words import FLEET_LIMITS, LIMITS, TERMS, number
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +74,7 @@ def rounds_legend(view: View) -> str:
 
 def limit_legend() -> str:
     """Return the key to the limits, as HTML."""
-    limits = [svg.line_key(label, f"lim-{name}", "dash", 0.9) for name, label in LIMITS.items()]
+    limits = [svg.line_key(label, f"lim-{name}", "dash", 0.9) for name, label in FLEET_LIMITS.items()]
     return svg.keyed(svg.line_key("largest θ", "ink"), *limits)
 
 

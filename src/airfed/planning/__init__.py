@@ -2,6 +2,7 @@
 
 from airfed.planning.completion import predicted
 from airfed.planning.decision import Average, Decision
+from airfed.planning.fading.plan import FadingPlan
 from airfed.planning.plan import Plan
 from airfed.planning.policies import POLICIES, find, plan
 from airfed.planning.policy import Policy, Settings
@@ -12,6 +13,7 @@ __all__ = [
     "POLICIES",
     "Average",
     "Decision",
+    "FadingPlan",
     "Plan",
     "Policy",
     "Prediction",

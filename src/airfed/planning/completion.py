@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from airfed.problem import InfeasibleError, Problem
 
 _WORST_CASE: Final = "This plan counts power at its worst: only a measured response says what to expect of it."
 
+_Plan = TypeVar("_Plan", bound=Plan)
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -67,7 +68,7 @@ def by_bound(
         clip_decay=course.clip_decay,
         power_share=course.power_share,
     )
-    return _flagged(plan)
+    return flagged(plan)
 
 
 def by_response(
@@ -109,7 +110,7 @@ def by_response(
         clip_decay=best.course.clip_decay,
         power_share=best.power_share,
     )
-    return _flagged(predicted(plan, response))
+    return flagged(predicted(plan, response))
 
 
 def predicted(plan: Plan, response: Response) -> Plan:
@@ -118,7 +119,7 @@ def predicted(plan: Plan, response: Response) -> Plan:
         rounds=plan.rounds,
         clip_norm=plan.clip_norm,
         noise=plan.noise_share,
-        share=plan.num_scheduled / plan.problem.fleet.num_devices,
+        share=plan.device_share,
         average=plan.average,
         course=Course(growth=plan.growth, clip_decay=plan.clip_decay),
     )
@@ -142,8 +143,8 @@ def _alignments(
     return theta, theta <= most * (1 + FEASIBILITY_RTOL)
 
 
-def _flagged(plan: Plan) -> Plan:
-    """The plan with a note for each limit that it breaks."""
+def flagged(plan: _Plan) -> _Plan:
+    """Return the plan with a note for each limit that it breaks."""
     broken = tuple(
         f"This plan breaks the {name} limit: θ = {plan.alignment:.6g} where {plan.limits[name]:.6g} is allowed."
         for name in plan.violations

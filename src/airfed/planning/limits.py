@@ -18,6 +18,7 @@ from airfed.privacy.imperfect import amplification
 from airfed.problem import Budget, InfeasibleError, Problem
 
 Floats = NDArray[np.float64] | float
+Binding = Literal["privacy", "peak_power", "total_power", "device_power"]
 _ULP = float(np.finfo(np.float64).eps)
 
 
@@ -156,7 +157,7 @@ def alignment_limits(
     *,
     crest: float = 1.0,
     power_share: Floats = 1.0,
-) -> dict[Literal["privacy", "peak_power", "total_power"], float]:
+) -> dict[Binding, float]:
     """Return the largest θ that each limit allows to the given devices in the given number of rounds."""
     each = np.array([rounds])
     return {

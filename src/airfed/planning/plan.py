@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,12 @@ from airfed._upstairs import upstairs
 from airfed.course import Course
 from airfed.planning import limits
 from airfed.planning.decision import Average
+from airfed.planning.limits import Binding
 from airfed.planning.response import Prediction
 from airfed.planning.sequence import RoundSequence
 from airfed.privacy import classic_epsilon, classic_validity, compose, compose_all, gaussian_epsilon
 from airfed.problem import InfeasibleError, Problem
 
-Binding = Literal["privacy", "peak_power", "total_power"]
 Objective = Literal["bound", "measured"]
 
 # How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
@@ -95,6 +95,8 @@ class Plan:
         _validate.positive(alignment=self.alignment)
         _validate.one_of(get_args(Average), average=self.average)
         convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
+        if self.problem.fleet.changes and self.constant:
+            raise ValueError("Expected a decision for each round where gains change.")
         devices, num_devices = np.array(self.scheduled), self.problem.fleet.num_devices
         if devices.ndim != 1 or devices.dtype.kind not in "iu" or not devices.size:
             raise ValueError(f"Expected scheduled to be a list of device indices, got {self.scheduled!r}.")
@@ -123,11 +125,9 @@ class Plan:
                     f"No plan fits: {name} would be {value:.3g}, and figures below {SMALLEST_FIGURE:g} or above "
                     f"{LARGEST_FIGURE:g} are not accounted for."
                 )
-        weakest = int(np.argmin(self.power))
-        if self.power[weakest] * float(self.sequence.shares[0]) < SMALLEST_FIGURE**2:
-            raise InfeasibleError(
-                f"No plan fits: device {self.scheduled[weakest]} would transmit less than {SMALLEST_FIGURE**2:g} W."
-            )
+        weakest, power = self.sequence.least_power()
+        if power < SMALLEST_FIGURE**2:
+            raise InfeasibleError(f"No plan fits: device {weakest} would transmit less than {SMALLEST_FIGURE**2:g} W.")
 
     @property
     def num_scheduled(self) -> int:
@@ -143,6 +143,11 @@ class Plan:
     def course(self) -> Course:
         """How θ and ϖ move over the rounds."""
         return Course(growth=self.growth, clip_decay=self.clip_decay, power_share=self.power_share)
+
+    @property
+    def constant(self) -> bool:
+        """Whether all rounds are alike."""
+        return self.course.constant
 
     @property
     def crest(self) -> float:
@@ -175,6 +180,11 @@ class Plan:
     def noise_share(self) -> float:
         """σ/(|K|θ_rms): the noise per coordinate of the recovered mean, as a share of ϖ."""
         return self.problem.link.noise_std / (self.num_scheduled * self.alignment) * self.crest
+
+    @property
+    def device_share(self) -> float:
+        """|K|/N."""
+        return self.num_scheduled / self.problem.fleet.num_devices
 
     @property
     def alignment_coefficient(self) -> float:
@@ -287,7 +297,7 @@ class Plan:
         return str(upstairs("showing.tables").plan_html(self))
 
     @classmethod
-    def from_dict(cls, problem: Problem, recorded: Mapping[str, Any]) -> Plan:
+    def from_dict(cls, problem: Problem, recorded: Mapping[str, Any]) -> Self:
         """Return the plan that `to_dict` has written down, about the same problem; nothing is solved again.
 
         Args:
@@ -300,8 +310,9 @@ class Plan:
         clip_norm = recorded.get("clip_norm", problem.learning.clip_norm)
         if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "measured":
             problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
-        decision = cls(
-            problem=problem,
+        decision = cls._recorded(
+            problem,
+            recorded,
             policy=recorded["policy"],
             scheduled=np.array(recorded["scheduled"]),
             alignment=recorded["alignment"],
@@ -320,6 +331,11 @@ class Plan:
             if not math.isclose(follows, said, rel_tol=_RECORD_RTOL):
                 raise ValueError(f"Expected {name}={follows!r}, which follows; got {said!r}.")
         return decision
+
+    @classmethod
+    def _recorded(cls, problem: Problem, recorded: Mapping[str, Any], **values: Any) -> Self:
+        """The plan of the values that every kind has; other kinds find more of them in the record."""
+        return cls(problem=problem, **values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, under the names of its attributes, ready for JSON."""

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, seeds
 from airfed.course import Course
-from airfed.planning import measured, uncertain
+from airfed.planning import measured, uncertain, varying
 from airfed.planning.decision import Average, Decision
+from airfed.planning.fading import Sequence
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings
 from airfed.planning.response import Response
+from airfed.planning.varying import Draws
 from airfed.problem import InfeasibleError, Problem
 
 
@@ -33,6 +35,7 @@ def plan(
     average: Average | None = None,
     growth: float | None = None,
     clip_decay: float | None = None,
+    law: Draws | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return the decision of a policy about a problem.
@@ -56,6 +59,8 @@ def plan(
         average: "tail" or "exponential" to have the receiver average the models, as in `Plan`.
         growth: κ of θ_i² ∝ κ^(i/I), at least 1: θ grows over the rounds, within the same budgets.
         clip_decay: ρ of ϖ_i = ϖ·ρ^(i/I), at most 1: ϖ falls over the rounds.
+        law: of gains that change, for decisions that know the gains of a round only when it comes: draws of them,
+            (draws, rounds, N), or a function from the gains so far, (i, N), to draws of the rest, (draws, R − i, N).
         options: what else your own policy takes, by name.
 
     Raises:
@@ -87,6 +92,7 @@ def plan(
         average=average,
         growth=growth,
         clip_decay=clip_decay,
+        law=law,
         options=options or {},
     )
     return policy.plan(problem, settings)
@@ -106,7 +112,11 @@ def find(name: str, folder: Path = Path()) -> Policy:
     return POLICIES[name] if code is None else Policy(name=code.name, function=code, folder=folder)
 
 
-def _optimal(problem: Problem, *, rounds: int | None, objective: Response | None, course: Course) -> Decision:
+def _optimal(
+    problem: Problem, *, rounds: int | None, objective: Response | None, course: Course, law: Draws | None = None
+) -> Decision | Sequence:
+    if problem.varies:
+        return varying.optimal(problem, rounds=rounds, law=law)
     every = np.arange(1, problem.learning.total_steps + 1) if rounds is None else np.array([int(rounds)])
     if objective is None:
         return uncertain.optimal(problem, every, course)
@@ -114,7 +124,27 @@ def _optimal(problem: Problem, *, rounds: int | None, objective: Response | None
     return Decision(scheduled=scheduled, rounds=chosen)
 
 
-def _paper(problem: Problem, *, rounds: int | None, course: Course) -> Decision:
+def _clairvoyant(
+    problem: Problem, *, rounds: int | None, objective: Response | None, course: Course, law: Draws | None = None
+) -> Decision | Sequence:
+    return _optimal(problem, rounds=rounds, objective=objective, course=course)
+
+
+def _myopic(
+    problem: Problem, *, rounds: int | None, objective: Response | None, course: Course, law: Draws | None = None
+) -> Decision | Sequence:
+    if problem.varies:
+        return varying.equal_shares(problem, rounds=rounds, law=law)
+    return _optimal(problem, rounds=rounds, objective=objective, course=course)
+
+
+def _paper(problem: Problem, *, rounds: int | None, course: Course, law: Draws | None = None) -> Decision | Sequence:
+    if problem.varies:
+        one = _paper(varying.mean_problem(problem, law), rounds=rounds, course=course)
+        assert isinstance(one, Decision)
+        devices = np.asarray(one.scheduled)
+        fixed = Decision(scheduled=devices, rounds=one.rounds)
+        return varying.per_round(problem, lambda there, index: (devices, fixed), rounds=rounds, law=law)[0]
     decision = alternate(uncertain.trusting(problem), rounds=rounds, course=course)
     return uncertain.backed_off(problem, decision, course)
 
@@ -123,8 +153,8 @@ def _full(problem: Problem) -> NDArray[np.intp]:
     return np.arange(problem.fleet.num_devices)
 
 
-def _uniform(problem: Problem, *, size: int | None = None, seed: int) -> NDArray[np.intp]:
-    rng = seeds.stream(seed, "policy")
+def _uniform(problem: Problem, *, size: int | None = None, seed: int, round_index: int = 0) -> NDArray[np.intp]:
+    rng = seeds.stream(seed, "policy", *([round_index] if round_index else []))
     return rng.choice(problem.fleet.num_devices, _size(problem, size), replace=False)
 
 
@@ -153,6 +183,8 @@ def _size(problem: Problem, size: int | None) -> int:
 
 
 _BUILT_IN = (_optimal, _paper, _full, _uniform, _top_k, _threshold)
+_FOR_VARYING = (_clairvoyant, _myopic)
 POLICIES: Final = {
-    policy.name: policy for policy in (Policy(name=each.__name__[1:], function=each) for each in _BUILT_IN)
+    each.__name__[1:]: Policy(name=each.__name__[1:], function=each, for_varying=each in _FOR_VARYING)
+    for each in (*_BUILT_IN, *_FOR_VARYING)
 }

@@ -15,10 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from airfed import _usercode, _validate, convergence
 from airfed.course import Course
-from airfed.planning.completion import by_bound, by_response
+from airfed.planning import varying
+from airfed.planning.completion import by_bound, by_response, flagged
 from airfed.planning.decision import Average, Decision
+from airfed.planning.fading import Sequence
+from airfed.planning.fading.plan import FadingPlan
 from airfed.planning.plan import Plan
 from airfed.planning.response import Response
+from airfed.planning.varying import Draws
 from airfed.problem import InfeasibleError, Problem
 
 
@@ -36,6 +40,9 @@ class Settings:
         average, growth, clip_decay: as in `Plan`, to fix them; otherwise a response chooses among what it has measured,
             and by the bound there is no average, and neither θ nor ϖ moves.
         power_share: as in `Plan`, of a plan by the bound.
+        law: of gains that change: draws of them, (draws, rounds, N), or a function that makes some for the rounds to
+            come, given the gains so far; None: all gains are known beforehand.
+        round_index: i, to a policy that is asked in each round.
         options: whatever else the user's own policy takes, by name.
     """
 
@@ -49,6 +56,8 @@ class Settings:
     growth: float | None = None
     clip_decay: float | None = None
     power_share: float = 1.0
+    law: Draws | None = None
+    round_index: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -80,7 +89,14 @@ class Settings:
         return {name: value for name, value in named.items() if value is not None} | dict(self.options)
 
 
-_FOR_ALL: Final = ("rounds", "seed", "objective", "course")  # a policy need not take them: airfed heeds them itself
+_FOR_ALL: Final = (
+    "rounds",
+    "seed",
+    "objective",
+    "course",
+    "law",
+    "round_index",
+)  # a policy need not take them: airfed heeds them itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +108,7 @@ class Policy:
         function: from a `Problem`, and those settings that it names as parameters, to device indices or a `Decision`;
             for the user's own code in a file, what is to be imported each time that it is asked.
         folder: where the user's code is looked for first.
+        for_varying: whether it is "optimal" itself but where gains change or devices have batteries.
 
     >>> from airfed.planning import POLICIES
     >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
@@ -101,6 +118,7 @@ class Policy:
     name: str
     function: Callable[..., Any] | _usercode.UserCode
     folder: Path = Path()
+    for_varying: bool = False
 
     @classmethod
     def own(cls, function: Callable[..., Any]) -> Policy:
@@ -129,19 +147,65 @@ class Policy:
             ValueError: a setting is missing or not the policy's, or what the user's own code returns is no decision.
         """
         candidates = _candidate_rounds(problem, settings.rounds)
+        if problem.varies:
+            return self._varying(problem, settings)
         settings = settings.fixed()
         with self._opened() as (decide, parameters):
             self._check(settings, parameters)
-            known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
-            decided = decide(problem, **{name: value for name, value in known.items() if name in parameters})
-        decision = decided if isinstance(decided, Decision) else Decision(scheduled=decided)
-        scheduled = self._devices(problem, decision.scheduled)
+            scheduled, decision = self._asked(decide, parameters, problem, settings)
         if decision.rounds is not None:
             candidates = _candidate_rounds(problem, decision.rounds)
         if settings.objective is not None:
             return by_response(problem, decision, scheduled, candidates, settings.objective, self.name)
         plan = by_bound(problem, decision, scheduled, candidates, settings.course, self.name)
         return plan if settings.average is None else replace(plan, average=settings.average)
+
+    def _varying(self, problem: Problem, settings: Settings) -> FadingPlan:
+        """The plan where gains change or devices have batteries: a decision for each round."""
+        for name in ("objective", "clip_norm", "growth", "clip_decay"):
+            if getattr(settings, name) not in (None, 1.0):
+                raise ValueError(
+                    f"Expected no {name} where gains change or devices have batteries: each round is decided on its "
+                    "own, by the bound."
+                )
+        notes: tuple[str, ...] = ()
+        with self._opened() as (decide, parameters):
+            self._check(settings, parameters)
+            if "law" in parameters:
+                decided = self._answer(decide, parameters, problem, settings)
+            else:
+
+                def asked(there: Problem, index: int) -> tuple[NDArray[np.intp], Decision]:
+                    return self._asked(decide, parameters, there, replace(settings, round_index=index))
+
+                decided, notes = varying.per_round(problem, asked, rounds=settings.rounds, law=settings.law)
+        if not isinstance(decided, Sequence):
+            raise ValueError(f"Expected policy {self.name!r} to return a Sequence; got {type(decided).__name__}.")
+        plan = FadingPlan.of(problem, self.name, decided, notes=notes, average=settings.average or "none")
+        return flagged(plan)
+
+    def _answer(
+        self,
+        decide: Callable[..., Any],
+        parameters: Mapping[str, inspect.Parameter],
+        problem: Problem,
+        settings: Settings,
+    ) -> Any:
+        """What the function returns, told the settings that it names."""
+        known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
+        return decide(problem, **{name: value for name, value in known.items() if name in parameters})
+
+    def _asked(
+        self,
+        decide: Callable[..., Any],
+        parameters: Mapping[str, inspect.Parameter],
+        problem: Problem,
+        settings: Settings,
+    ) -> tuple[NDArray[np.intp], Decision]:
+        """K and the decision about one channel."""
+        decided = self._answer(decide, parameters, problem, settings)
+        decision = decided if isinstance(decided, Decision) else Decision(scheduled=decided)
+        return self._devices(problem, decision.scheduled), decision
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Callable[..., Any], dict[str, inspect.Parameter]]]:

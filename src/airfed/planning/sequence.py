@@ -127,5 +127,10 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
         """Return [W] of each scheduled device in the first `rounds` rounds together, at most."""
         return self.largest_power * self._of_first(rounds)
 
+    def least_power(self) -> tuple[int, float]:
+        """Return the device that transmits least in a single round, and how much [W]."""
+        weakest = int(np.argmin(self.largest_power))
+        return int(self.scheduled[weakest]), float(self.largest_power[weakest]) * float(self.shares[0])
+
     def _of_first(self, rounds: int) -> float:
         return float(np.sum(self.shares[:rounds]))

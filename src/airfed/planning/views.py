@@ -44,6 +44,8 @@ def compare(
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
     for policy in policies:
+        if policy.for_varying and not problem.varies:
+            continue
         try:
             plans[policy.name] = policy.plan(problem, _taken(policy, problem, settings))
         except InfeasibleError as error:

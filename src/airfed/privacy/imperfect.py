@@ -23,12 +23,15 @@ def amplification(gain: ArrayLike, *, nmse: float, failure: float) -> NDArray[np
 
         f_k = 1 + s √(ln(N/β)) / |ĥ_k|.
 
+    Where gains change, and errors are drawn anew in each of R rounds, s is that of the round and the union runs over
+    N·R.
+
     The bound on the quantile is closed and monotone, and at β/N = 1e-8 at most 8% of (f_k − 1) above the exact Rician
     quantile. Hence one round is (2θ max f_k/σ)-Gaussian-DP with probability 1 − β over the errors, which an adversary
     may know; counting the errors as part of the mechanism it is (ε, δ + β)-DP.
 
     Args:
-        gain: |ĥ_k| ≥ 0 of the whole fleet; 0 gives infinity.
+        gain: |ĥ_k| ≥ 0 of the whole fleet, (N,), or |ĥ_k^i| of all rounds, (R, N); 0 gives infinity.
         nmse: E|e_k|² over the mean of |ĥ|²; 0 gives ones.
         failure: β, the probability with which any f_k may be exceeded.
 
@@ -42,14 +45,14 @@ def amplification(gain: ArrayLike, *, nmse: float, failure: float) -> NDArray[np
 
     Deviations: the paper takes the channels for known.
     """
-    gains = _validate.vector(gain=gain, minimum=0.0, strict=False)
+    gains = _validate.vector(gain=gain, minimum=0.0, strict=False, table=True)
     _validate.non_negative(nmse=nmse)
     _validate.fraction(failure=failure)
     if nmse == 0:
-        return np.ones(gains.size)
-    spread = math.sqrt(nmse * float(np.mean(np.square(gains))))
+        return np.broadcast_to(np.float64(1.0), gains.shape)
+    spread = np.sqrt(nmse * np.mean(np.square(gains), axis=-1, keepdims=True))
     reach = math.sqrt(math.log(gains.size) - math.log(failure))
     with np.errstate(divide="ignore", invalid="ignore"):
-        factor = 1.0 + spread * reach / gains
+        factor = np.asarray(1.0 + spread * reach / gains)
     factor[gains == 0] = np.inf
     return factor

@@ -266,10 +266,13 @@ class RunBooks:
 
     def _metered(self, done: Round) -> NDArray[np.float64]:
         """What each device has transmitted so far; with several processes none of them knows of all devices."""
-        everyone = done.reception.heard == self.setup.plan.num_scheduled - done.reception.missing.size
+        scheduled = self.setup.plan.sequence[done.index].scheduled
+        everyone = done.reception.heard == scheduled.size - done.reception.missing.size
         if self.setup.scenario.run.record == "private" or not everyone or not self.state.energy.size:
             return np.empty(0)
-        return self.state.energy + done.reception.energy
+        energy = self.state.energy.copy()
+        energy[np.searchsorted(self.setup.plan.scheduled, scheduled)] += done.reception.energy
+        return energy
 
     def _averaged(self, state: Checkpoint) -> Averages:
         """The averages that this run keeps, as a checkpoint has them."""

@@ -18,7 +18,12 @@ _CLIPPED: Final = 0.9  # part of the updates, in the typical round
 _SMALL: Final = 0.5  # of the clip norm, the largest update of the typical round
 _FAINT: Final = -10.0  # dB, in the typical round
 
-_LIMITS: Final = {"privacy": "budget.epsilon", "total_power": "budget.total_power", "peak_power": "fleet.peak_power"}
+_LIMITS: Final = {
+    "privacy": "budget.epsilon",
+    "total_power": "budget.total_power",
+    "peak_power": "fleet.peak_power",
+    "device_power": "budget.device_power",
+}
 
 
 def hints(plan: Plan, rounds: Sequence[Mapping[str, Any]], *, classes: int | None = None) -> list[str]:

@@ -43,7 +43,7 @@ def round_record(
         transmitted_total: [W] of all rounds so far.
         private: leave out what no ε covers.
     """
-    reception = done.reception
+    reception, decided = done.reception, plan.sequence[done.index]
     record = {
         "round": done.index,
         "steps": done.steps,
@@ -52,13 +52,13 @@ def round_record(
         "test_loss": _finite(quality.get("test_loss")),
         "update_norm_mean": reception.norm_mean,
         "update_norm_max": reception.norm_max,
-        "clipped_share": reception.clipped / plan.num_scheduled,
+        "clipped_share": reception.clipped / decided.scheduled.size,
         "refused": reception.heard - reception.usable,
-        "missing": plan.num_scheduled - reception.heard,
+        "missing": decided.scheduled.size - reception.heard,
         "fading_error": reception.fading_error,
         "noise_error": reception.noise_error,
         "signal_to_noise_db": 10 * math.log10(reception.signal_to_noise) if reception.signal_to_noise else None,
-        "power_planned": plan.sequence[done.index].power_planned,
+        "power_planned": decided.power_planned,
         "power_transmitted": reception.power,
         "power_planned_total": plan.sequence.power_planned(done.index + 1),
         "power_transmitted_total": transmitted_total,
@@ -91,7 +91,7 @@ def device_rows(plan: Plan, energy: NDArray[np.float64], rounds: int) -> list[di
     """Return the lines of `devices.csv` after a number of rounds, with what each device has transmitted [W]."""
     columns = {
         "device": plan.scheduled,
-        "gain": plan.problem.fleet.gain[plan.scheduled],
+        "gain": plan.problem.fleet.mean_gain(rounds)[plan.scheduled],
         "power_planned": plan.sequence.device_power(rounds),
         "power_transmitted": energy,
     }

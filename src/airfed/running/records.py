@@ -103,9 +103,23 @@ class Limits(TypedDict):
     privacy: Amount
     peak_power: Amount
     total_power: Amount
+    device_power: NotRequired[Amount]
 
 
-LimitName = Literal["privacy", "peak_power", "total_power"]
+LimitName = Literal["privacy", "peak_power", "total_power", "device_power"]
+
+
+class RoundFigures(TypedDict):
+    """What `plan.json` says of one round, where rounds differ in their devices."""
+
+    __pydantic_config__ = _READING  # type: ignore[misc]
+
+    members: Text
+    num_scheduled: Count
+    alignment: Amount
+    local_steps: Count
+    power: Amount
+    mu: Amount
 
 
 class PlanFigures(TypedDict):
@@ -149,6 +163,9 @@ class PlanFigures(TypedDict):
     scope: Literal["round", "total"]
     relation: Literal["replace", "add_remove"]
     notes: list[Text]
+    lower_bound: NotRequired[Amount | None]
+    most_exposed: NotRequired[Whole]
+    sequence: NotRequired[list[RoundFigures]]
 
 
 class _AnyManifest(TypedDict):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from airfed import planning
 from airfed._disk import is_locked
 from airfed._upstairs import upstairs
-from airfed.planning import Plan
+from airfed.planning import FadingPlan, Plan
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running.books import check_header, check_rounds, verified_ledger
 from airfed.running.directory import RunDirectory, RunError
@@ -302,7 +302,7 @@ def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Pl
     spent = 0.0 if ledger is None else ledger.header.get("spent", 0.0)
     problem = scenario.problem(dimension=figures["dimension"], spent=spent)
     try:
-        return Plan.from_dict(problem, figures)
+        return (FadingPlan if "sequence" in figures else Plan).from_dict(problem, figures)
     except ValueError as error:
         raise RunError(f"plan.json does not follow from scenario.toml: {error}") from None
 

@@ -72,11 +72,14 @@ def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
 
 def airs_of(scenario: Scenario, plan: Plan) -> Airs:
     """Return the air of all rounds of a scenario's plan: phases and the true channel drawn from the seed."""
-    gain = plan.problem.fleet.gain
-    phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, gain.size)
-    true = channel.true_channel(
-        gain, phase, nmse=scenario.channel.estimation_error, rng=seeds.stream(scenario.seed, "channel", 1)
-    )
+    fleet, nmse = plan.problem.fleet, scenario.channel.estimation_error
+    phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, fleet.num_devices)
+    rng = seeds.stream(scenario.seed, "channel", 1)
+    if not fleet.changes:
+        true = channel.true_channel(fleet.gain, phase, nmse=nmse, rng=rng)
+    else:  # drawn anew in each round
+        rows = [channel.true_channel(gain, phase, nmse=nmse, rng=rng) for gain in fleet.gain[: plan.rounds]]
+        true = np.array(rows)
     return Airs(plan=plan, channel=true, phase=phase)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.air import Airs, Reception, Superposition
+from airfed.planning import FadingPlan
 from airfed.running.cluster import Group, LostProcess
 from airfed.running.directory import RunError, sha256
 from airfed.running.loop import Books, NoBooks, Parameters, Round, Stopped, Trainer
@@ -48,7 +49,9 @@ def check_equal(group: Group, setup: Setup) -> None:
     plan, theirs = setup.plan, json.dumps(dict(setup.signal), sort_keys=True).encode()
     figures = [plan.num_scheduled, plan.rounds, plan.alignment, plan.clip_norm, plan.mu_round]
     figures += [plan.growth, plan.clip_decay, plan.mu_total]
-    mine = np.array([*_bytes(plan.scheduled.tobytes()), *figures, *_bytes(theirs)], np.float64)
+    who = b"".join(entry.scheduled.tobytes() for entry in plan.sequence) if isinstance(plan, FadingPlan) else b""
+    figures += [float(np.square(plan.sequence.alignments).sum())]
+    mine = np.array([*_bytes(plan.scheduled.tobytes() + who), *figures, *_bytes(theirs)], np.float64)
     first = group.broadcast(mine)  # the same calls in every process, whatever it has been told
     decided = 32 + len(figures)
     if not np.allclose(first[:decided], mine[:decided], rtol=_RTOL, atol=0.0):

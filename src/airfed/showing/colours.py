@@ -31,12 +31,15 @@ PALETTE: Final = {
     "lim-privacy": _PINK,
     "lim-peak_power": _BLUE,
     "lim-total_power": _ORANGE,
+    "lim-device_power": _RED,
     "policy-optimal": _GREEN,
     "policy-paper": _BLUE,
     "policy-full": _RED,
     "policy-uniform": _ORANGE,
     "policy-top_k": _SKY,
     "policy-threshold": _PINK,
+    "policy-clairvoyant": _GREY,
+    "policy-myopic": _SKY,
     # Runs and curves side by side, in an order that keeps neighbours apart.
     **{f"run-{place}": c for place, c in enumerate((_GREEN, _ORANGE, _SKY, _PINK, _RED, _BLUE, _GREY))},
 }

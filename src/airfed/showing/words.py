@@ -8,7 +8,8 @@ from typing import Any, Final
 from airfed.course import Course
 from airfed.planning import Plan
 
-LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
+FLEET_LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
+LIMITS: Final = {**FLEET_LIMITS, "device_power": "a battery"}
 TERMS: Final = {  # of Theorem 1
     "initial_gap": "initial gap",
     "participation": "devices left out",

@@ -1,4 +1,4 @@
-"""Each round on its own: an equal share of every budget, spent as well as that round can."""
+"""Each round on its own: an equal share of every budget, or of what is left of it, spent as well as that round can."""
 
 from __future__ import annotations
 
@@ -45,30 +45,39 @@ def within(world: World, gain: Floats, total: float, charge: Floats, hidden: Flo
     return member, choice.alignment**2
 
 
-def myopic(world: World, *, rounds: int | None = None, draw: Floats | None = None) -> Sequence:
+def myopic(world: World, *, rounds: int | None = None, draw: Floats | None = None, rolling: bool = False) -> Sequence:
     """Return the plan in which each of I rounds spends 1/I of every budget.
 
     Args:
         world: the gains and the limits.
         rounds: I; None: the best on `draw`, by a search from coarse to fine.
         draw: the gains, (R, N), on which I is chosen where it is open; None: those of the world.
+        rolling: each round gets an equal share of what is *left* of every budget: what one device, or all, did not use
+            before, they may use later.
 
     Raises:
         InfeasibleError: nobody can be heard in one of the rounds.
     """
     if rounds is None:
-        rounds = _best_rounds(world if draw is None else world.with_gain(draw))
+        rounds = _best_rounds(world if draw is None else world.with_gain(draw), rolling=rolling)
     world.require_heard(rounds)
-    share = (1 - _SLACK) / rounds
     none = np.full(world.num_devices, np.inf)
-    charge = none if world.device_power is None else world.device_power * share
-    hidden = none if world.device_exposure is None else world.device_exposure * share
-    found = [within(world, gain, world.total_power * share, charge, hidden) for gain in world.gain[:rounds]]
-    member = np.array([who for who, _ in found])
-    return Sequence.of(world, member, np.sqrt([square for _, square in found]))
+    total = world.total_power * (1 - _SLACK)
+    charge = none if world.device_power is None else world.device_power * (1 - _SLACK)
+    hidden = none if world.device_exposure is None else world.device_exposure * (1 - _SLACK)
+    member, squares = np.zeros((rounds, world.num_devices), dtype=np.bool_), np.zeros(rounds)
+    for index, gain in enumerate(world.gain[:rounds]):
+        share = 1.0 / (rounds - index if rolling else rounds)
+        member[index], squares[index] = within(world, gain, total * share, charge * share, hidden * share)
+        if rolling:
+            on, square = member[index], float(squares[index])
+            power = np.zeros(gain.size)
+            power[on] = square / np.square(gain[on])
+            total, charge, hidden = total - float(power.sum()), charge - power, hidden - np.where(on, square, 0.0)
+    return Sequence.of(world, member, np.sqrt(squares))
 
 
-def _best_rounds(world: World) -> int:
+def _best_rounds(world: World, *, rolling: bool) -> int:
     most = world.most_rounds
     silent = np.flatnonzero(~world.gain[:most].any(axis=1))
     most = int(silent[0]) if silent.size else most
@@ -77,7 +86,7 @@ def _best_rounds(world: World) -> int:
     tries = np.unique(np.geomspace(1, most, _COARSE).round().astype(int))
     while True:
         for number in tries.tolist():
-            values.setdefault(number, myopic(world, rounds=number).objective)
+            values.setdefault(number, myopic(world, rounds=number, rolling=rolling).objective)
         best = min(values, key=lambda number: (values[number], number))
         known = sorted(values)
         place = known.index(best)

@@ -118,7 +118,7 @@ class World:
 
     def weights(self, rounds: int) -> Floats:
         """w_i = (ϖ²/ζ)η^(I−1−i) for i = 0..I−1."""
-        return np.asarray(self.weight * np.append(np.exp(-self.decay * np.arange(rounds - 1.0, 0.0, -1.0)), 1.0))
+        return convergence.round_weights(self.learning, rounds)
 
     def slopes(self, rounds: int) -> Floats:
         """By how much dearer a watt is to round i than to round I−1: −ln(w_i/w_{I−1}), within what float64 can hold."""

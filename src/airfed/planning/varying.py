@@ -1,0 +1,254 @@
+"""Policies where rounds differ: what each decides, and with how much of the budgets.
+
+A policy that names `law` sees the whole problem, and returns a decision for each round. Any other is asked in each
+round anew, with the gains of that round; its devices get an equal share of every budget in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import _validate
+from airfed.planning import limits
+from airfed.planning.decision import Decision
+from airfed.planning.fading import Sequence, World, causal, clairvoyant, myopic
+from airfed.planning.fading._cells import Bools
+from airfed.planning.fading.causal import Law
+from airfed.planning.uncertain import matters
+from airfed.problem import Fleet, InfeasibleError, Problem
+
+Floats = NDArray[np.float64]
+Draws = Floats | Law
+
+_CEILINGS: Final = 8  # largest amplifications that are tried
+_SLACK: Final = 1e-12
+
+
+def world_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1.0) -> World:
+    """Return what plans for channels that change depend on.
+
+    Args:
+        problem: gains, limits, learning constants.
+        gain: other gains than the problem's, (R, N).
+        ceiling: F ≥ 1: nobody may arrive more than F times stronger than θ. Who might cannot be heard, and privacy
+            allows 1/F of what it would.
+
+    Raises:
+        ValueError: power is to be counted as expected.
+    """
+    budget, fleet = problem.budget, problem.fleet
+    if budget.power == "expected":
+        raise ValueError('Expected power="worst" where each round is decided on its own.')
+    gains = gains_of(problem) if gain is None else gain
+    if matters(problem) and ceiling > 1.0:
+        gains = np.where(factors(problem, gains) <= ceiling, gains, 0.0)
+    cap = problem.link.noise_std * limits.allowed_mu(budget) / budget.sensitivity / ceiling * (1 - _SLACK)
+    return World(
+        gain=gains,
+        peak_power=fleet.peak_power,
+        noise_std=problem.link.noise_std,
+        learning=problem.learning,
+        cap=cap,
+        total_power=budget.total_power,
+        device_power=budget.device_power,
+        device_exposure=cap**2 if budget.scope == "total" else None,
+    )
+
+
+def gains_of(problem: Problem) -> Floats:
+    """Return the gains of all rounds that there may be, (R, N)."""
+    fleet = problem.fleet
+    if fleet.changes:
+        return fleet.gain
+    return np.broadcast_to(fleet.gain, (problem.learning.total_steps, fleet.num_devices))
+
+
+def factors(problem: Problem, gains: Floats) -> Floats:
+    """Return f of every round and device: how much stronger than θ a device may arrive."""
+    there = replace(problem, fleet=Fleet(gain=gains, peak_power=problem.fleet.peak_power))
+    return limits.amplifications(there)
+
+
+def ceiling_of(problem: Problem, law: Draws | None) -> float:
+    """Return the best largest amplification to allow; 1 where the channels are known.
+
+    Weak devices may arrive many times stronger than planned, and the strongest of all holds everybody's privacy; so
+    those beyond some F are left out. A few F are compared, on a draw of the law if there is one.
+    """
+    if not matters(problem):
+        return 1.0
+    gains = gains_of(problem) if law is None else _first_draw(law, problem)
+    known = factors(problem, gains)[gains > 0]
+    best, found = np.inf, np.inf
+    for each in np.unique(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS))).tolist():
+        try:
+            value = clairvoyant(world_of(problem, gains, ceiling=each)).objective
+        except InfeasibleError:
+            continue
+        if value < best:
+            best, found = value, each
+    if not np.isfinite(found):
+        raise InfeasibleError("No plan fits: the privacy budget and the channels' uncertainty leave no signal at all.")
+    return found
+
+
+def optimal(problem: Problem, *, rounds: int | None, law: Draws | None) -> Sequence:
+    """Return the best plan for what is known: all gains, or with a law those that have come."""
+    if law is None:
+        return everything_known(problem, rounds=rounds)
+    if problem.budget.scope == "total":  # of devices' own privacy, equal shares of what is left are worth more
+        found = equal_shares(problem, rounds=rounds, law=law, rolling=True)
+    else:
+        ceiling = ceiling_of(problem, law)
+        found = causal(world_of(problem, ceiling=ceiling), _heard(problem, law, ceiling), rounds=rounds)
+    return replace(found, lower_bound=clairvoyant(world_of(problem), rounds=rounds).lower_bound)
+
+
+def everything_known(problem: Problem, *, rounds: int | None) -> Sequence:
+    """Return the optimum where all gains are known, with its certificate."""
+    ceiling = ceiling_of(problem, None)
+    found = clairvoyant(world_of(problem, ceiling=ceiling), rounds=rounds)
+    if ceiling == 1.0:
+        return found
+    return replace(found, lower_bound=clairvoyant(world_of(problem), rounds=rounds).lower_bound)
+
+
+def equal_shares(problem: Problem, *, rounds: int | None, law: Draws | None, rolling: bool = False) -> Sequence:
+    """Return the plan in which each round spends 1/I of every budget, or of what is left of it an equal share."""
+    ceiling = ceiling_of(problem, law)
+    draw = None if law is None else world_of(problem, _first_draw(law, problem), ceiling=ceiling).gain
+    return myopic(world_of(problem, ceiling=ceiling), rounds=rounds, draw=draw, rolling=rolling)
+
+
+def mean_problem(problem: Problem, law: Draws | None) -> Problem:
+    """Return the problem with one gain for each device and no batteries: the mean over the rounds, or the law."""
+    gains = gains_of(problem) if law is None else _all_draws(law, problem)
+    mean = gains.reshape(-1, problem.fleet.num_devices).mean(axis=0)
+    return replace(
+        problem,
+        fleet=Fleet(gain=mean, peak_power=problem.fleet.peak_power),
+        budget=replace(problem.budget, device_power=None),
+    )
+
+
+def per_round(
+    problem: Problem,
+    decide: Callable[[Problem, int], tuple[NDArray[np.intp], Decision]],
+    *,
+    rounds: int | None,
+    law: Draws | None,
+) -> tuple[Sequence, tuple[str, ...]]:
+    """Return the plan of a rule that is asked in each round, and its notes.
+
+    Args:
+        problem: gains of all rounds.
+        decide: from the problem as round i shows it, and i, to K_i and the decision.
+        rounds: I; None: what the rule says of it in the first round, or the best, on a draw of the law if there is one.
+        law: of the gains.
+
+    Raises:
+        InfeasibleError: somebody who is scheduled cannot be heard.
+    """
+    first = decide(problem.at(0), 0)[1]
+    rounds = rounds if first.rounds is None else first.rounds
+    if rounds is None and law is not None:
+        gains = _first_draw(law, problem)
+        there = replace(problem, fleet=Fleet(gain=gains, peak_power=problem.fleet.peak_power))
+        rounds = _shared(there, decide, None).rounds
+    return _shared(problem, decide, rounds), first.notes
+
+
+def _shared(
+    problem: Problem,
+    decide: Callable[[Problem, int], tuple[NDArray[np.intp], Decision]],
+    rounds: int | None,
+) -> Sequence:
+    world = world_of(problem)
+    most = world.most_rounds if rounds is None else rounds
+    _validate.positive_integer(rounds=most)
+    if most > world.most_rounds:
+        raise ValueError(f"Expected rounds={most} <= {world.most_rounds}, the rounds with gains and local steps.")
+    member = np.zeros((most, world.num_devices), dtype=np.bool_)
+    decided = np.full(most, np.nan)
+    for index in range(most):
+        scheduled, decision = decide(problem.at(index), index)
+        member[index, scheduled] = True
+        if decision.alignment is not None:
+            _validate.positive(alignment=decision.alignment)
+            decided[index] = decision.alignment
+    heard = _heard_rounds(world, member, most if rounds is not None else 1)
+    each, shared = _allowed(problem, world, member[:heard])
+    values = [_value(world, member[:number], each, shared) for number in range(1, heard + 1)] if rounds is None else []
+    chosen = rounds or 1 + int(np.argmin(values))
+    theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - _SLACK) / chosen)))
+    own = np.where(np.isnan(decided[:chosen]), theta, decided[:chosen])
+    found = Sequence.of(world, member[:chosen], theta)
+    return found if np.isnan(decided[:chosen]).all() else replace(found, alignment=own)
+
+
+def _heard_rounds(world: World, member: Bools, needed: int) -> int:
+    """How many rounds there are before somebody who is scheduled cannot be heard."""
+    deaf = (member & (world.gain[: len(member)] == 0)).any(axis=1)
+    heard = int(np.argmax(deaf)) if deaf.any() else len(member)
+    if heard < needed:
+        device = int(np.flatnonzero(member[heard] & (world.gain[heard] == 0))[0])
+        raise InfeasibleError(
+            f"No plan fits: device {device} has gain 0 in round {heard + 1} and would need infinite power to be heard "
+            "(peak_power)."
+        )
+    return heard
+
+
+def _allowed(problem: Problem, world: World, member: Bools) -> tuple[Floats, Floats]:
+    """The largest θ_i² by the limits on one round, and by those on all of them if this round had all, (R,) each."""
+    rounds = len(member)
+    each, shared = np.full(rounds, world.cap**2), np.empty(rounds)
+    factor = np.ones(member.shape) if not matters(problem) else factors(problem, gains_of(problem))[:rounds]
+    for index, on in enumerate(member):
+        square = np.square(world.gain[index, on])
+        loudest = float(factor[index, on].max()) ** 2
+        each[index] = min(each[index] / loudest, float(np.min(square * world.peak_power[on])) * (1 - _SLACK))
+        shared[index] = world.total_power / float(np.sum(1.0 / square))
+        if world.device_power is not None:
+            shared[index] = min(shared[index], float(np.min(world.device_power[on] * square)))
+        if world.device_exposure is not None:
+            shared[index] = min(shared[index], float(np.min(world.device_exposure[on])) / loudest)
+    return each, shared
+
+
+def _value(world: World, member: Bools, each: Floats, shared: Floats) -> float:
+    """The bound if each of the rounds has an equal share."""
+    rounds = len(member)
+    square = np.minimum(each[:rounds], shared[:rounds] / rounds)
+    size = np.count_nonzero(member, axis=1)
+    with np.errstate(over="ignore", divide="ignore"):
+        error = 4.0 * np.square(1.0 - size / world.num_devices) + world.noise_weight / (np.square(size) * square)
+    weights = world.weights(rounds)
+    return float(world.offsets()[rounds - 1] + np.sum(weights * error, where=weights > 0))
+
+
+def _all_draws(law: Draws, problem: Problem) -> Floats:
+    draws = law(np.empty((0, problem.fleet.num_devices))) if callable(law) else law
+    return np.asarray(draws, dtype=np.float64)
+
+
+def _first_draw(law: Draws, problem: Problem) -> Floats:
+    return np.asarray(_all_draws(law, problem)[0])
+
+
+def _heard(problem: Problem, law: Draws, ceiling: float) -> Draws:
+    """The law with those who may arrive too strongly silenced."""
+    if ceiling == 1.0:
+        return law
+
+    def silenced(draws: Floats) -> Floats:
+        return np.array([world_of(problem, draw, ceiling=ceiling).gain for draw in draws])
+
+    if callable(law):
+        return lambda seen: silenced(np.asarray(law(seen)))
+    return silenced(np.asarray(law, dtype=np.float64))
