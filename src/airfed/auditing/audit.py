@@ -19,6 +19,8 @@ from airfed.auditing.round_loop import round_loop_checks
 from airfed.auditing.sensitivity import sensitivity_checks
 from airfed.auditing.statistics import Check, Vector, epsilon_of
 from airfed.auditing.subject import Subject
+from airfed.planning import FadingPlan, Plan
+from airfed.privacy import gaussian_epsilon
 from airfed.running.loop import NoiseFault
 from airfed.running.run import Run
 
@@ -135,11 +137,11 @@ def _audit(subject: Subject, trials: int, pairs: int, samples: int, rng: np.rand
     except NoiseFault as fault:
         checks.append(Check(name="canaries", passed=False, finding=str(fault), figures={}))
         return _concluded(subject, checks, started)
-    each = evidence(scores.single, subject.plan.mu_round)
+    each = evidence(scores.single, scores.claimed)
     whole = evidence(scores.whole, subject.plan.mu_total)
     delta = subject.plan.problem.budget.delta
     checks += [
-        _claim_check("canaries", "one round", each, subject.plan.epsilon_round, delta),
+        _claim_check("canaries", "one round", each, gaussian_epsilon(scores.claimed, delta), delta),
         _claim_check("trajectory", "the whole training", whole, subject.plan.epsilon_total, delta),
     ]
     return _concluded(subject, checks, started, each, whole, canaries.roc(scores.single))
@@ -151,8 +153,9 @@ def accounting_check(subject: Subject) -> Check:
     budget = plan.problem.budget
     mus = np.append(plan.sequence.mus, plan.mu_round)
     theta = np.append(plan.sequence.alignments, plan.alignment)
-    whole = math.sqrt(math.fsum(np.square(mus[:-1])))
-    wrong = []
+    rounds = plan.member if isinstance(plan, FadingPlan) else np.ones((plan.rounds, 1))
+    whole = math.sqrt(float(np.max(np.square(mus[:-1]) @ rounds)))  # of the most exposed device
+    wrong = _overspent(plan)
     if np.any(mus < (2 if subject.replaces else 1) * theta / subject.noise_std * (1 - _RTOL)):
         wrong.append("μ is below the sensitivity over σ")
     if plan.epsilon_round < epsilon_of(plan.mu_round, budget.delta) * (1 - _RTOL):
@@ -170,6 +173,24 @@ def accounting_check(subject: Subject) -> Check:
         or f"ε = {plan.epsilon_round:.5g} a round, {plan.epsilon_total:.5g} in all follow from μ = {plan.mu_round:.5g}",
         figures={"mu_round": plan.mu_round, "mu_total": plan.mu_total, "epsilon_budget": budget.epsilon},
     )
+
+
+def _overspent(plan: Plan) -> list[str]:
+    """What the plan sends beyond its budgets, where rounds differ: added up from gains and θ_i again."""
+    if not isinstance(plan, FadingPlan):
+        return []
+    fleet, budget, wrong = plan.problem.fleet, plan.problem.budget, []
+    spent = np.zeros(fleet.num_devices)
+    for index, on in enumerate(plan.member):
+        power = np.where(on, np.square(plan.alignments[index] / fleet.gain_in(index)), 0.0)
+        spent += power
+        if np.any(power > fleet.peak_power * (1 + _RTOL)):
+            wrong.append(f"round {index + 1} asks a device for more than its peak power")
+    if spent.sum() > budget.total_power * (1 + _RTOL):
+        wrong.append(f"{spent.sum():.5g} W exceed the total of {budget.total_power:g} W")
+    if budget.device_power is not None and np.any(spent > np.asarray(budget.device_power) * (1 + _RTOL)):
+        wrong.append("a device spends more than its battery")
+    return wrong
 
 
 def _claim_check(name: str, what: str, found: Evidence, epsilon: float, delta: float) -> Check:

@@ -4,7 +4,8 @@ The score ⟨y, u⟩/σ of a canary is N(±θ/σ, 1), whatever the dimension, so
 independent trials a round. Signs stay the same for a whole training, so that the sum of a canary's I scores, weighted
 by the rounds' μ_i/μ_total, is one trial against the whole trajectory, N(±μ_total/2, 1). Where neighbours add or remove
 a device, a canary is sent or not sent at all, and half of the claimed μ_i is taken off the scores, so that they are
-N(±μ_i/2, 1) all the same. Only the rounds in which θ is largest are trials against the claim of one round.
+N(±μ_i/2, 1) all the same. Only the rounds in which θ is largest are trials against the claim of one round. Where
+rounds differ in their devices, it is the most exposed device that is attacked, in the rounds in which it sends.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ class Scores:
     Args:
         single: one per canary and round of largest θ.
         whole: one per canary and training.
+        claimed: the μ of the rounds of `single`.
     """
 
     single: Vector
     whole: Vector
+    claimed: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +103,9 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
     Raises:
         NoiseFault: the loop itself finds the noise wanting.
     """
-    plan, airs = subject.crowd(_CROWD)
-    mus, theta = np.array(subject.plan.sequence.mus), subject.plan.sequence.alignments
-    exposed = np.flatnonzero(theta == theta.max())
+    crowd, mus = subject.crowd(_CROWD)
+    plan, airs = crowd.plan, crowd.airs
+    exposed = np.flatnonzero(plan.sequence.alignments == plan.alignment)
     trajectories = math.ceil(_FEWEST_TRAJECTORIES / _CANARIES)
     trainings = max(trajectories, math.ceil(2 * trials / (_CANARIES * exposed.size)))
     directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CANARIES)))
@@ -124,7 +127,7 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
         single.append(scores[exposed - first].ravel())
         if first == 0:
             whole.append(mus @ scores / math.sqrt(float(mus @ mus)))
-    return Scores(single=np.concatenate(single), whole=np.concatenate(whole))
+    return Scores(single=np.concatenate(single), whole=np.concatenate(whole), claimed=float(mus[exposed].max()))
 
 
 def roc(scores: Vector, points: int = 101) -> tuple[Vector, Vector]:

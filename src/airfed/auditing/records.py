@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
+
 from airfed.auditing.statistics import Check
 from airfed.auditing.subject import Subject
 from airfed.running.run import Run
@@ -33,7 +35,7 @@ def record_checks(subject: Subject, run: Run) -> list[Check]:
         return [*found, Check(name="ledger", passed=False, finding=" ".join(map(str, run.errors)), figures={})]
     ledger, mus = run.ledger, planned.sequence.mus
     low = [charge.round_index for charge in ledger.charges if charge.mu < mus[charge.round_index] * (1 - 1e-12)]
-    least = math.sqrt(math.fsum(mus[index] ** 2 for index in {charge.round_index for charge in ledger.charges}))
+    least = math.sqrt(float(np.max(planned.sequence.exposures({charge.round_index for charge in ledger.charges}))))
     passed = not low and ledger.mu_total >= least * (1 - 1e-12)
     return [
         *found,

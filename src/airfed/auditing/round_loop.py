@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -37,10 +37,11 @@ def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]
     whole = subject.plan.mu_round * subject.noise_std * neighbours
     largest, honest, count = 0.0, True, 0
     try:
-        for plan, plus, minus in _neighbours(subject, rng):
+        for cut, plus, minus in _neighbours(subject, rng):
             count += 1
+            plan = cut.plan
             slack = 4e-16 * subject.noise_std * math.sqrt(plan.problem.learning.dimension)  # the noise's rounding
-            ones, others = list(_train(subject, plan, plus)), list(_train(subject, plan, minus))
+            ones, others = list(_train(cut, plus)), list(_train(cut, minus))
             for one, other, decided in zip(ones, others, plan.sequence, strict=True):
                 moved = norm(one.reception.received - other.reception.received)
                 largest = max(largest, (moved - slack) / (decided.mu * subject.noise_std * neighbours))
@@ -65,19 +66,23 @@ def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]
     ]
 
 
-def _neighbours(subject: Subject, rng: np.random.Generator) -> Iterator[tuple[Plan, Engine, Engine]]:
-    """Plans with 1 to 20 local steps a round, and two engines each that differ in one device's data."""
-    device = int(subject.air.scheduled[subject.strongest(1)[0]])
-    devices = np.union1d(some_devices(subject, rng, _DEVICES), [device]).astype(np.intp)
+def _neighbours(subject: Subject, rng: np.random.Generator) -> Iterator[tuple[Subject, Engine, Engine]]:
+    """Few rounds with 1 to 20 local steps each, and two engines each that differ in one device's data."""
+    cut = subject.few_rounds(_ROUNDS)
+    device = int(cut.air.scheduled[cut.strongest(1)[0]])
+    everywhere = reduce(np.intersect1d, (decided.scheduled for decided in cut.plan.sequence))
+    if device not in everywhere:
+        device = int(everywhere[0])
+    devices = np.union1d(some_devices(everywhere, rng, _DEVICES), [device]).astype(np.intp)
     for steps in (1, 2, 5, 20):
-        plan = _stepped(subject, dimension=64, steps=steps)
+        stepped = cut.resized(dimension=64, total_steps=_ROUNDS * steps)
         task = QuadraticTask(
             dimension=64, num_devices=subject.plan.problem.fleet.num_devices, smoothness=10.0, strong_convexity=0.1
         )
         engine = QuadraticEngine(task, learning_rate=0.05)
         for factor in (-1.0, 1e6, -1e30):
             plus, minus = (Neighbour(engine, devices, device=device, factor=f) for f in (1e3, factor))
-            yield plan, plus, minus
+            yield stepped, plus, minus
     own = min(subject.plan.problem.learning.dimension, _MOST_DIMENSION)
     clip = subject.plan.clip_norm
     for shape in (*SHAPES[:4], (own,)):
@@ -87,20 +92,14 @@ def _neighbours(subject: Subject, rng: np.random.Generator) -> Iterator[tuple[Pl
         updates[devices == device] = replaced
         plus_script = ScriptedEngine(devices, updates.copy())
         updates[devices == device] = -replaced
-        yield _stepped(subject, dimension=sum(shape), steps=1), plus_script, ScriptedEngine(devices, updates)
+        stepped = cut.resized(dimension=sum(shape), total_steps=_ROUNDS)
+        yield stepped, plus_script, ScriptedEngine(devices, updates)
 
 
-def _stepped(subject: Subject, *, dimension: int, steps: int) -> Plan:
-    """The plan, cut to a few rounds of the given number of local steps."""
-    plan = subject.resized(dimension=dimension, rounds=_ROUNDS)
-    learning = replace(plan.problem.learning, total_steps=_ROUNDS * steps)
-    return replace(plan, problem=replace(plan.problem, learning=learning))
-
-
-def _train(subject: Subject, plan: Plan, engine: Engine) -> Iterator[Round]:
+def _train(subject: Subject, engine: Engine) -> Iterator[Round]:
     noise = SeededNoise(hashlib.sha256(f"round loop {engine.dimension}".encode()).digest())
     start = np.zeros(engine.dimension, np.float32)
-    return federated_averaging(plan, replace(subject.airs, plan=plan), engine, noise, parameters=start)
+    return federated_averaging(subject.plan, subject.airs, engine, noise, parameters=start)
 
 
 def _only_noised(plan: Plan, rounds: list[Round]) -> bool:

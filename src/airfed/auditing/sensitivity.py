@@ -7,6 +7,7 @@ Claimed: the received signals of two neighbours differ by at most μσ, which is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from airfed.air import Air, Reception
 from airfed.auditing.adversary import FAMILIES, SHAPES, STEPS, Family, Shape, Update
 from airfed.auditing.statistics import Check, norm
 from airfed.auditing.subject import Subject
+from airfed.planning import FadingPlan
 
 RTOL: Final = 1e-6
 _CONTRIBUTION_RTOL: Final = 1e-9  # the clip aims 1e-6 below ϖ, so that even the last digit is on the safe side
@@ -40,11 +42,15 @@ def sensitivity_checks(subject: Subject, rng: np.random.Generator, *, pairs: int
     """Return what the adversarial pairs found: difference, contribution, bad updates, divisor and order."""
     tally = _Tally()
     rounds = _rounds(subject)
-    for number, (shape, steps, family, device) in enumerate(_cases(subject, rng, pairs)):
+    turns: Counter[int] = Counter()
+    for number, (shape, steps, family) in enumerate(_cases(subject, rng, pairs)):
         index = rounds[number % len(rounds)]
-        clip_norm = subject.plan.sequence[index].clip_norm
-        _attack(subject, rng, tally, index=index, device=device, update=family(rng, shape, clip_norm, steps))
-    alone = _claimed(subject, -1)
+        air = subject.airs.at(index)
+        order = np.argsort(-np.abs(air.coefficient), kind="stable")  # devices in turn, the strongest first
+        device = int(air.scheduled[order[turns[index] % order.size]])
+        turns[index] += 1
+        _attack(subject, rng, tally, index=index, device=device, update=family(rng, shape, air.clip_norm, steps))
+    alone = subject.plan.mu_round * subject.noise_std / (2 if subject.replaces else 1)
     moved = 2 * alone
     bad = tally.finite and tally.reported
     return [
@@ -82,9 +88,11 @@ def sensitivity_checks(subject: Subject, rng: np.random.Generator, *, pairs: int
 
 
 def _rounds(subject: Subject) -> list[int]:
-    """The rounds to attack: the last, the first and one between; one is enough where all are alike."""
+    """The rounds to attack: all where they differ in their devices; else the last, the first and one between."""
     last = subject.plan.rounds - 1
-    return [last] if subject.plan.course.constant else [last, 0, last // 2]
+    if isinstance(subject.plan, FadingPlan):
+        return list(range(subject.plan.rounds))
+    return [last] if subject.plan.constant else [last, 0, last // 2]
 
 
 def _claimed(subject: Subject, index: int) -> float:
@@ -92,23 +100,21 @@ def _claimed(subject: Subject, index: int) -> float:
     return subject.plan.sequence[index].mu * subject.noise_std / (2 if subject.replaces else 1)
 
 
-def _cases(subject: Subject, rng: np.random.Generator, pairs: int) -> Iterator[tuple[Shape, int, Family, int]]:
-    """Shapes, local steps and families in all combinations, shuffled; devices in turn, the strongest first."""
-    scheduled = subject.air.scheduled
-    order = np.argsort(-np.abs(subject.air.coefficient), kind="stable")
+def _cases(subject: Subject, rng: np.random.Generator, pairs: int) -> Iterator[tuple[Shape, int, Family]]:
+    """Shapes, local steps and families in all combinations, shuffled."""
     own = (min(subject.plan.problem.learning.dimension, _MOST_DIMENSION),)
     cases = [(shape, steps, family) for family in FAMILIES for steps in STEPS for shape in (*SHAPES, own)]
     turn = rng.permutation(len(cases))
     for index in range(pairs):
-        yield *cases[turn[index % turn.size]], int(scheduled[order[index % order.size]])
+        yield cases[turn[index % turn.size]]
 
 
 def _attack(
     subject: Subject, rng: np.random.Generator, tally: _Tally, *, index: int, device: int, update: Update
 ) -> None:
     """One device sends g, −g or nothing, a few others the same in all three worlds."""
-    others = np.setdiff1d(some_devices(subject, rng, int(rng.integers(0, 4))), [device])
     air, claimed = subject.airs.at(index), _claimed(subject, index)
+    others = np.setdiff1d(some_devices(air.scheduled, rng, int(rng.integers(0, 4))), [device])
     common = 10 * air.clip_norm * rng.normal(size=(others.size, update.size))
     plus, minus, absent = (_receive(air, device, sent, others, common) for sent in (update, -update, None))
     moved = norm(plus.received - minus.received) / (2 * claimed)
@@ -123,9 +129,8 @@ def _attack(
     )
 
 
-def some_devices(subject: Subject, rng: np.random.Generator, count: int) -> NDArray[np.intp]:
-    """Return up to `count` scheduled devices at random, ascending."""
-    scheduled = subject.air.scheduled
+def some_devices(scheduled: NDArray[np.intp], rng: np.random.Generator, count: int) -> NDArray[np.intp]:
+    """Return up to `count` of the scheduled devices at random, ascending."""
     if count >= scheduled.size:
         return scheduled
     return np.sort(rng.choice(scheduled, count, replace=False))
@@ -144,7 +149,7 @@ def _receive(
 
 def _order_check(subject: Subject, rng: np.random.Generator) -> Check:
     """Whether the order and the chunks in which devices are added change the sum: that would leak, too."""
-    devices = some_devices(subject, rng, _MOST_ORDERED)
+    devices = some_devices(subject.air.scheduled, rng, _MOST_ORDERED)
     updates = 10 * subject.air.clip_norm * rng.normal(size=(devices.size, 64)).astype(np.float32)
     received = []
     for chunk in (devices.size, 7, 1):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from airfed.air import Air, Airs
 from airfed.learning.task import dimension_of
-from airfed.planning import Plan
+from airfed.planning import FadingPlan, Plan
 from airfed.problem import Fleet
 from airfed.running.directory import RunError
 from airfed.running.noise import NoiseSource
@@ -71,8 +71,8 @@ class Subject:
 
     @cached_property
     def air(self) -> Air:
-        """The air of the most exposed round, the last."""
-        return self.airs.at(-1)
+        """The air of the most exposed round; of several the last."""
+        return self.airs.at(int(np.flatnonzero(self.plan.sequence.mus == self.plan.sequence.mus.max())[-1]))
 
     @property
     def noise_std(self) -> float:
@@ -96,11 +96,33 @@ class Subject:
             signal["scenario"] = self.scenario.model_copy(update={"seed": self.scenario.seed + repetition}).digest()
         return noise_source(self.scenario, signal)
 
-    def resized(self, *, dimension: int, rounds: int | None = None) -> Plan:
-        """Return the plan for a model of another dimension: θ, σ and μ do not depend on it."""
-        learning = replace(self.plan.problem.learning, dimension=dimension)
-        problem = replace(self.plan.problem, learning=learning)
-        return replace(self.plan, problem=problem, rounds=self.plan.rounds if rounds is None else rounds)
+    def few_rounds(self, rounds: int) -> Subject:
+        """Return the subject with few rounds; where they differ, some in which the most exposed device sends."""
+        if isinstance(self.plan, FadingPlan):
+            sends = np.flatnonzero(self.plan.member[:, self.plan.most_exposed])
+            return self._of_rounds(np.resize(sends, rounds))
+        learning = self.plan.problem.learning
+        learning = replace(learning, total_steps=max(rounds, learning.total_steps))
+        plan = replace(self.plan, problem=replace(self.plan.problem, learning=learning), rounds=rounds)
+        return replace(self, plan=plan, airs=replace(self.airs, plan=plan))
+
+    def _of_rounds(self, places: NDArray[np.intp], devices: NDArray[np.intp] | None = None) -> Subject:
+        """The subject with some rounds of a plan whose rounds differ, and some devices, only."""
+        assert isinstance(self.plan, FadingPlan)
+        plan, airs = self.plan.of_rounds(places, devices), self.airs
+        who = slice(None) if devices is None else devices
+        channel, phase = airs.channel, airs.phase
+        if channel is not None:
+            channel = channel[..., who] if channel.ndim == 1 else channel[places][:, who]
+        phase = None if phase is None else phase[who]
+        return replace(self, plan=plan, airs=replace(airs, plan=plan, channel=channel, phase=phase))
+
+    def resized(self, *, dimension: int, total_steps: int | None = None) -> Subject:
+        """Return the subject with another dimension and other local steps: θ, σ and μ do not depend on them."""
+        steps = self.plan.problem.learning.total_steps if total_steps is None else total_steps
+        learning = replace(self.plan.problem.learning, dimension=dimension, total_steps=steps)
+        plan = replace(self.plan, problem=replace(self.plan.problem, learning=learning))
+        return replace(self, plan=plan, airs=replace(self.airs, plan=plan))
 
     def strongest(self, most: int) -> NDArray[np.intp]:
         """Return positions in K of up to `most` devices that arrive within 0.1% of the strongest, ascending."""
@@ -109,18 +131,25 @@ class Subject:
         order = np.argsort(-amplitude[near], kind="stable")
         return np.sort(near[order[:most]])
 
-    def crowd(self, count: int) -> tuple[Plan, Airs]:
-        """Return plan and airs of `count` copies of the strongest devices, for a model of dimension `count`.
+    def crowd(self, count: int) -> tuple[Subject, NDArray[np.float64]]:
+        """Return the subject with `count` copies of the strongest devices, for a model of dimension `count`.
 
-        What a device adds to the sum does not depend on how many there are: a crowd gives as many trials a round.
+        What a device adds to the sum does not depend on how many there are: a crowd gives as many trials a round. Where
+        rounds differ, all are copies of the most exposed device, in the rounds in which it sends. With it come the μ_i
+        that are claimed of these rounds.
         """
+        if isinstance(self.plan, FadingPlan):
+            device = self.plan.most_exposed
+            sends = np.flatnonzero(self.plan.member[:, device])
+            claimed = np.asarray(self.plan.sequence.mus[sends])
+            return self._of_rounds(sends, np.full(count, device)).resized(dimension=count), claimed
         places = self.strongest(count)
         places = np.tile(places, math.ceil(count / places.size))[:count]
         fleet, airs = self.plan.problem.fleet, self.airs
         devices = self.air.scheduled[places]
         crowd = Fleet(gain=fleet.gain[devices], peak_power=fleet.peak_power[devices])
-        plan = self.resized(dimension=count)
-        plan = replace(plan, problem=replace(plan.problem, fleet=crowd), scheduled=np.arange(count))
+        plan = replace(self.plan, problem=replace(self.plan.problem, fleet=crowd), scheduled=np.arange(count))
         channel = None if airs.channel is None else airs.channel[devices]
         phase = None if airs.phase is None else airs.phase[devices]
-        return plan, replace(airs, plan=plan, channel=channel, phase=phase)
+        many = replace(self, plan=plan, airs=replace(airs, plan=plan, channel=channel, phase=phase))
+        return many.resized(dimension=count), np.array(self.plan.sequence.mus)

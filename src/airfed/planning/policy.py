@@ -112,7 +112,7 @@ class Policy:
 
     >>> from airfed.planning import POLICIES
     >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
-    (['seed', 'size'], [])
+    (['round_index', 'seed', 'size'], [])
     """
 
     name: str

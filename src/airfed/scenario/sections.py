@@ -23,7 +23,8 @@ else:
 
 
 _POLICIES: Final = {
-    name: ", ".join(sorted(policy.settings - {"seed", "rounds", "course"})) or name for name, policy in POLICIES.items()
+    name: ", ".join(sorted(policy.settings & {"size", "threshold", "objective"})) or name
+    for name, policy in POLICIES.items()
 }
 
 

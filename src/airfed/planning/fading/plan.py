@@ -6,11 +6,12 @@ import base64
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from airfed import convergence
 from airfed.planning import limits
@@ -21,7 +22,7 @@ from airfed.planning.fading.sequence import Sequence
 from airfed.planning.limits import Binding
 from airfed.planning.plan import Plan
 from airfed.privacy import compose_all
-from airfed.problem import Problem
+from airfed.problem import Fleet, Problem
 
 _AS_GOOD: Final = 1e-6  # limits as close to each other as this bind together
 # Of limits that bind together, the one that ties the rounds to each other is named.
@@ -94,6 +95,34 @@ class FadingPlan(Plan):
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         super().__post_init__()
+
+    def of_rounds(self, places: NDArray[np.intp], devices: NDArray[np.intp] | None = None) -> FadingPlan:
+        """Return the plan of some of its rounds only, and of some devices, which may occur several times.
+
+        Args:
+            places: which rounds, in their order.
+            devices: who; everybody unless told. Each of them must transmit in one of the rounds or more.
+        """
+        fleet = self.problem.fleet
+        who = np.arange(fleet.num_devices) if devices is None else devices
+        gain = fleet.gain[np.ix_(places, who)] if fleet.changes else fleet.gain[who]
+        learning = replace(self.problem.learning, total_steps=max(self.problem.learning.total_steps, places.size))
+        member, theta = self.member[np.ix_(places, who)], self.alignments[places]
+        return replace(
+            self,
+            problem=replace(
+                self.problem,
+                fleet=Fleet(gain=gain, peak_power=fleet.peak_power[who]),
+                learning=learning,
+                budget=replace(self.problem.budget, device_power=None),
+            ),
+            rounds=places.size,
+            member=member,
+            alignments=theta,
+            alignment=float(theta.max()),
+            scheduled=np.flatnonzero(member.any(axis=0)),
+            lower_bound=-math.inf,
+        )
 
     @property
     def constant(self) -> bool:
@@ -217,7 +246,7 @@ class FadingPlan(Plan):
     @cached_property
     def most_exposed(self) -> int:
         """The device whose privacy costs most over the training; of several the first."""
-        return int(np.argmax(self.sequence.exposures()))
+        return int(self.scheduled[np.argmax(self.sequence.exposures(range(self.rounds)))])
 
     @cached_property
     def mu_total(self) -> float:
