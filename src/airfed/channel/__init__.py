@@ -1,4 +1,4 @@
-"""Channel gains |h_k|: models that draw them, one class each in `models`, how they change, and what the devices do not know of them."""
+"""Channel gains |h_k|: models (one class each in `models`), how they change, what the devices do not know of them."""
 
 from airfed.channel.changing import Forecast, Resampled, State
 from airfed.channel.model import MODELS, ChannelModel, raise_to_minimum, true_channel
