@@ -13,7 +13,10 @@ import numpy as np
 from airfed import _validate
 
 # The numbers are part of the file format of every record: never reuse or renumber one.
-_STREAMS: Final = {"data": 0, "channel": 1, "init": 2, "policy": 3, "noise": 4, "batch": 5, "phase": 6}
+_STREAMS: Final = {
+    **{"data": 0, "channel": 1, "init": 2, "policy": 3, "noise": 4, "batch": 5, "phase": 6},
+    **{"fading": 7, "law": 8},
+}
 
 
 def checked(seed: int) -> int:

@@ -3,10 +3,15 @@
 import pickle
 import time
 
+import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airfed.channel import FromFile
+
+PLAIN = st.complex_numbers(max_magnitude=1e100, allow_nan=False, allow_infinity=False)
 
 
 def read(tmp_path, content, name="gains.csv", column="gain"):
@@ -41,6 +46,47 @@ def test_csv_with_a_column_of_another_name(tmp_path):
     assert read(tmp_path, "gain,h_abs\n1,0.5\n2,0.7\n", column="h_abs").tolist() == [0.5, 0.7]
 
 
+TRACE = [[0.5, 5.0, 2.0], [0.0, 1.25, 13.0]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "0.5,5,2\n0,1.25,13\n",
+        "0.5,5,2\r\n0,1.25,13\r\n\r\n",
+        "﻿ 0.5 ,\t5, 2\n0,1.25,13",
+        '"0.5","5","2"\n"0","1.25","13"\n',
+        "0.5,3+4j,2\n0,1.25,(5-12j)\n",
+        "0.5j,(-3+4j),-2+0j\n0j,1.25e0J, (5+12j) \n",
+    ],
+)
+def test_a_trace_in_csv(tmp_path, content):
+    assert read(tmp_path, content).tolist() == TRACE
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex64, np.complex128, ">c16", np.int16])
+def test_a_trace_in_npy(tmp_path, dtype):
+    phase = 1j if np.dtype(dtype).kind == "c" else 1
+    np.save(tmp_path / "gains.npy", np.asfortranarray((np.array([[3, 4, 0], [1, 2, 5]]) * phase).astype(dtype)))
+    gains = FromFile(path=tmp_path / "gains.npy").read()
+    assert gains.tolist() == [[3.0, 4.0, 0.0], [1.0, 2.0, 5.0]]
+    assert gains.dtype == np.float64
+
+
+@given(hnp.arrays(np.complex128, hnp.array_shapes(min_dims=2, max_dims=2, min_side=2), elements=PLAIN))
+def test_traces_come_back_from_both_kinds_of_files(tmp_path_factory, channel):
+    folder = tmp_path_factory.mktemp("traces")
+    np.save(folder / "h.npy", channel)
+    (folder / "h.csv").write_text("\n".join(",".join(map(str, row)) for row in channel.tolist()))
+    np.savetxt(folder / "saved.csv", channel, fmt="%.17g", delimiter=",")
+    for name in ("h.npy", "h.csv", "saved.csv"):
+        np.testing.assert_allclose(FromFile(path=folder / name).read(), np.abs(channel), rtol=1e-15)
+
+
+def test_a_name_that_could_be_a_number_is_a_name(tmp_path):
+    assert read(tmp_path, "j,gain\n1,0.5\n2,0.7\n").tolist() == [0.5, 0.7]
+
+
 @pytest.mark.parametrize(
     ("content", "named"),
     [
@@ -60,7 +106,23 @@ def test_csv_with_a_column_of_another_name(tmp_path):
         ("0.5\n0x10\n", "line 2"),
         ("name,gain\na,0.5\nb\n", "line 3 .*got 'b'"),
         ("name,gain\na,0.5,9\n", "line 2"),
-        ("1,2\n3,4\n", "header line .*2 columns and no names"),
+        ("1,2\n3,4,5\n", "2 cells in line 2 of .*got 3"),
+        ("1,2\n3\n", "2 cells in line 2 of .*got 1"),
+        ("1,2\n\n3,4\n", "2 cells in line 2 of .*got 1"),
+        ("1,2\n3,abc\n", "line 2, cell 2, of .*got 'abc'"),
+        ("1,2\n3,\n", "line 2, cell 2, of .*got ''"),
+        ("1,2\nnan,4\n", "line 2, cell 1, of .*got 'nan'"),
+        ("inf,2\n3,4\n", "line 1, cell 1, of .*got 'inf'"),
+        ("1,2\n3,-4\n", "line 2, cell 2, of .*got '-4'"),
+        ("1,2\n3,1e999\n", "line 2, cell 2"),
+        ("1,2\n3,1_0\n", "line 2, cell 2"),
+        ("1,2\n3,1_0j\n", "line 2, cell 2"),
+        ("1,2\n3,nan+1j\n", "line 2, cell 2"),
+        ("1,2\n3,1e999j\n", "line 2, cell 2"),
+        ("1,2\n3,1e308+1.7e308j\n", "line 2, cell 2"),
+        ("1,2\n3,1 + 2j\n", "line 2, cell 2"),
+        ("1,gain\n3,4\n", "line 1, cell 2, of .*got 'gain'"),
+        ("1+2j\n3\n", "line 1 of .*got '1.2j'"),
         ("h\n0.5\n", "column 'gain' in .*its header has 'h'"),
         ("x" * 200_000 + "\n0.5\n", "column 'gain'"),
         ("0.5\n" + "9" * 200_000 + "\n", "line 2"),
@@ -99,8 +161,13 @@ def test_npy(tmp_path, dtype):
     [
         (np.array(["a"]), "type '<U1'"),
         (np.array([True]), "type '.b1'"),
-        (np.array([1 + 1j]), "dtype complex128"),
-        (np.zeros((2, 2)), "shape"),
+        (np.array([1 + 1j, complex(np.nan, 1)]), r"gain\[1\]=nan"),
+        (np.array([[1 + 1j, 1], [complex(0, np.inf), 1]]), r"gain\[1, 0\]=inf"),
+        (np.array([complex(1.7e308, 1.7e308)]), r"gain\[0\]=inf"),
+        (np.array([[0.5, 1.0], [0.5, -1.0]]), r"gain\[1, 1\]=-1.0"),
+        (np.zeros((2, 2, 2)), r"\(rounds, devices\) in .*shape \(2, 2, 2\)"),
+        (np.zeros((0, 3)), "at least one"),
+        (np.zeros((3, 0)), "at least one"),
         (np.float64(1.0), "shape"),
         (np.array([]), "at least one"),
         (np.array([0.5, np.nan]), r"gain\[1\]=nan"),

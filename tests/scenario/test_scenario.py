@@ -375,13 +375,19 @@ def another(key, value):
         "learning.batch_size": 5,
         "learning.images": 60,
         "learning.dimension": 99,
+        "budget.device_power": 7.0,
     }
     return words[key] if key in words else value * 1.5 if isinstance(value, float) else value + 1
 
 
 def test_the_digest_knows_everything_that_shapes_a_result():
     base = scenario.parse(
-        tables(channel={"model": "cell", "radius": 9.0, "minimum": 0.1, "shadowing_db": 1.0, "estimation_error": 0.1})
+        tables(
+            channel={
+                **{"model": "cell", "radius": 9.0, "minimum": 0.1, "shadowing_db": 1.0, "estimation_error": 0.1},
+                **{"coherence": 2, "correlation": 0.1, "common_shadowing_db": 1.0, "shadowing_coherence": 3},
+            }
+        )
     )
     seen = {base.digest()}
     for key, value in leaves(base.model_dump()):

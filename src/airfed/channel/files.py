@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,10 @@ _MOST_COLUMNS: Final = 16384  # of a spreadsheet
 
 
 def read_gains(path: Path, column: str) -> NDArray[np.float64]:
-    """Return the gains in a .npy vector, or in a .csv with one number a line or a column named in its header.
+    """Return the gains of a file: one per device, (N,), or those of a trace, (rounds, N).
+
+    A .npy has real or complex numbers, of which the moduli count. A .csv has one number a line or a column named in its
+    header; with several cells a line and no header it is a trace with a line per round, cells real or complex (1+2j).
 
     Raises:
         DataError: the file is missing, of another kind, or has a bad cell (named by its line).
@@ -31,10 +35,13 @@ def read_gains(path: Path, column: str) -> NDArray[np.float64]:
 
 def _read_npy(path: Path) -> NDArray[np.float64]:
     array = _arrays.load_npy(path)
+    if array.ndim not in (1, 2):
+        raise DataError(f"Expected gains (devices) or (rounds, devices) in {path}, got shape {array.shape}.")
     if array.dtype.kind == "c":
-        raise DataError(f"Expected real numbers in {path}, got dtype {array.dtype}.")
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is named below
+            array = np.abs(array.astype(np.complex128))
     try:
-        return _validate.vector(gain=array, minimum=0.0, strict=False)
+        return _validate.vector(gain=array, minimum=0.0, strict=False, table=True)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -43,7 +50,35 @@ def _read_csv(path: Path, column: str) -> NDArray[np.float64]:
     lines = _files.read_text(path, "a table of gains").rstrip().split("\n")
     if lines == [""]:
         raise DataError(f"Expected at least one gain in {path}, got an empty file.")
-    index, width, first = _header(lines[0], path, column)
+    if lines[0].count(",") >= _MOST_COLUMNS:
+        raise DataError(f"Expected at most {_MOST_COLUMNS} columns in {path}, got {lines[0].count(',') + 1}.")
+    names = [cell.strip() for cell in _cells(lines[0])]
+    if len(names) > 1 and _is_number(names[0]):
+        return _read_trace(lines, len(names), path)
+    return _read_column(lines, names, path, column)
+
+
+def _read_trace(lines: list[str], width: int, path: Path) -> NDArray[np.float64]:
+    gains = np.empty((len(lines), width))
+    for row, line in enumerate(lines):
+        cells = _cells(line)
+        if len(cells) != width:
+            raise DataError(f"Expected {width} cells in line {row + 1} of {path}, as in line 1; got {len(cells)}.")
+        for place, cell in enumerate(cells):
+            try:
+                gains[row, place] = gain = _modulus(cell)
+            except ValueError:
+                gain = np.nan
+            if not 0 <= gain < np.inf:
+                raise DataError(
+                    f"Expected a gain >= 0, or a complex one, in line {row + 1}, cell {place + 1}, of {path}; "
+                    f"got {shown(cell)!r}."
+                )
+    return gains
+
+
+def _read_column(lines: list[str], names: list[str], path: Path, column: str) -> NDArray[np.float64]:
+    index, width, first = _header(names, path, column)
     if len(lines) == first:
         raise DataError(f"Expected at least one gain in {path}, got only a header.")
     gains = np.full(len(lines) - first, np.nan)
@@ -57,14 +92,9 @@ def _read_csv(path: Path, column: str) -> NDArray[np.float64]:
     return gains
 
 
-def _header(line: str, path: Path, column: str) -> tuple[int, int, int]:
+def _header(names: list[str], path: Path, column: str) -> tuple[int, int, int]:
     """Return the column to read, the number of columns, and the line where the numbers start."""
-    if line.count(",") >= _MOST_COLUMNS:
-        raise DataError(f"Expected at most {_MOST_COLUMNS} columns in {path}, got {line.count(',') + 1}.")
-    names = [cell.strip() for cell in _cells(line)]
-    if _is_number(names[0]):
-        if len(names) > 1:
-            raise DataError(f"Expected a header line in {path}: it has {len(names)} columns and no names.")
+    if len(names) == 1 and _is_number(names[0]):
         return 0, 1, 0
     if names.count(column) != 1:
         raise DataError(f"Expected one column {column!r} in {path}; its header has {shown(', '.join(names), 120)!r}.")
@@ -93,9 +123,19 @@ def _number(text: str) -> float:
     return float(text)
 
 
+def _modulus(text: str) -> float:
+    """The gain in a cell: a number, or the modulus of a complex one, as 1+2j or (1+2j)."""
+    if "j" not in text.lower():
+        return _number(text)
+    if "_" in text or not any(map(str.isdigit, text)):  # "j" alone may be a name
+        raise ValueError(text)
+    value = complex(text)
+    return math.hypot(value.real, value.imag)
+
+
 def _is_number(text: str) -> bool:
     try:
-        _number(text)
+        _modulus(text)
     except ValueError:
         return False
     return True

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from airfed import _validate
-from airfed.keys.declare import Control, Fraction, Key, NonNegative, Section, control_of
+from airfed import _validate, seeds
+from airfed.channel.changing import MOST_GAINS, Floats, Forecast, State, Walk, sources
+from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Section, control_of
 from airfed.problem import Link
 
 _OWN_KEYS: Final[dict[str, str]] = {}
@@ -24,8 +27,12 @@ class ChannelModel(Section, ABC):
 
     A subclass declares keys of its own and `magnitudes`; the keys here are every model's. With
     `model: Literal["mine"] = "mine"` it has a name, and scenarios, template, reference and explorer have it (if it is
-    defined before `airfed.scenario` is imported, as those in `models` are).
+    defined before `airfed.scenario` is imported, as those in `models` are). Where gains change, `magnitudes` is drawn
+    anew for each block; a model of which something stays, or is correlated, has `start` and `renewed`, too.
     """
+
+    refuses: ClassVar[Mapping[str, str]] = {"correlation": "its gains have no complex amplitudes"}
+    """Keys of every model that make no sense with this one, and why."""
 
     minimum: Annotated[
         NonNegative,
@@ -51,6 +58,21 @@ class ChannelModel(Section, ABC):
     trust_estimates: Annotated[
         bool, Key("plan and account as if the known gains were exact; where they are not, the privacy is not kept")
     ] = Link.trust_estimates
+    coherence: Annotated[
+        Count | None, Key("rounds that a draw of the fading lasts", note="the whole run unless written down")
+    ] = None
+    correlation: Annotated[
+        float,
+        Field(ge=0, lt=1),
+        Key("share of the scattered paths' complex amplitude that stays from one draw of the fading to the next"),
+    ] = 0.0
+    common_shadowing_db: Annotated[
+        NonNegative, Key("standard deviation of log-normal shadowing that all devices share", unit="dB")
+    ] = 0.0
+    shadowing_coherence: Annotated[
+        Count | None,
+        Key("rounds that a draw of the shadowing lasts, common or not", note="the whole run unless written down"),
+    ] = None
     model: Annotated[str, Key("law of the gains", choices=_OWN_KEYS), Control("Channel law")]
 
     @classmethod
@@ -75,13 +97,82 @@ class ChannelModel(Section, ABC):
         """How many gains it has; None where it draws as many as are asked for."""
         return None
 
-    def draw(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return one gain |h_k| per device, raised to the minimum."""
-        return raise_to_minimum(self.magnitudes(num_devices, rng), self.minimum, pin=self.pin_minimum)
+    @property
+    def changes(self) -> bool:
+        """Whether gains change from round to round."""
+        return self.coherence is not None or self.shadowing_coherence is not None
+
+    @property
+    def own_shadowing_db(self) -> float:
+        """Standard deviation of the shadowing that each device has of its own, in dB."""
+        return 0.0
+
+    def draw(self, num_devices: int, rng: np.random.Generator) -> Floats:
+        """Return one gain |h_k| per device, raised to the minimum; where gains change, those of the first round."""
+        return self.raised(self._first(num_devices, rng).gain)
+
+    def trace(self, *, rounds: int, num_devices: int, seed: int) -> Floats:
+        """Return |h_k^i|, (rounds, N), the first row as `draw` has it; (N,) where gains do not change.
+
+        Raises:
+            ValueError: the gains of all rounds do not fit into memory.
+        """
+        if not self.changes:
+            return self.draw(num_devices, seeds.stream(seed, "channel"))
+        if rounds * num_devices > MOST_GAINS:
+            raise ValueError(
+                f"Expected at most 2**{MOST_GAINS.bit_length() - 1} gains of all rounds, got {rounds} rounds of "
+                f"{num_devices} devices; set policy.rounds to fewer."
+            )
+        walk = self.walk(num_devices, seed)
+        gains = np.empty((rounds, num_devices))
+        gains[0] = self.raised(walk.state.gain)
+        walk.fill(gains[1:], 1)
+        return gains
+
+    def law(self, *, rounds: int, num_devices: int, seed: int) -> Floats | Callable[[Floats], Floats] | None:
+        """Return what is known of the rounds to come; None where gains do not change.
+
+        Where nothing but what lasts the whole run ties one round to another, these are draws, (draws, rounds, N). Else
+        it is a function that makes some for the rounds to come, given those so far: from (i, N) to
+        (draws, rounds − i, N).
+        """
+        if not self.changes:
+            return None
+        forecast = Forecast(self, rounds=rounds, num_devices=num_devices, seed=seed)
+        shadowed = self.own_shadowing_db or self.common_shadowing_db
+        slow = self.correlation or (self.coherence or 1) > 1 or (shadowed and (self.shadowing_coherence or 1) > 1)
+        return forecast if slow else forecast(np.empty((0, num_devices)))
+
+    def walk(self, num_devices: int, seed: int) -> Walk:
+        """Return the channel that the seed draws, in its first round."""
+        first = self._first(num_devices, seeds.stream(seed, "channel"))
+        return Walk(self, first, (num_devices,), sources(seed, "fading"))
 
     @abstractmethod
     def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return |h_k| as the law draws it; a law of complex amplitudes draws them here and returns their moduli."""
+
+    def start(self, num_devices: int, rng: np.random.Generator) -> State:
+        """Return what the gains of the first round are made of, without the common shadowing."""
+        return State(small=self.magnitudes(num_devices, rng))
+
+    def renewed(self, state: State, shape: tuple[int, ...], rng: np.random.Generator, correlation: float) -> State:
+        """Return the state with the fading of the next block.
+
+        Args:
+            state: of the block before.
+            shape: (N,), or (draws, N) for independent draws of what follows.
+            rng: draws it.
+            correlation: how much of the scattered paths' amplitude stays; 0 where there was no block before.
+        """
+        *draws, num_devices = shape
+        small = [self.magnitudes(num_devices, rng) for _ in range(int(np.prod(draws)))]
+        return replace(state, small=np.reshape(small, shape))
+
+    def raised(self, gains: Floats) -> Floats:
+        """Return the gains of one round, or of several, none of them below the minimum."""
+        return raise_to_minimum(gains, self.minimum, pin=self.pin_minimum)
 
     def located(self, folder: Path) -> Self:
         """Return the model with the files it names looked for from `folder`."""
@@ -94,9 +185,30 @@ class ChannelModel(Section, ABC):
             raise ValueError("Expected channel.minimum > 0 with channel.pin_minimum = true: it is pinned to that.")
         return self
 
+    @model_validator(mode="after")
+    def _check_changes(self) -> Self:
+        for key, reason in self.refuses.items():
+            if getattr(self, key) != ChannelModel.model_fields[key].default:
+                raise ValueError(f'Expected no channel.{key} with channel.model = "{self.model}": {reason}.')
+        if self.correlation and self.coherence is None:
+            raise ValueError(
+                f"Expected channel.coherence with channel.correlation={self.correlation!r}: without it, a draw of the "
+                "fading lasts the whole run."
+            )
+        return self
+
+    def _first(self, num_devices: int, rng: np.random.Generator) -> State:
+        """What the gains of the first round are made of, the common shadowing drawn last."""
+        state = self.start(num_devices, rng)
+        if not self.common_shadowing_db:
+            return state
+        return replace(state, common=10.0 ** (rng.normal(0.0, self.common_shadowing_db) / 20.0))
+
 
 def raise_to_minimum(gains: NDArray[np.float64], minimum: float, *, pin: bool = False) -> NDArray[np.float64]:
     """Return the gains with weaker ones raised to `minimum` (h_min); `pin` also sets the weakest exactly to it.
+
+    Of several rounds, (..., N), that holds in each.
 
     >>> raise_to_minimum(np.array([0.05, 0.3, 2.0]), 0.1)
     array([0.1, 0.3, 2. ])
@@ -106,7 +218,7 @@ def raise_to_minimum(gains: NDArray[np.float64], minimum: float, *, pin: bool = 
     _validate.non_negative(minimum=minimum)
     raised = np.maximum(gains, minimum)
     if pin:
-        raised[np.argmin(gains)] = minimum
+        np.put_along_axis(raised, np.argmin(gains, axis=-1, keepdims=True), minimum, axis=-1)
     return raised
 
 

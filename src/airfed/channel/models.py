@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from airfed.channel import files
+from airfed.channel.changing import Floats, Resampled, State
 from airfed.channel.model import ChannelModel
 from airfed.keys.declare import Control, Key, Metres, NonNegative, Positive
 
@@ -20,6 +23,7 @@ _Scale = Annotated[Positive, Key("root mean square of the gain", "rms |h|"), Con
 class Fixed(ChannelModel):
     """Gains written down: `gains[k]` is device k's."""
 
+    refuses: ClassVar = dict.fromkeys(("coherence", "correlation"), "its gains are written down")
     model: Literal["fixed"] = "fixed"
     gains: Annotated[
         list[NonNegative],
@@ -38,18 +42,47 @@ class Fixed(ChannelModel):
         return _checked_count(np.array(self.gains, np.float64), num_devices, "gains")
 
 
-class Rayleigh(ChannelModel):
+class Fading(ChannelModel):
+    """Amplitudes of a direct path and of scattered ones; from block to block, h' = ρ·h + √(1−ρ²)·w of the scattered.
+
+    A subclass declares `start`, and `paths` where there is a direct one.
+    """
+
+    refuses: ClassVar = {}
+
+    @property
+    def paths(self) -> tuple[float, float]:
+        """Amplitude of the direct path, and standard deviation of the scattered ones per real dimension."""
+        return 0.0, float(np.sqrt(0.5))
+
+    def magnitudes(self, num_devices: int, rng: np.random.Generator) -> Floats:
+        """Return independent gains."""
+        return self.start(num_devices, rng).gain
+
+    def renewed(self, state: State, shape: tuple[int, ...], rng: np.random.Generator, correlation: float) -> State:
+        """Return the state with the scattered paths of the next block."""
+        direct, spread = self.paths
+        *draws, num_devices = shape
+        scattered = spread * rng.standard_normal((*draws, 2 * num_devices)).view(np.complex128)
+        if correlation:
+            # Where only a modulus was drawn there is no direct path, and any phase gives the same law of gains.
+            before = state.small if state.scattered is None else state.scattered
+            scattered = correlation * before + np.sqrt(1 - correlation**2) * scattered
+        return replace(state, small=np.abs(direct + scattered), scattered=scattered)
+
+
+class Rayleigh(Fading):
     """Rayleigh fading, |h| of h ~ CN(0, scale²): no line of sight."""
 
     model: Literal["rayleigh"] = "rayleigh"
     scale: _Scale = 1.0
 
-    def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def start(self, num_devices: int, rng: np.random.Generator) -> State:
         """Return independent Rayleigh gains."""
-        return self.scale * rng.rayleigh(np.sqrt(0.5), num_devices)
+        return State(steady=self.scale, small=rng.rayleigh(np.sqrt(0.5), num_devices))
 
 
-class Rician(ChannelModel):
+class Rician(Fading):
     """Rician fading: a direct path and scattered ones."""
 
     model: Literal["rician"] = "rician"
@@ -60,12 +93,19 @@ class Rician(ChannelModel):
         Control("Line of sight over scatter", 0.0, 20.0, "linear", start=3.0),
     ] = 1.0
 
-    def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return independent Rician gains."""
+    @property
+    def paths(self) -> tuple[float, float]:
+        """Amplitude of the direct path, and standard deviation of the scattered ones per real dimension."""
         direct = np.sqrt(self.k_factor / (self.k_factor + 1))
-        spread = np.sqrt(0.5 / (self.k_factor + 1))
+        return float(direct), float(np.sqrt(0.5 / (self.k_factor + 1)))
+
+    def start(self, num_devices: int, rng: np.random.Generator) -> State:
+        """Return independent Rician gains."""
+        direct, spread = self.paths
         real, imaginary = rng.normal(0.0, spread, (2, num_devices))
-        return np.asarray(self.scale * np.hypot(direct + real, imaginary))
+        return State(
+            steady=self.scale, small=np.hypot(direct + real, imaginary), scattered=np.asarray(real + 1j * imaginary)
+        )
 
 
 class Uniform(ChannelModel):
@@ -86,7 +126,7 @@ class Uniform(ChannelModel):
         return rng.uniform(self.low, self.high, num_devices)
 
 
-class Cell(ChannelModel):
+class Cell(Fading):
     """Devices uniform in a disc around the receiver: path loss, log-normal shadowing and Rayleigh fading.
 
     The gain is scale · (r / reference_distance)^(−α/2) · 10^(X/20) · Rayleigh(rms 1), X ~ N(0, shadowing_db²).
@@ -121,13 +161,18 @@ class Cell(ChannelModel):
             raise ValueError(f"Expected reference_distance={self.reference_distance!r} <= radius={self.radius!r}.")
         return self
 
-    def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    @property
+    def own_shadowing_db(self) -> float:
+        """Standard deviation of the shadowing, in dB."""
+        return self.shadowing_db
+
+    def start(self, num_devices: int, rng: np.random.Generator) -> State:
         """Return gains of devices dropped uniformly over the disc's area, outside the reference distance."""
         nearest = (self.reference_distance / self.radius) ** 2
         distance = self.radius * np.sqrt(rng.uniform(nearest, 1.0, num_devices))
         path = (distance / self.reference_distance) ** (-0.5 * self.path_loss_exponent)
         shadow = 10.0 ** (rng.normal(0.0, self.shadowing_db, num_devices) / 20.0)
-        return self.scale * path * shadow * rng.rayleigh(np.sqrt(0.5), num_devices)
+        return State(steady=self.scale * path, own=shadow, small=rng.rayleigh(np.sqrt(0.5), num_devices))
 
 
 def _plain_path(value: Any) -> Any:
@@ -135,8 +180,16 @@ def _plain_path(value: Any) -> Any:
 
 
 class FromFile(ChannelModel):
-    """Gains measured elsewhere: a .npy vector, or a .csv with one number a line or a column named in its header."""
+    """Gains measured elsewhere, real or complex (then their moduli count).
 
+    A .npy vector, a .csv with one number a line, or a column named in its header, has one gain per device. A .npy table
+    (rounds, devices), or a .csv with a line per round, several cells in each and no header, is a trace: gains change.
+    """
+
+    refuses: ClassVar = dict.fromkeys(
+        ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence"),
+        "the file itself says how gains change",
+    )
     model: Literal["file"] = "file"
     path: Annotated[
         str, BeforeValidator(_plain_path), Key("a .csv or .npy file, from the scenario's folder", file=True)
@@ -145,15 +198,30 @@ class FromFile(ChannelModel):
 
     @property
     def num_gains(self) -> int:
-        """How many gains the file has."""
-        return self.read().size
+        """How many gains the file has in each round."""
+        return int(self.read().shape[-1])
+
+    @property
+    def changes(self) -> bool:
+        """Whether the file is a trace."""
+        return self.read().ndim == 2
+
+    def trace(self, *, rounds: int, num_devices: int, seed: int) -> Floats:
+        """Return all rounds of a trace, however many are asked for; of another file one gain per device."""
+        return self.raised(_checked_count(self.read(), num_devices, self.path))
+
+    def law(self, *, rounds: int, num_devices: int, seed: int) -> Callable[[Floats], Floats] | None:
+        """Return the law of a trace as it is known so far: its rounds up to the present one."""
+        gains = self.trace(rounds=rounds, num_devices=num_devices, seed=seed)
+        return Resampled(gains=gains, seed=seed) if gains.ndim == 2 else None
 
     def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return the gains in the file's order."""
-        return _checked_count(self.read(), num_devices, self.path)
+        """Return the gains in the file's order; of a trace those of the first round."""
+        gains = _checked_count(self.read(), num_devices, self.path)
+        return gains[0] if gains.ndim == 2 else gains
 
     def read(self) -> NDArray[np.float64]:
-        """Return all gains of the file.
+        """Return all gains of the file, (N,) or (rounds, N).
 
         Raises:
             DataError: the file is missing, of another kind, or has a bad cell (named by its line).
@@ -162,6 +230,6 @@ class FromFile(ChannelModel):
 
 
 def _checked_count(gains: NDArray[np.float64], num_devices: int, source: str) -> NDArray[np.float64]:
-    if gains.size != num_devices:
-        raise ValueError(f"Expected {num_devices} gains (fleet.num_devices), got {gains.size} from {source}.")
+    if gains.shape[-1] != num_devices:
+        raise ValueError(f"Expected {num_devices} gains (fleet.num_devices), got {gains.shape[-1]} from {source}.")
     return gains

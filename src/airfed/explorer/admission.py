@@ -1,7 +1,7 @@
 """What the page computes for anyone who opens a link to it.
 
 Built-in models, data sets and policies, and those of the scenario that the page was started with; no file of gains,
-and a size that can be drawn.
+gains that stay, and a size that can be drawn.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from airfed.scenario.usercode import MODELS
 DATASETS: Final = tuple(DATASET_SHAPES)
 MOST_DEVICES: Final = 100_000
 MOST_STEPS: Final = 20_000
+CHANGES: Final = (
+    "Expected no channel that changes and no budget.device_power in the explorer: it shows one decision for all rounds."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
     """Return the scenario if the explorer may compute it for anyone who opens a link to it.
 
     Raises:
-        ScenarioError: it would import code, read a file, or is too large to draw.
+        ScenarioError: it would import code, read a file, changes from round to round, or is too large to draw.
     """
     learning = world.learning
     for key, value, known, mine in (
@@ -63,6 +66,8 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
         raise ScenarioError(
             f'Expected no channel.model="{world.channel.model}" here: the explorer reads no files on request.'
         )
+    if world.channel.changes or world.budget.device_power is not None:
+        raise ScenarioError(CHANGES)
     if world.num_devices > MOST_DEVICES:
         raise ScenarioError(f"Expected fleet.num_devices={world.num_devices} <= {MOST_DEVICES} in the explorer.")
     if learning.total_steps > MOST_STEPS:

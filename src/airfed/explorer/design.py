@@ -19,7 +19,7 @@ import numpy as np
 
 from airfed import scenario
 from airfed.channel import MODELS, ChannelModel
-from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
+from airfed.explorer.admission import CHANGES, NOTHING_OWN, Own, admit, find_own
 from airfed.planning import POLICIES
 from airfed.scenario import Scenario, ScenarioError, flatten, template
 
@@ -191,9 +191,12 @@ def from_scenario(world: Scenario) -> Design:
         tables["learning"]["dimension"] = own.dimension
     if world.channel.file_keys():
         try:
-            gains = world.channel.located(world.folder).magnitudes(world.num_devices, np.random.default_rng(0))
+            channel = world.channel.located(world.folder)
+            changes, gains = channel.changes, channel.magnitudes(world.num_devices, np.random.default_rng(0))
         except ValueError as error:
             raise ScenarioError(str(error)) from None
+        if changes:
+            raise ScenarioError(CHANGES)
         shared = {key: value for key, value in tables["channel"].items() if key in _SHARED_CHANNEL}
         tables["channel"] = {"model": "fixed", "gains": gains.tolist(), **shared}
     return Design(tables=_resolved(admit(scenario.parse(tables), own)), own=own)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from airfed import _files, network, planning, seeds
@@ -31,11 +32,18 @@ from airfed.scenario.sections import (
 )
 from airfed.scenario.usercode import own_policy, user_code
 
+Floats = NDArray[np.float64]
+
 DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
     name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
 }
 
 _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
+_LATER: Final = {
+    "channel": ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence"),
+    "budget": ("power", "device_power"),
+    "learning": ("images",),
+}  # keys that came after the first release: at their defaults, seeds draw the noise that they drew before
 
 
 class Scenario(Section):
@@ -120,19 +128,27 @@ class Scenario(Section):
     def problem(self, *, dimension: int | None = None, spent: float | None = None) -> Problem:
         """Return one realisation: the gains drawn from the seed's channel stream.
 
+        Where they change, there are as many rounds as policy.rounds says, or else local steps (any plan has enough of
+        them); of a trace, as many as it has.
+
         Args:
             dimension: d where the model's size is known better than the file knows it.
             spent: μ that the scenario's account has spent; None asks the account.
 
         Raises:
-            ScenarioError: the file of gains is bad or a length does not fit.
+            ScenarioError: the file of gains is bad, a length does not fit, or there are too many gains.
         """
         try:
-            if self.num_devices > _MOST_DEVICES:
+            if (num_devices := self.num_devices) > _MOST_DEVICES:
                 raise MemoryError
-            rng = seeds.stream(self.seed, "channel")
+            channel = self.channel.located(self.folder)
+            rounds = self.policy.rounds or self.learning.total_steps
             with np.errstate(over="ignore"):  # an infinite gain is named below
-                gains = self.channel.located(self.folder).draw(self.num_devices, rng)
+                gains = channel.trace(rounds=rounds, num_devices=num_devices, seed=self.seed)
+            if gains.ndim == 2 and len(gains) < (self.policy.rounds or 1):
+                raise ScenarioError(
+                    f"Expected policy.rounds={self.policy.rounds} <= {len(gains)}, the rounds of the trace."
+                )
             return Problem(
                 fleet=Fleet(gain=gains, peak_power=self.fleet.peak_power),
                 link=Link(
@@ -150,6 +166,32 @@ class Scenario(Section):
             raise ScenarioError(str(error)) from None
         except MemoryError:
             raise ScenarioError(f"Expected a fleet that fits into memory, got {self.num_devices} devices.") from None
+
+    def law(self, problem: Problem) -> Floats | Callable[[Floats], Floats] | None:
+        """Return what is known of the rounds to come, for a planner that sees gains as they come.
+
+        Draws of all rounds, (draws, rounds, N), where rounds are independent; else a function that makes some for the
+        rounds to come, given those so far, from (i, N) to (draws, rounds − i, N); None where gains do not change. Draws
+        have a stream of their own under the scenario's seed.
+
+        Args:
+            problem: the realisation, as `problem` has drawn it.
+
+        Raises:
+            ScenarioError: it is another scenario's, or the file of gains is bad.
+        """
+        gain, num_devices = problem.fleet.gain, problem.fleet.num_devices
+        if not problem.fleet.changes:
+            return None
+        channel = self.channel.located(self.folder)
+        try:
+            first = channel.draw(num_devices, seeds.stream(self.seed, "channel"))
+            law = channel.law(rounds=len(gain), num_devices=num_devices, seed=self.seed)
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
+        if not np.array_equal(first, gain[0]):
+            raise ScenarioError("Expected a problem that this scenario has drawn; its first gains are others.")
+        return law
 
     @property
     def decider(self) -> Policy:
@@ -265,11 +307,11 @@ class Scenario(Section):
         digests of their own. So the scenario that a run records has the same content as the one that was run.
         """
         tables = self.model_dump(mode="json", exclude={"name", "run", *less})
-        # As ever: seeds draw the noise that they drew before there was a choice.
-        if self.budget.power == "worst":
-            tables.get("budget", {}).pop("power", None)
-        if self.learning.images is None:
-            tables.get("learning", {}).pop("images", None)
+        for section in _LATER.keys() & tables.keys():
+            fields = type(getattr(self, section)).model_fields
+            for key in _LATER[section]:
+                if tables[section][key] == fields[key].default:
+                    del tables[section][key]
         for section, key in (name.split(".") for name in self._named_files()):
             if section in tables:
                 tables[section][key] = "a file"

@@ -103,6 +103,14 @@ class BudgetSection(Section):
             choices={"worst": "every device at the clip norm", "expected": "what devices are expected to transmit"},
         ),
     ] = Budget.power
+    device_power: Annotated[
+        Watts | Annotated[list[Watts], Field(min_length=1)] | None,
+        Key(
+            "battery: transmit power that a device may spend, summed over its rounds",
+            unit="W",
+            note='also "30 dBm", or a list with one per device; no limit but the total unless written down',
+        ),
+    ] = None
     account: Annotated[
         str | None, Key('with scope = "total": a ledger that all trainings on the same data charge', file=True)
     ] = None

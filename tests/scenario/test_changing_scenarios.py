@@ -1,0 +1,157 @@
+"""Scenarios whose channels change, and devices with batteries of their own."""
+
+import tomllib
+
+import numpy as np
+import pytest
+
+from airfed import scenario
+from airfed.explorer.design import from_scenario, from_text
+from airfed.scenario import ScenarioError, template
+
+
+def world_of(folder=None, **channel):
+    """The template's world of 100 devices and 200 local steps with another channel."""
+    tables = tomllib.loads(template.SCENARIO) | {"channel": {"model": "rayleigh", **channel}}
+    return scenario.parse(tables) if folder is None else scenario.parse(tables, folder=folder)
+
+
+@pytest.fixture
+def traced(tmp_path):
+    trace = np.random.default_rng(0).rayleigh(size=(30, 100))
+    np.save(tmp_path / "h.npy", trace)
+    return trace, world_of(tmp_path, model="file", path="h.npy")
+
+
+def test_there_are_as_many_rounds_as_the_policy_has_or_could_have():
+    world = world_of(coherence=1)
+    all_rounds = world.problem().fleet.gain
+    assert all_rounds.shape == (200, 100)
+    some = world.override({"policy.rounds": 40}).problem()
+    np.testing.assert_array_equal(some.fleet.gain, all_rounds[:40])
+    np.testing.assert_array_equal(some.at(0).fleet.gain, world_of().problem().fleet.gain)
+    assert some.varies
+
+
+def test_a_trace_has_the_rounds_that_it_has(traced):
+    trace, world = traced
+    assert world.override({"fleet.num_devices": None}).num_devices == 100
+    np.testing.assert_array_equal(world.problem().fleet.gain, trace)
+    np.testing.assert_array_equal(world.override({"policy.rounds": 30}).problem().fleet.gain, trace)
+    with pytest.raises(ScenarioError, match=r"^Expected policy\.rounds=31 <= 30, the rounds of the trace\.$"):
+        world.override({"policy.rounds": 31}).problem()
+    with pytest.raises(ScenarioError, match="Expected 99 gains"):
+        world.override({"fleet.num_devices": 99}).problem()
+
+
+def test_a_trace_in_csv_with_a_bad_cell_is_a_scenario_error(tmp_path):
+    (tmp_path / "h.csv").write_text("0.5,1+2j\n0.4,x\n")
+    world = world_of(tmp_path, model="file", path="h.csv").override({"fleet.num_devices": 2})
+    with pytest.raises(ScenarioError, match=r"line 2, cell 2, of .*h\.csv; got 'x'"):
+        world.problem()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"learning.total_steps": 10**6, "fleet.num_devices": 1000}, {"policy.rounds": 3_000_000}]
+)
+def test_too_many_gains_are_refused_before_they_are_drawn(changes):
+    with pytest.raises(ScenarioError, match=r"^Expected at most 2\*\*28 gains .*; set policy\.rounds to fewer\.$"):
+        world_of(coherence=1).override(changes).problem()
+    world_of().override(changes).problem()  # one draw for all rounds
+
+
+@pytest.mark.parametrize(
+    ("channel", "kind"),
+    [
+        ({}, type(None)),
+        ({"common_shadowing_db": 8.0}, type(None)),
+        ({"coherence": 1}, np.ndarray),
+        ({"coherence": 1, "correlation": 0.5}, None),
+        ({"coherence": 1, "common_shadowing_db": 8.0, "shadowing_coherence": 10}, None),
+    ],
+)
+def test_the_law_of_a_problem(channel, kind):
+    world = world_of(**channel).override({"policy.rounds": 20})
+    problem = world.problem()
+    law = world.law(problem)
+    if kind is None:
+        assert law(problem.fleet.gain[:7]).shape == (24, 13, 100)
+        np.testing.assert_array_equal(law(problem.fleet.gain[:7]), world.law(problem)(problem.fleet.gain[:7]))
+    else:
+        assert isinstance(law, kind)
+    if problem.fleet.changes:
+        with pytest.raises(ScenarioError, match="that this scenario has drawn"):
+            world.override({"seed": 5}).law(problem)
+
+
+def test_the_law_of_a_trace(traced):
+    trace, world = traced
+    problem = world.problem()
+    assert set(world.law(problem)(trace[:2])[..., 0].ravel()) == set(trace[:2, 0])
+    (world.folder / "h.npy").unlink()
+    with pytest.raises(ScenarioError, match="there is no such file"):
+        world.law(problem)
+
+
+# Batteries
+
+
+def test_batteries_reach_the_problem():
+    assert world_of().problem().budget.device_power is None
+    assert world_of().override({"budget.device_power": "20 dBm"}).problem().budget.device_power == pytest.approx(0.1)
+    listed = world_of().override({"budget.device_power": ["1 W", 2, *[0.5] * 98]})
+    assert listed.problem().budget.device_power == (1.0, 2.0, *[0.5] * 98)
+    assert scenario.parse(tomllib.loads(listed.to_toml())) == listed
+    with pytest.raises(ScenarioError, match="100 devices, 2 batteries"):
+        world_of().override({"budget.device_power": [1.0, 2.0]}).problem()
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (0.0, "budget.device_power=0.0 > 0"),
+        ([1.0, -1.0], "budget.device_power[1]=-1.0 > 0"),
+        ([], "budget.device_power to have at least 1 entry"),
+        ("3", "budget.device_power='3': missing unit"),
+        (True, "budget.device_power"),
+        (float("inf"), "budget.device_power=inf > 0"),
+    ],
+)
+def test_bad_batteries(value, named):
+    with pytest.raises(ScenarioError, match=r"^[^\n]*\.$") as caught:
+        world_of().override({"budget.device_power": value})
+    assert named in str(caught.value)
+
+
+def test_batteries_are_planned_for_the_worst_case():
+    with pytest.raises(ScenarioError, match='power="worst" with device_power'):
+        world_of().override({"budget.device_power": 1.0, "budget.power": "expected"})
+
+
+# What must not change
+
+
+def test_digests_are_those_of_earlier_releases(repository):
+    # Golden: the release before channels could change.
+    for name, digest in (("paper", "16883e3b60a4373e"), ("private", "f01a709ae6b214ce")):
+        assert scenario.load(repository / "examples" / f"{name}.toml").digest().startswith(digest)
+
+
+def test_keys_at_their_defaults_are_the_scenario_without_them():
+    plain = world_of()
+    written = world_of(correlation=0.0, common_shadowing_db=0.0)
+    assert written.digest() == plain.digest() == scenario.parse(tomllib.loads(plain.to_toml())).digest()
+    assert not {"coherence", "correlation", "common_shadowing_db"} & plain.content()["channel"].keys()
+    assert "device_power" not in plain.content()["budget"]
+    for changes in ({"coherence": 1}, {"shadowing_coherence": 1}, {"common_shadowing_db": 1.0}):
+        assert world_of(**changes).digest() != plain.digest()
+
+
+def test_the_page_says_that_it_shows_one_decision(traced):
+    _, world = traced
+    for refused in (world_of(coherence=1), world_of().override({"budget.device_power": 1.0}), world):
+        with pytest.raises(ScenarioError, match="one decision for all rounds"):
+            from_scenario(refused)
+    with pytest.raises(ScenarioError, match="one decision for all rounds"):
+        from_text(world_of(shadowing_coherence=1).to_toml())
+    assert from_scenario(world_of(common_shadowing_db=3.0)).world().channel.common_shadowing_db == 3.0
