@@ -87,7 +87,8 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
     best, found = np.inf, np.inf
     for each in np.unique(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS))).tolist():
         try:
-            value = clairvoyant(world_of(problem, gains, ceiling=each)).objective
+            there = world_of(problem, gains, ceiling=each)
+            value = (clairvoyant(there) if there.one_price else myopic(there, rolling=True)).objective
         except InfeasibleError:
             continue
         if value < best:

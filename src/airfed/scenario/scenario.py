@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -245,14 +246,18 @@ class Scenario(Section):
             InfeasibleError: no plan meets every limit.
             ValueError: a setting is not the policy's, or the user's own policy fails.
         """
-        return self.decider.plan(self.problem() if problem is None else problem, self.settings)
+        problem = self.problem() if problem is None else problem
+        return self.decider.plan(problem, self._informed(problem))
 
     def compare(self, problem: Problem | None = None) -> tuple[dict[str, Plan], dict[str, str]]:
         """Return the plan of every built-in policy and of the scenario's own, and the reason of each without one."""
         policies = {**planning.POLICIES, self.decider.name: self.decider}
-        return planning.compare(
-            self.problem() if problem is None else problem, self.settings, policies=policies.values()
-        )
+        problem = self.problem() if problem is None else problem
+        return planning.compare(problem, self._informed(problem), policies=policies.values())
+
+    def _informed(self, problem: Problem) -> Settings:
+        """The settings with the law of gains that change: a run knows those of a round only when it comes."""
+        return dataclasses.replace(self.settings, law=self.law(problem))
 
     def vary(self, changes: Mapping[str, Any]) -> Scenario:
         """Return the scenario with dotted keys changed; settings that a new policy does not take are dropped."""
