@@ -21,7 +21,20 @@ if TYPE_CHECKING:
 
 # As in `airfed.experiments.figures`, whose import takes seconds.
 FigureName = Literal[
-    "fig2", "fig3", "fig4", "fig5", "fig6", "limits", "thousand", "range", "bounds", "ablation", "regret", "prediction"
+    "fig2",
+    "fig3",
+    "fig4",
+    "fig5",
+    "fig6",
+    "limits",
+    "thousand",
+    "range",
+    "bounds",
+    "ablation",
+    "fading",
+    "shadowing",
+    "regret",
+    "prediction",
 ]
 
 

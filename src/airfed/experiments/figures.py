@@ -276,6 +276,13 @@ def _ablation(found: Studies) -> tuple[Rows, Figure]:
     return rows, curves.training_figure(rows, note)
 
 
+def _fading(found: Studies) -> tuple[Rows, Figure]:
+    (study,) = found.values()
+    extra = "Gains change in each round; a plan knows those of a round when it comes, and before it only their law."
+    rows = _training_rows(study)
+    return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+
+
 def _bounds(found: Studies) -> tuple[Rows, Figure]:
     study = found["bounds"]
     world = _world(study)
@@ -358,6 +365,8 @@ _ALL: Final = (
         takes="two calibrations and the trainings of both models, one after another: several minutes",
     ),
     Definition(name="ablation", experiments=("ablation",), build=_ablation),
+    Definition(name="fading", experiments=("fading",), build=_fading),
+    Definition(name="shadowing", experiments=("shadowing",), build=_fading),
     Definition(
         name="regret",
         experiments=regret_rows.WORLDS,

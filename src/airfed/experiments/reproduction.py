@@ -25,6 +25,8 @@ _SECTIONS: Final = {  # a figure and the experiments whose final figures are tol
     "fig6": ("fig6",),
     "thousand": ("thousand",),
     "ablation": ("ablation",),
+    "fading": ("fading",),
+    "shadowing": ("shadowing",),
     "limits": (),
 }
 _TABLES: Final = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -225,6 +226,21 @@ def _ablation(results: Results) -> list[Verdict]:
     ]
 
 
+def _fading(results: Results, figure: str) -> list[Verdict]:
+    return [
+        Verdict(
+            claim="Where channels change, a plan that prices what is left does better than others on the same budgets",
+            figure=figure,
+            comparison=f"causal − {other}",
+            effect=_difference(results, "causal", other),
+            unit="points",
+            remark="not a claim of the paper",
+        )
+        for other in results.values("label")
+        if other != "causal"
+    ]
+
+
 def _interior(
     curves: Mapping[int, Mapping[int, float]], *, claim: str, figure: str, symbol: str, unit: str
 ) -> list[Verdict]:
@@ -276,4 +292,6 @@ _TESTS: Final[dict[str, Callable[[Results], list[Verdict]]]] = {
     "fig6": _overall,
     "thousand": _thousand,
     "ablation": _ablation,
+    "fading": partial(_fading, figure="fading"),
+    "shadowing": partial(_fading, figure="shadowing"),
 }
