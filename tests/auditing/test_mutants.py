@@ -590,7 +590,7 @@ def total_is_that_of_the_plan(world, path, patch):
 
 
 def ledger_totals_one_round(patch):
-    patch.setattr(Ledger, "_enter", lambda self, charge: self.charges.append(charge))
+    patch.setattr(Ledger, "_enter", lambda self, charge, after: self.charges.append(charge))
 
 
 def budget_stops_the_run(world, path, patch):
@@ -608,7 +608,7 @@ def budget_stops_the_run(world, path, patch):
 
 
 def budget_never_checked(patch):
-    patch.setattr(Ledger, "check", lambda self, budget, *, mu, power: None)
+    patch.setattr(Ledger, "check", lambda self, budget, **figures: None)
 
 
 def plan_is_blind_to_data(world, path, patch):
