@@ -230,7 +230,7 @@ class Ledger(Chain):
         after = gaussian_epsilon(after_mu, delta)
         if after > epsilon * (1 + _RTOL):
             whose = "" if device is None else f" of device {device}"
-            now = gaussian_epsilon(self._spent.mu() if device is None else float(self.device_mus()[device]), delta)
+            now = gaussian_epsilon(self._spent.mu(members), delta)
             raise BudgetExhausted(
                 f"The privacy budget{whose} is spent after {self._counted()}: ε is {now:.4g} of "
                 f"{epsilon:g} at δ = {delta:g}, and the next round would make it {after:.4g}. "
