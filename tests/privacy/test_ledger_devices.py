@@ -57,7 +57,7 @@ def assert_just_above(mu, square):
 
 
 @given(histories())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_every_device_has_spent_what_its_rounds_cost_and_a_replay_says_the_same(tmp_path_factory, history):
     size, rounds = history
     path = tmp_path_factory.mktemp("ledger") / "l"

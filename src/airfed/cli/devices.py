@@ -37,10 +37,10 @@ def print_summary(console: Console, of: dict[str, Any]) -> None:
         return
     epsilon, battery = found["epsilon"], found.get("battery")
     table = plain_table("devices", "minimum", "median", "90%", "maximum", "of device", left=("devices",))
-    cells = [f"{epsilon[name]:.4g}" for name in ("minimum", "median", "most", "maximum")]
+    cells = [f"{epsilon[name]:.4g}" for name in ("minimum", "median", "p90", "maximum")]
     table.add_row("ε", *cells, f"{epsilon['most_exposed']}")
     if battery is not None:
-        cells = [f"{battery[name]:.1%}" for name in ("minimum", "median", "most", "maximum")]
+        cells = [f"{battery[name]:.1%}" for name in ("minimum", "median", "p90", "maximum")]
         table.add_row("battery used", *cells, f"{battery['emptiest'][0]['device']}")
     console.print("")
     console.print(table)
@@ -73,6 +73,6 @@ def _battery(book: Ledger, plan: Plan | None) -> dict[str, Any]:
 
 
 def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
-    """Values that devices have: "most" is the one that nine of ten do not exceed."""
+    """Values that devices have; p90 is one that nine of ten do not exceed."""
     quantiles = np.quantile(values, [0.0, 0.5, 0.9, 1.0], method="inverted_cdf")
-    return dict(zip(("minimum", "median", "most", "maximum"), quantiles.tolist(), strict=True))
+    return dict(zip(("minimum", "median", "p90", "maximum"), quantiles.tolist(), strict=True))
