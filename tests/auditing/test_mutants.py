@@ -21,7 +21,8 @@ from airfed.learning.task import QuadraticLearning
 from airfed.planning import limits
 from airfed.planning.plan import Plan
 from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
-from airfed.privacy.ledger import Ledger, LedgerError
+from airfed.privacy.exposure import Exposure
+from airfed.privacy.ledger import Ledger, LedgerError, Members
 from airfed.problem import Budget
 from airfed.running import books, execution, metrics, noise, setup
 from airfed.running import loop as training
@@ -590,7 +591,7 @@ def total_is_that_of_the_plan(world, path, patch):
 
 
 def ledger_totals_one_round(patch):
-    patch.setattr(Ledger, "_enter", lambda self, charge: self.charges.append(charge))
+    patch.setattr(Ledger, "_enter", lambda self, charge, after: self.charges.append(charge))
 
 
 def budget_stops_the_run(world, path, patch):
@@ -608,7 +609,7 @@ def budget_stops_the_run(world, path, patch):
 
 
 def budget_never_checked(patch):
-    patch.setattr(Ledger, "check", lambda self, budget, *, mu, power: None)
+    patch.setattr(Ledger, "check", lambda self, budget, **figures: None)
 
 
 def plan_is_blind_to_data(world, path, patch):
@@ -690,7 +691,62 @@ def norms_in_the_private_record(patch):
     patch.setattr(metrics, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
 
 
+def each_device_pays_for_its_own_rounds(world, path, patch):
+    """Where rounds may differ in their devices, a device is charged for those in which it transmits, and no other."""
+
+    def members(plan, index):
+        return Members.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
+
+    patch.setattr(books, "_members", members)
+    plan = execute(world(policy__name="uniform", policy__size=3), path).setup.plan
+    expected = np.zeros(6)
+    expected[plan.scheduled] = plan.mu_total
+    np.testing.assert_allclose(Run.open(path).checked().ledger.device_mus(), expected, rtol=1e-14)
+
+
+def charged_to(patch, change):
+    """Charge change(devices, round) in the place of those who transmit."""
+    real = Ledger.charge
+
+    def charge(self, index, *, devices, members, **figures):
+        other = Members.of(change(members.devices, index), members.num_devices)
+        return real(self, index, devices=other.count, members=other, **figures)
+
+    patch.setattr(Ledger, "charge", charge)
+
+
+def silent_device_charged(patch):
+    charged_to(patch, lambda devices, index: np.union1d(devices, [index % 6]))
+
+
+def device_not_charged_for_a_round(patch):
+    charged_to(patch, lambda devices, index: devices[1:] if index == 5 else devices)
+
+
+def charges_of_another_device(patch):
+    charged_to(patch, lambda devices, index: (devices + 1) % 6)
+
+
+def exposure_of_the_latest_round_only(patch):
+    real = Exposure.plus
+    patch.setattr(Exposure, "plus", lambda self, mu, members=None: real(Exposure(), mu, members))
+
+
+def exposure_shared_out_over_the_members(patch):
+    real = Exposure.plus
+
+    def plus(self, mu, members=None):
+        return real(self, mu if members is None else mu / math.sqrt(members.count), members)
+
+    patch.setattr(Exposure, "plus", plus)
+
+
 CHECKED = {
+    silent_device_charged: each_device_pays_for_its_own_rounds,
+    device_not_charged_for_a_round: each_device_pays_for_its_own_rounds,
+    charges_of_another_device: each_device_pays_for_its_own_rounds,
+    exposure_of_the_latest_round_only: each_device_pays_for_its_own_rounds,
+    exposure_shared_out_over_the_members: each_device_pays_for_its_own_rounds,
     charged_too_late: charged_before_transmission,
     repeated_round_for_free: repeated_round_charged,
     changed_data_accepted: changed_data_refused,

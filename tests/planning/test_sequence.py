@@ -61,11 +61,11 @@ def test_every_round_and_all_of_them_keep_their_budgets(random_problem, tmp_path
         ledger = Ledger(path=tmp_path / f"{case}", header={"delta": problem.budget.delta})
         for each in decision.sequence:  # what the books charge, without the disk
             ledger.check(replace(problem.budget, total_power=1e100), mu=each.mu, power=each.power_planned)
-            charge = ledger._charged(
+            charged = ledger._charged(
                 round_index=each.index, attempt=0, devices=each.scheduled.size, alignment=each.alignment, mu=each.mu,
                 power_planned=each.power_planned,
             )  # fmt: skip
-            ledger._enter(charge)
+            ledger._enter(*charged)
             assert np.all(each.power <= problem.fleet.peak_power[each.scheduled] * (1 + 1e-12))
             assert each.mu == pytest.approx(problem.budget.sensitivity * each.alignment / problem.link.noise_std)
             np.testing.assert_allclose(each.power, np.square(each.alignment / problem.fleet.gain[each.scheduled]))

@@ -158,7 +158,7 @@ def test_a_silent_device_spends_no_privacy():
     sends = plan.member.sum(axis=0)
     assert sends.max() < 8
     exposures = np.zeros(8)
-    exposures[plan.scheduled] = plan.sequence.exposures(range(plan.rounds))
+    exposures[plan.scheduled] = plan.sequence.exposures()
     assert np.all((exposures == 0) == (sends == 0))
     assert plan.mu_total < math.sqrt(np.square(plan.sequence.mus).sum())  # of who would send in every round
 

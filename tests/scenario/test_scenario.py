@@ -144,7 +144,7 @@ def test_counts_name_the_key_and_the_range(key, value):
         ({"learning__dataset": "pictures/"}, "Missing key learning.dimension"),
         (
             {"policy__name": "best"},
-            "policy.name to be one of optimal, paper, full, uniform, top_k, threshold, clairvoyant, myopic, or your own",
+            "policy.name to be one of optimal, paper, full, uniform, top_k, threshold, clairvoyant, myopic, or",
         ),
         ({"link__noise_source": "dice"}, "link.noise_source to be one of 'seeded', 'secure'"),
         ({"run__engine": "gpu"}, "run.engine to be one of"),

@@ -9,6 +9,8 @@ import numpy as np
 
 from airfed.auditing.statistics import Check
 from airfed.auditing.subject import Subject
+from airfed.planning import Plan
+from airfed.privacy.ledger import Ledger
 from airfed.running.run import Run
 from airfed.scenario.usercode import own_policy
 
@@ -35,8 +37,7 @@ def record_checks(subject: Subject, run: Run) -> list[Check]:
         return [*found, Check(name="ledger", passed=False, finding=" ".join(map(str, run.errors)), figures={})]
     ledger, mus = run.ledger, planned.sequence.mus
     low = [charge.round_index for charge in ledger.charges if charge.mu < mus[charge.round_index] * (1 - 1e-12)]
-    least = math.sqrt(float(np.max(planned.sequence.exposures({charge.round_index for charge in ledger.charges}))))
-    passed = not low and ledger.mu_total >= least * (1 - 1e-12)
+    passed = not low and _all_counted(ledger, planned)
     return [
         *found,
         Check(
@@ -48,3 +49,14 @@ def record_checks(subject: Subject, run: Run) -> list[Check]:
             figures={"rounds": ledger.rounds, "mu_total": ledger.mu_total, "trained": len(run.rounds)},
         ),
     ]
+
+
+def _all_counted(ledger: Ledger, plan: Plan) -> bool:
+    """Whether every device has spent at least what the rounds cost it in which the plan has it transmit."""
+    rounds, mus = {charge.round_index for charge in ledger.charges}, plan.sequence.mus
+    if ledger.num_devices is None:  # whoever transmits does so in every round
+        return ledger.mu_total >= math.sqrt(math.fsum(mus[index] ** 2 for index in rounds)) * (1 - 1e-12)
+    least = np.zeros(ledger.num_devices)
+    for index in rounds:
+        least[plan.sequence[index].scheduled] += mus[index] ** 2
+    return bool(np.all(ledger.device_mus() >= np.sqrt(least) * (1 - 1e-12)))

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
+from airfed.cli import devices
 from airfed.cli.plan import Json, Seed, whole_number
 from airfed.showing import output
 from airfed.showing.tables import plain_table
@@ -36,10 +37,12 @@ def ledger(
     try:
         if path.is_file():
             _check_ledger(path)
-            summary = _summary(Ledger.load(path))
+            book = Ledger.load(path)
+            summary = _summary(book) | devices.summary(book)
         else:
             run = Run.open(path).checked()
             summary = _summary(run.ledger) | {
+                **devices.summary(run.ledger, run.plan),
                 "checkpoint": run.checkpoint,
                 "trained": len(run.rounds),
                 "older": run.older,
@@ -161,10 +164,14 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
         for row in rounds[-_SHOWN:]:
             table.add_row(*_ledger_row(row))
     console.print(table)
+    devices.print_summary(console, summary)
     budget = summary["epsilon"]
     metered = summary["power_metered"]
     spent = "" if metered is None else f", {metered:.4g} W metered"
-    console.print(f"\nε = {summary['epsilon_total']:.4g} in all (μ = {summary['mu_total']:.4g}) {_basis(summary)}")
+    total = f"ε = {summary['epsilon_total']:.4g} in all (μ = {summary['mu_total']:.4g}) {_basis(summary)}"
+    if "per_device" in summary:
+        total = f"device {summary['per_device']['epsilon']['most_exposed']}, the most exposed: {total}"
+    console.print(f"\n{total}")
     if summary["scope"] == "total":
         covers = "all trainings together" if summary.get("account") else "the whole training"
         console.print(f"budget: {summary['epsilon_total'] / budget:.1%} of ε = {budget:g} for {covers}")

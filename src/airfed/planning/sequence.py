@@ -6,8 +6,6 @@ A constant plan is a sequence of equal entries that share their arrays; entries 
 from __future__ import annotations
 
 import collections.abc
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
@@ -133,10 +131,6 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
         """Return the device that transmits least in a single round, and how much [W]."""
         weakest = int(np.argmin(self.largest_power))
         return int(self.scheduled[weakest]), float(self.largest_power[weakest]) * float(self.shares[0])
-
-    def exposures(self, rounds: Iterable[int]) -> Floats:
-        """Return Σ μ_i² over the given rounds, of each scheduled device."""
-        return np.full(self.scheduled.size, math.fsum(float(self.mus[place]) ** 2 for place in rounds))
 
     def _of_first(self, rounds: int) -> float:
         return float(np.sum(self.shares[:rounds]))

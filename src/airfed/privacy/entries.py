@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from airfed.privacy.members import Members
+
 _KNOWN: Final = {
     "relation": ("replace", "add_remove"),
     "scope": ("round", "total"),
@@ -27,11 +29,12 @@ class Charge:
         mu: the round's Gaussian-DP parameter.
         power_planned: [W] worst case of this round over all devices.
         epsilon_round: exact ε of this round at the budget's δ.
-        mu_total, epsilon_total: of everything charged so far, this round included.
+        mu_total, epsilon_total: of everything charged so far, this round included, to the most exposed device.
         power_metered: [W] really transmitted; None while the round is not settled, or where the record is private.
         sent: whether noise was, or was about to be, drawn for it.
         signal: digest of what was sent, where a repetition must be the very same signal.
         run: whose round it is, in an account that several runs charge.
+        members: who is charged; None for everybody whom the ledger counts.
     """
 
     round_index: int
@@ -47,6 +50,7 @@ class Charge:
     sent: bool = False
     signal: str = ""
     run: str = ""
+    members: Members | None = None
 
 
 def check_header(header: dict[str, Any]) -> None:
@@ -62,6 +66,16 @@ def check_header(header: dict[str, Any]) -> None:
     for name, known in _KNOWN.items():
         if name in header and header[name] not in known:
             raise ValueError
+
+
+def membership(entry: dict[str, Any]) -> Members | None:
+    """Return who is charged by a line, None for everybody; raises KeyError, TypeError or ValueError if it is wrong."""
+    if not {"members", "num_devices"} & entry.keys():
+        return None
+    members = Members.parse(entry["members"], whole(entry, "num_devices"))
+    if members.count != entry["devices"]:
+        raise ValueError
+    return members
 
 
 def whole(entry: dict[str, Any], name: str) -> int:

@@ -7,6 +7,9 @@ SHA-256 of the line before it and its own content, so that any edit breaks the c
 its last line, so that cutting lines off the end is noticed too. Totals are composed exactly: the squares of all μ are
 added as fractions, and only the root is rounded, upwards.
 
+A charge is of everybody whom the ledger counts, or of some devices of a fleet, which its line then names (one bit a
+device). A device that is not named spends nothing. Totals are those of the most exposed device.
+
 Before every line is written the file is locked and read on to its end: what another process has charged to it counts.
 """
 
@@ -15,16 +18,20 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from airfed.privacy.chain import Chain, LedgerError
-from airfed.privacy.entries import Charge, check_header, number, whole
-from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon, root_up
+from airfed.privacy.entries import Charge, check_header, membership, number, whole
+from airfed.privacy.exposure import Exposure
+from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon
+from airfed.privacy.members import Members
 from airfed.problem import Budget
 
-__all__ = ["BudgetExhausted", "Charge", "Ledger", "LedgerError"]
+__all__ = ["BudgetExhausted", "Charge", "Ledger", "LedgerError", "Members"]
 
 _RTOL: Final = 1e-12  # rounding only: plans end on the safe side of their budgets
 _WORST: Final = {"power": "worst"}
@@ -44,7 +51,7 @@ class Ledger(Chain):
 
     header: dict[str, Any]
     charges: list[Charge] = field(default_factory=list)
-    _squares: Fraction = field(default=Fraction(0), repr=False)  # Σμ²
+    _spent: Exposure = field(default_factory=Exposure, repr=False)  # Σμ²
     _latest: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)  # (run, round) -> its latest charge
 
     @classmethod
@@ -96,12 +103,12 @@ class Ledger(Chain):
 
     @property
     def mu_total(self) -> float:
-        """√Σμ², rounded up: the Gaussian-DP parameter of everything charged so far."""
-        return root_up(self._squares)
+        """√Σμ², rounded up: the Gaussian-DP parameter of everything charged so far to the most exposed device."""
+        return self._spent.mu()
 
     @property
     def epsilon_total(self) -> float:
-        """Exact ε of everything charged so far, at the budget's δ."""
+        """Exact ε of everything charged so far to the most exposed device, at the budget's δ."""
         return self.charges[-1].epsilon_total if self.charges else 0.0
 
     @property
@@ -141,11 +148,51 @@ class Ledger(Chain):
             raise LedgerError(f"{self.path}: round {round_index + 1} was never charged.")
         return charge
 
-    def check(self, budget: Budget, *, mu: float, power: float) -> None:
+    @property
+    def num_devices(self) -> int | None:
+        """N, where charges are of some devices of a fleet; None while every charge is of everybody."""
+        return self._spent.num_devices
+
+    def members(self, round_index: int, *, run: str = "") -> NDArray[np.intp] | None:
+        """Return who was charged by the latest charge of a round, ascending; None for everybody.
+
+        Raises:
+            LedgerError: the round was never charged.
+        """
+        members = self.latest(round_index, run=run).members
+        return None if members is None else members.devices
+
+    def device_mus(self) -> NDArray[np.float64]:
+        """Return √Σμ² of everything charged so far to each device, rounded up, (N,); the largest is `mu_total`.
+
+        Raises:
+            ValueError: every charge is of everybody (`num_devices` is None), so that nobody was counted.
+        """
+        return self._spent.mus()
+
+    def device_epsilons(self) -> NDArray[np.float64]:
+        """Return exact ε of everything charged so far to each device, (N,); the largest is `epsilon_total`.
+
+        Every different μ takes some half a millisecond. ε grows with μ: for a few devices of a large fleet, or for
+        quantiles, choose among `device_mus` first.
+
+        Raises:
+            ValueError: as in `device_mus`.
+        """
+        different, places = np.unique(self.device_mus(), return_inverse=True)
+        epsilons = [gaussian_epsilon(mu, self.header["delta"]) for mu in different.tolist()]
+        return np.array(epsilons)[places]
+
+    def check(self, budget: Budget, *, mu: float, power: float, members: Members | None = None) -> None:
         """Raise unless one more round of the given μ and planned power [W] fits the budget.
 
         With expected power the rounds so far count as metered, and the next one at its worst: whatever the devices
         send, the total is not exceeded.
+
+        Args:
+            budget: what may be spent.
+            mu, power: of the round.
+            members: who would be charged; None for everybody.
 
         Raises:
             BudgetExhausted: it does not; says what is left and what to change.
@@ -160,7 +207,7 @@ class Ledger(Chain):
                 "Raise budget.total_power, or plan fewer rounds or a smaller alignment."
             )
         if budget.scope == "total":
-            self.check_total(budget.epsilon, mu=mu)
+            self.check_total(budget.epsilon, mu=mu, members=members)
             return
         each = (classic_epsilon if budget.formula == "classic" else gaussian_epsilon)(mu, budget.delta)
         if each > budget.epsilon * (1 + _RTOL):
@@ -169,17 +216,23 @@ class Ledger(Chain):
                 f"{budget.epsilon:g}. Raise budget.epsilon, or plan a smaller alignment."
             )
 
-    def check_total(self, epsilon: float, *, mu: float) -> None:
+    def check_total(self, epsilon: float, *, mu: float, members: Members | None = None) -> None:
         """Raise unless everything charged so far and one more round of the given μ stay within ε.
+
+        It is the most exposed of those who would be charged that counts: others may have spent more before, and stay
+        as they are.
 
         Raises:
             BudgetExhausted: they do not.
         """
         delta = self.header["delta"]
-        after = gaussian_epsilon(root_up(self._squares + Fraction(mu) ** 2), delta)
+        device, after_mu = self._after(mu, members).most_exposed(members)
+        after = gaussian_epsilon(after_mu, delta)
         if after > epsilon * (1 + _RTOL):
+            whose = "" if device is None else f" of device {device}"
+            now = gaussian_epsilon(self._spent.mu(members), delta)
             raise BudgetExhausted(
-                f"The privacy budget is spent after {self._counted()}: ε is {self.epsilon_total:.4g} of "
+                f"The privacy budget{whose} is spent after {self._counted()}: ε is {now:.4g} of "
                 f"{epsilon:g} at δ = {delta:g}, and the next round would make it {after:.4g}. "
                 "Raise budget.epsilon, or plan fewer rounds or a smaller alignment."
             )
@@ -194,6 +247,7 @@ class Ledger(Chain):
         power: float,
         within: Budget | float | None = None,
         run: str = "",
+        members: Members | None = None,
     ) -> Charge:
         """Write down a round that is about to be transmitted; on return it is on the disk.
 
@@ -203,18 +257,23 @@ class Ledger(Chain):
             within: the budget that must allow it, or the ε of all rounds together; whatever other processes have
                 charged to the file counts.
             run: whose round it is, in an account.
+            members: who is charged, of the whole fleet; None for everybody whom the ledger counts. In an account a
+                device has the same number in every run.
 
         Raises:
             BudgetExhausted: it does not fit; nothing is written.
-            LedgerError: the file is not the one that was read.
+            LedgerError: the file is not the one that was read, or counts another fleet.
+            ValueError: there are not as many members as `devices` says.
         """
+        if members is not None and members.count != devices:
+            raise ValueError(f"Expected devices={devices} members; got {members.count}.")
         with self._exclusive() as stream:
             if isinstance(within, Budget):
-                self.check(within, mu=mu, power=power)
+                self.check(within, mu=mu, power=power, members=members)
             elif within is not None:
-                self.check_total(within, mu=mu)
+                self.check_total(within, mu=mu, members=members)
             earlier = self.find(round_index, run=run)
-            charge = self._charged(
+            charge, after = self._charged(
                 round_index=round_index,
                 attempt=0 if earlier is None else earlier.attempt + 1,
                 devices=devices,
@@ -222,9 +281,11 @@ class Ledger(Chain):
                 mu=mu,
                 power_planned=power,
                 run=run,
+                members=members,
             )
-            self._append(stream, _entry("charge", charge, {name: getattr(charge, name) for name in _WRITTEN}))
-            self._enter(charge)
+            who = {} if members is None else {"members": members.text, "num_devices": members.num_devices}
+            self._append(stream, _entry("charge", charge, {name: getattr(charge, name) for name in _WRITTEN} | who))
+            self._enter(charge, after)
             return charge
 
     def mark_sent(self, round_index: int, signal: str = "", *, run: str = "") -> None:
@@ -271,23 +332,35 @@ class Ledger(Chain):
     def _counted(self) -> str:
         return f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
 
-    def _charged(self, mu: float, **rest: Any) -> Charge:
-        """The charge with everything that follows from it and the charges before."""
+    def _after(self, mu: float, members: Members | None) -> Exposure:
+        """What has been spent once one more round is charged, by the line that comes next."""
+        if members is not None and self.num_devices not in (None, members.num_devices):
+            raise LedgerError(
+                f"{self.path}: it counts {self.num_devices} devices, and line {self._number + 1} would be about "
+                f"{members.num_devices}."
+            )
+        return self._spent.plus(mu, members)
+
+    def _charged(self, mu: float, members: Members | None = None, **rest: Any) -> tuple[Charge, Exposure]:
+        """The charge with everything that follows from it and the charges before, and what is spent then."""
         delta = self.header["delta"]
-        total = root_up(self._squares + Fraction(mu) ** 2)
+        after = self._after(mu, members)
+        total = after.mu()
         last = self.charges[-1] if self.charges else None
-        return Charge(
+        charge = Charge(
             mu=mu,
             epsilon_round=last.epsilon_round if last is not None and last.mu == mu else gaussian_epsilon(mu, delta),
             mu_total=total,
             epsilon_total=gaussian_epsilon(total, delta),
+            members=members,
             **rest,
         )
+        return charge, after
 
-    def _enter(self, charge: Charge) -> None:
+    def _enter(self, charge: Charge, after: Exposure) -> None:
         self._latest[charge.run, charge.round_index] = len(self.charges)
         self.charges.append(charge)
-        self._squares += Fraction(charge.mu) ** 2
+        self._spent = after
 
     def _mark(self, round_index: int, run: str, **changes: Any) -> None:
         charge = self.latest(round_index, run=run)
@@ -300,7 +373,7 @@ class Ledger(Chain):
             return
         round_index, run = whole(entry, "round"), str(entry.get("run", ""))
         if kind == "charge":
-            self._enter(self._replayed(entry, round_index, run))
+            self._enter(*self._replayed(entry, round_index, run))
         elif kind == "settle":
             self._mark(round_index, run, power_metered=number(entry, "power_metered"))
         elif kind == "sent":
@@ -308,20 +381,21 @@ class Ledger(Chain):
         else:
             raise LedgerError(f"{self.path}: line {self._number + 1} is of the unknown kind {kind!r}.")
 
-    def _replayed(self, entry: dict[str, Any], round_index: int, run: str) -> Charge:
-        """The charge of a line, whose figures must follow from the rounds so far."""
-        charge = self._charged(
+    def _replayed(self, entry: dict[str, Any], round_index: int, run: str) -> tuple[Charge, Exposure]:
+        """The charge of a line, whose figures must follow from the rounds so far, and what is spent then."""
+        charge, after = self._charged(
             round_index=round_index,
             **{name: whole(entry, name) for name in ("attempt", "devices")},
             **{name: number(entry, name) for name in ("alignment", "mu", "power_planned")},
             run=run,
+            members=membership(entry),
         )
         for name in ("epsilon_round", "mu_total", "epsilon_total"):
             if not math.isclose(number(entry, name), getattr(charge, name), rel_tol=_RTOL):
                 raise LedgerError(
                     f"{self.path}: the {name} of line {self._number + 1} does not follow from the rounds so far."
                 )
-        return charge
+        return charge, after
 
 
 def _entry(kind: str, charge: Charge, values: dict[str, Any]) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def check_header(ledger: Ledger, plan: Plan, privacy: str) -> None:
 
 def check_account(account: Ledger, ledger: Ledger, run: str) -> None:
     """Raise unless all that a run has charged is in its account."""
-    known = [charge.mu for charge in account.charges if charge.run == run]
-    if len(known) < ledger.rounds or any(charge.mu not in known for charge in ledger.charges):
+    known = [(charge.mu, charge.members) for charge in account.charges if charge.run == run]
+    if len(known) < ledger.rounds or not {(charge.mu, charge.members) for charge in ledger.charges} <= set(known):
         raise LedgerError(
             f"Expected the {ledger.rounds} charges of {ledger.path} in the account {account.path}; some are gone. "
             "Bring that account back: what was spent must not be forgotten."

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import airfed
 from airfed.planning import Average, Plan
 from airfed.privacy.account import open_account
-from airfed.privacy.ledger import Charge, Ledger, LedgerError
+from airfed.privacy.ledger import Charge, Ledger, LedgerError, Members
 from airfed.problem import Budget
 from airfed.running.agreement import (
     check_account,
@@ -28,6 +28,7 @@ from airfed.running.agreement import (
     verified_ledger,
 )
 from airfed.running.averages import AVERAGES, Averages
+from airfed.running.batteries import Batteries
 from airfed.running.checkpoints import Checkpoint
 from airfed.running.directory import RunDirectory, RunError, sha256
 from airfed.running.loop import Diverged, Parameters, Round
@@ -54,16 +55,18 @@ class LedgerBooks:
     def __init__(self, path: Path, plan: Plan, *, privacy: str = SecureNoise.privacy) -> None:
         self.plan = plan
         self.ledger = Ledger.resume(path, ledger_header(plan, scenario="", privacy=privacy))
+        self._batteries = Batteries(plan, self.ledger)
         self._training = secrets.token_hex(16)
-        if self.ledger.torn:  # half a line: a round that may have been sent
-            last = plan.rounds - 1  # of any training: the most exposed of its rounds
-            _charge(self.ledger, plan, last, run=self._training)
-            self.ledger.mark_sent(last, run=self._training)
+        if self.ledger.torn:  # half a line: a round, of any training, that may have been sent
+            worst = _most_exposed(plan, range(plan.rounds))
+            _charge(self.ledger, plan, worst, run=self._training, everybody=True)
+            self.ledger.mark_sent(worst, run=self._training)
 
     def charge(self, index: int) -> None:
         """Charge everyone who is scheduled; a round that is sent out again is charged again."""
         earlier = self.ledger.find(index, run=self._training)
         if earlier is None or earlier.sent:
+            self._batteries.check(index)
             _charge(self.ledger, self.plan, index, within=self.plan.problem.budget, run=self._training)
 
     def send(self, index: int, signal: str) -> str:
@@ -112,6 +115,7 @@ class RunBooks:
             check_header(self.ledger, setup.plan, setup.noise.privacy)
         else:
             self._begin(remote)
+        self._batteries = Batteries(setup.plan, self.ledger)
         # Of the header, which no two different runs share: what names this run in an account.
         self._name = "" if self._repeatable else f"{self.ledger.header['nonce']}/"
         self.account: Ledger | None = None
@@ -127,8 +131,8 @@ class RunBooks:
         if self.ledger.torn and not self._repeatable:  # half a line: a round that may have been sent
             index = self._torn_round()
             if self.account is not None:
-                _charge(self.account, setup.plan, index, run=self._name)
-            _charge(self.ledger, setup.plan, index)
+                _charge(self.account, setup.plan, index, run=self._name, everybody=True)
+            _charge(self.ledger, setup.plan, index, everybody=True)
             self.ledger.mark_sent(index)
 
     @property
@@ -158,9 +162,11 @@ class RunBooks:
 
     def _charge(self, index: int) -> None:
         plan, budget = self.setup.plan, self.setup.plan.problem.budget
+        self._batteries.check(index)
         if self.account is not None:
-            decided = plan.sequence[index]
-            self.ledger.check(budget, mu=decided.mu, power=decided.power_planned)  # before anything is spent
+            decided, members = plan.sequence[index], _members(plan, index)
+            # Before anything is spent.
+            self.ledger.check(budget, mu=decided.mu, power=decided.power_planned, members=members)
             attempt = 0 if (previous := self.ledger.find(index)) is None else previous.attempt + 1
             known = self.account.find(index, run=self._name)
             if known is None or known.attempt < attempt or not self._repeatable:  # else: charged just before a crash
@@ -237,9 +243,10 @@ class RunBooks:
         self.ledger = Ledger.load(self.directory.file("ledger.jsonl"))
 
     def _torn_round(self) -> int:
-        """The round that half a line may be about: none after the next to be charged, and none is more exposed."""
+        """The most exposed of the rounds that half a line may be about: those since the checkpoint, and the next."""
         charged = max((charge.round_index for charge in self.ledger.charges), default=-1)
-        return min(max(charged + 1, self.state.round_index), self.setup.plan.rounds - 1)
+        end, start = self.setup.plan.rounds - 1, self.state.round_index
+        return _most_exposed(self.setup.plan, range(min(start, end), min(max(charged + 1, start), end) + 1))
 
     def _newest(self) -> Checkpoint:
         """The newest checkpoint that fits this run and that the ledger knows, or the very beginning."""
@@ -308,7 +315,28 @@ def _unfit(directory: RunDirectory) -> RunError:
     return RunError(f"Expected checkpoints of this run in {directory.path}; the newest is of another.")
 
 
-def _charge(ledger: Ledger, plan: Plan, index: int, *, within: Budget | float | None = None, run: str = "") -> Charge:
+def _most_exposed(plan: Plan, rounds: range) -> int:
+    """The round with the largest μ; of several the last."""
+    return max(rounds, key=lambda index: (plan.sequence[index].mu, index))
+
+
+def _members(plan: Plan, index: int) -> Members | None:
+    """Who is charged for a round, where rounds may differ in that; else everybody whom the ledger counts."""
+    if not plan.problem.varies:
+        return None
+    return Members.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
+
+
+def _charge(
+    ledger: Ledger,
+    plan: Plan,
+    index: int,
+    *,
+    within: Budget | float | None = None,
+    run: str = "",
+    everybody: bool = False,
+) -> Charge:
+    """Charge a round to those who transmit in it, or to everybody where it is not known for certain which it is."""
     decided = plan.sequence[index]
     return ledger.charge(
         index,
@@ -318,4 +346,5 @@ def _charge(ledger: Ledger, plan: Plan, index: int, *, within: Budget | float | 
         power=decided.power_planned,
         within=within,
         run=run,
+        members=None if everybody else _members(plan, index),
     )

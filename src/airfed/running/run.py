@@ -23,7 +23,7 @@ from airfed import planning
 from airfed._disk import is_locked
 from airfed._upstairs import upstairs
 from airfed.planning import FadingPlan, Plan
-from airfed.privacy.ledger import Ledger, LedgerError
+from airfed.privacy.ledger import Ledger, LedgerError, Members
 from airfed.running.books import check_header, check_rounds, verified_ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.records import FORMAT, Manifest, OldManifest, PlanFigures
@@ -315,6 +315,13 @@ def _check_charges(scenario: Scenario, plan: Plan, ledger: Ledger) -> None:
         # Of the same plan, but perhaps on another processor: the last bit of a power may differ.
         if not charge.round_index < mus.size or not math.isclose(charge.mu, mus[charge.round_index], rel_tol=1e-12):
             raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
+        if charge.members is None:  # everybody, which is never too few
+            continue
+        scheduled = plan.sequence[charge.round_index].scheduled
+        if charge.members != Members.of(scheduled, plan.problem.fleet.num_devices):
+            raise LedgerError(
+                f"{ledger.path}: round {charge.round_index + 1} is charged to other devices than the plan schedules."
+            )
 
 
 def _check_devices(devices: Sequence[Mapping[str, float]], plan: Plan, rounds: Rounds, directory: RunDirectory) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +20,7 @@ from airfed.planning.fading.sequence import Sequence
 from airfed.planning.limits import Binding
 from airfed.planning.plan import Plan
 from airfed.privacy import compose_all
+from airfed.privacy.members import Members
 from airfed.problem import Fleet, Problem
 
 _AS_GOOD: Final = 1e-6  # limits as close to each other as this bind together
@@ -246,7 +245,7 @@ class FadingPlan(Plan):
     @cached_property
     def most_exposed(self) -> int:
         """The device whose privacy costs most over the training; of several the first."""
-        return int(self.scheduled[np.argmax(self.sequence.exposures(range(self.rounds)))])
+        return int(self.scheduled[np.argmax(self.sequence.exposures())])
 
     @cached_property
     def mu_total(self) -> float:
@@ -258,7 +257,7 @@ class FadingPlan(Plan):
         rounds = recorded["sequence"]
         member = np.zeros((len(rounds), problem.fleet.num_devices), dtype=np.bool_)
         for row, entry in zip(member, rounds, strict=True):
-            row[:] = unpacked(entry["members"], row.size)
+            row[Members.parse(entry["members"], row.size).devices] = True
         theta = np.array([entry["alignment"] for entry in rounds])
         lower = recorded.get("lower_bound")
         return cls(
@@ -273,7 +272,7 @@ class FadingPlan(Plan):
         """Return the plan as plain values, under the names of its attributes, ready for JSON."""
         rounds = [
             {
-                "members": packed(self.member[entry.index]),
+                "members": Members.of(entry.scheduled, self.problem.fleet.num_devices).text,
                 "num_scheduled": entry.scheduled.size,
                 "alignment": entry.alignment,
                 "local_steps": entry.local_steps,
@@ -284,26 +283,3 @@ class FadingPlan(Plan):
         ]
         lower = None if self.lower_bound == -math.inf else self.lower_bound
         return super().to_dict() | {"lower_bound": lower, "most_exposed": self.most_exposed, "sequence": rounds}
-
-
-def packed(member: Bools) -> str:
-    """Return who is a member as text: one bit a device, compressed."""
-    return base64.b64encode(zlib.compress(np.packbits(member).tobytes(), 6)).decode()
-
-
-def unpacked(text: str, num_devices: int) -> Bools:
-    """Return what `packed` has written.
-
-    Raises:
-        ValueError: it is not of so many devices.
-    """
-    length = -(-num_devices // 8)
-    try:
-        stream = zlib.decompressobj()
-        content = stream.decompress(base64.b64decode(text, validate=True), length + 1)
-    except (ValueError, zlib.error):
-        raise ValueError("Expected the members of a round as packed bits.") from None
-    bits = np.unpackbits(np.frombuffer(content, np.uint8))
-    if len(content) != length or not stream.eof or bits[num_devices:].any():
-        raise ValueError(f"Expected the members of a round out of {num_devices} devices.")
-    return bits[:num_devices].astype(np.bool_)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
@@ -104,9 +103,9 @@ class VaryingSequence(collections.abc.Sequence[PlannedRound]):
         least, place = min((float(power.min()), place) for place, power in enumerate(entries))
         return int(np.flatnonzero(self.member[place])[self._power(place).argmin()]), least
 
-    def exposures(self, rounds: Iterable[int]) -> Floats:
-        """Return Σ μ_i² over those of the given rounds in which it sends, of each scheduled device."""
+    def exposures(self) -> Floats:
+        """Return Σ μ_i² over the rounds in which it sends, of each scheduled device."""
         total = np.zeros(self.fleet.num_devices)
-        for place in rounds:
-            total[self.member[place]] += float(self.mus[place]) ** 2
+        for place, mu in enumerate(self.mus.tolist()):
+            total[self.member[place]] += mu**2
         return total[self.scheduled]

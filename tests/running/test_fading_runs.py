@@ -1,0 +1,233 @@
+"""Runs whose gains change: each round is transmitted by, charged to and metered for its own devices."""
+
+import os
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from airfed import scenario
+from airfed.air import CLIP_MARGIN, Air
+from airfed.auditing import Subject, audit
+from airfed.privacy.ledger import Ledger
+from airfed.running import books as bookkeeping
+from airfed.running.execution import execute
+from airfed.running.loop import federated_averaging
+from airfed.running.noise import SeededNoise
+from airfed.running.run import Run
+from airfed.running.setup import prepare
+
+TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
+FILES = ("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl", "plan.json", "run.json")
+WORLDS = {
+    "rayleigh": {},
+    "correlated": {"channel.correlation": 0.9},
+    "shadowed": {"channel.common_shadowing_db": 8.0, "channel.shadowing_coherence": 2},
+    "total": {"budget.scope": "total"},
+    "batteries": {"budget.device_power": 0.4},
+    "rough": {"channel.estimation_error": 0.01},
+}
+
+
+def world(**changes):
+    policy = {"policy.name": "optimal", "policy.size": None, "policy.rounds": 6}
+    fading = {"channel.coherence": 1, "channel.minimum": 0.05, "link.noise_std": 0.2, "budget.total_power": 6.0}
+    return scenario.parse(TINY).override(
+        {"learning.dimension": 60, "fleet.num_devices": 8, **policy, **fading, **changes}
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_flush(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def contents(path):
+    return {name: (path / name).read_bytes() for name in FILES}
+
+
+class StopAfter:
+    def __init__(self, questions):
+        self.left = questions
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+class Shout:
+    """Every device sends the same direction, far too long."""
+
+    def updates(self, parameters, devices, *, steps, round_index):
+        yield devices, np.full((devices.size, parameters.size), 1e3, np.float32)
+
+
+@pytest.mark.parametrize("name", [name for name in WORLDS if name != "rough"])
+def test_each_round_arrives_and_costs_as_its_entry_says(name):
+    setup = prepare(world(**WORLDS[name]))
+    plan, noise = setup.plan, SeededNoise(b"")
+    assert len({entry.scheduled.tobytes() for entry in plan.sequence}) > 1  # rounds differ
+    start = np.zeros(60, np.float32)
+    rounds = list(federated_averaging(plan, setup.airs, Shout(), noise, parameters=start))
+    for done, decided in zip(rounds, plan.sequence, strict=True):
+        got, size = done.reception, decided.scheduled.size
+        sent = got.received - noise.draw(done.index, 60, plan.problem.link.noise_std)
+        assert np.linalg.norm(sent) == pytest.approx(size * decided.alignment * (1 - CLIP_MARGIN), rel=1e-9)
+        assert got.power == pytest.approx(decided.power_planned * (1 - CLIP_MARGIN) ** 2, rel=1e-9)
+        np.testing.assert_allclose(got.energy, decided.power * (1 - CLIP_MARGIN) ** 2, rtol=1e-9)
+        assert got.missing.size == 0
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_ledger_metrics_and_devices_follow_the_sequence(tmp_path, name):
+    execute(world(**WORLDS[name]), tmp_path / "run")
+    run = Run.open(tmp_path / "run").checked()
+    plan, ledger = run.plan, run.ledger
+    for charge, decided, record in zip(ledger.charges, plan.sequence, run.rounds, strict=True):
+        assert (charge.mu, charge.alignment, charge.devices) == (decided.mu, decided.alignment, decided.scheduled.size)
+        assert np.array_equal(charge.members.devices, decided.scheduled)
+        assert charge.power_planned == decided.power_planned == record["power_planned"]
+        assert record["missing"] == 0
+    exposures = np.zeros(8)
+    exposures[plan.scheduled] = plan.sequence.exposures()
+    np.testing.assert_allclose(ledger.device_mus(), np.sqrt(exposures), rtol=1e-12)
+    assert int(np.argmax(ledger.device_mus())) == plan.most_exposed
+    assert ledger.mu_total == pytest.approx(plan.mu_total, rel=1e-14)
+    assert run.rounds[-1]["epsilon_total"] == ledger.epsilon_total
+    np.testing.assert_allclose([row["power_planned"] for row in run.devices], plan.sequence.device_power(6), rtol=1e-12)
+    assert [row["device"] for row in run.devices] == plan.scheduled.tolist()
+    sent = sum(row["power_transmitted"] for row in run.devices)
+    assert sent == pytest.approx(run.rounds[-1]["power_transmitted_total"], rel=1e-6)
+    if plan.problem.budget.device_power is not None:
+        assert all(row["power_planned"] <= 0.4 for row in run.devices)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("name", ["correlated", "batteries"])
+def test_a_run_that_is_stopped_in_any_round_resumes_to_the_same_bits(tmp_path, every, name):
+    built = world(**{"run.checkpoint_every": every}, **WORLDS[name])
+    execute(built, tmp_path / "whole")
+    for questions in range(0, 11, 2):
+        out = tmp_path / f"run-{questions}"
+        assert execute(built, out, stop=StopAfter(questions)).status == "stopped"
+        assert execute(built, out, resume=True).status == "finished"
+        assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, monkeypatch, every):
+    """Killed as its noise is drawn: charged and sent, with nothing else on the disk."""
+
+    class Killed(BaseException):
+        pass
+
+    built, real = world(**{"run.checkpoint_every": every, "budget.scope": "total"}), SeededNoise.draw
+    execute(built, tmp_path / "whole")
+    for deadly in range(6):
+        out = tmp_path / f"run-{deadly}"
+
+        def draw(self, index, *arguments, deadly=deadly, **named):
+            if index == deadly:
+                raise Killed
+            return real(self, index, *arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SeededNoise, "draw", draw)
+            with pytest.raises(Killed):
+                execute(built, out)
+        assert Ledger.load(out / "ledger.jsonl").rounds == deadly + 1  # charged before it is transmitted
+        assert execute(built, out, resume=True).status == "finished"
+        assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_transmission_that_is_repeated_with_other_noise_is_charged_to_its_devices_again(tmp_path):
+    built = world(**{"link.noise_source": "secure", "run.checkpoint_every": 6})
+    execute(built, tmp_path / "run", stop=StopAfter(5))
+    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
+        checkpoint.unlink()
+    before = Ledger.load(tmp_path / "run" / "ledger.jsonl")
+    assert execute(built, tmp_path / "run", resume=True).status in ("finished", "exhausted")
+    after = Run.open(tmp_path / "run").checked().ledger
+    assert after.rounds > 6
+    assert np.all(after.device_mus() >= before.device_mus())
+    plan, counts = Run.open(tmp_path / "run").plan, np.zeros(8)
+    for charge in after.charges:
+        counts[plan.sequence[charge.round_index].scheduled] += charge.mu**2
+    np.testing.assert_allclose(after.device_mus(), np.sqrt(counts), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_audit_stands(name):
+    found = audit(Subject.of(world(**WORLDS[name])), trials=2000, pairs=120, samples=100_000)
+    assert found.verdict == "pass", [check.finding for check in found.failures]
+
+
+def test_a_stale_gain_is_noticed(monkeypatch):
+    """Devices invert the channel of the round before: some arrive stronger than θ."""
+    real = Air.from_plan.__func__
+
+    def stale(cls, plan, index=-1, **options):
+        fresh = real(cls, plan, index, **options)
+        if not index:
+            return fresh
+        scheduled = fresh.scheduled
+        ratio = plan.problem.fleet.gain_in(index)[scheduled] / plan.problem.fleet.gain_in(index - 1)[scheduled]
+        object.__setattr__(fresh, "coefficient", fresh.coefficient * ratio)
+        return fresh
+
+    monkeypatch.setattr(Air, "from_plan", classmethod(stale))
+    found = audit(Subject.of(world()), trials=2000, pairs=120, samples=100_000)
+    assert {"sensitivity", "contribution"} <= {check.name for check in found.failures}
+
+
+@pytest.mark.parametrize("wrong", ["one too few", "another", "nobody new"])
+def test_a_charge_of_other_devices_is_noticed(tmp_path, monkeypatch, wrong):
+    real = bookkeeping._members
+
+    def members(plan, index):
+        right = real(plan, index)
+        devices = right.devices
+        silent = np.setdiff1d(np.arange(8), devices)
+        if wrong == "one too few" and devices.size > 1:
+            devices = devices[1:]
+        elif wrong == "another" and silent.size:
+            devices = np.sort(np.append(devices[1:], silent[0]))
+        elif wrong == "nobody new":
+            devices = real(plan, 0).devices
+        return bookkeeping.Members.of(devices, 8)
+
+    monkeypatch.setattr(bookkeeping, "_members", members)
+    execute(world(), tmp_path / "run")
+    monkeypatch.undo()
+    run = Run.open(tmp_path / "run")
+    assert any("other devices" in str(error) for error in run.errors)
+    found = audit(Subject.of_run(run), trials=500, pairs=24, samples=100_000)
+    assert "ledger" in {check.name for check in found.failures}
+
+
+def test_an_overspent_battery_is_noticed(monkeypatch):
+    from airfed.planning import varying
+
+    real = varying.world_of
+    monkeypatch.setattr(varying, "world_of", lambda problem, *a, **k: _without_batteries(real(problem, *a, **k)))
+    subject = Subject.of(world(**WORLDS["batteries"]))
+    assert "device_power" in subject.plan.violations
+    found = audit(subject, trials=500, pairs=24, samples=100_000)
+    assert "accounting" in {check.name for check in found.failures}
+
+
+def _without_batteries(made):
+    object.__setattr__(made, "device_power", None)
+    return made
+
+
+def test_a_run_does_not_begin_a_round_that_a_battery_does_not_last_for(tmp_path, monkeypatch):
+    from airfed.planning import varying
+
+    real = varying.world_of
+    with monkeypatch.context() as patch:
+        patch.setattr(varying, "world_of", lambda problem, *a, **k: _without_batteries(real(problem, *a, **k)))
+        outcome = execute(world(**WORLDS["batteries"]), tmp_path / "run")
+    assert outcome.status == "exhausted"
+    assert "battery of device" in outcome.message
