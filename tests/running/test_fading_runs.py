@@ -32,7 +32,7 @@ WORLDS = {
 
 def world(**changes):
     policy = {"policy.name": "optimal", "policy.size": None, "policy.rounds": 6}
-    fading = {"channel.coherence": 1, "channel.minimum": 0.05, "link.noise_std": 0.2, "budget.total_power": 6.0}
+    fading = {"channel.coherence": 1, "channel.minimum": 0.05, "link.noise_std": 1.0, "budget.total_power": 6.0}
     return scenario.parse(TINY).override(
         {"learning.dimension": 60, "fleet.num_devices": 8, **policy, **fading, **changes}
     )
@@ -149,7 +149,7 @@ def test_a_transmission_that_is_repeated_with_other_noise_is_charged_to_its_devi
     before = Ledger.load(tmp_path / "run" / "ledger.jsonl")
     assert execute(built, tmp_path / "run", resume=True).status in ("finished", "exhausted")
     after = Run.open(tmp_path / "run").checked().ledger
-    assert after.rounds > 6
+    assert any(charge.attempt for charge in after.charges)
     assert np.all(after.device_mus() >= before.device_mus())
     plan, counts = Run.open(tmp_path / "run").plan, np.zeros(8)
     for charge in after.charges:
@@ -181,20 +181,14 @@ def test_a_stale_gain_is_noticed(monkeypatch):
     assert {"sensitivity", "contribution"} <= {check.name for check in found.failures}
 
 
-@pytest.mark.parametrize("wrong", ["one too few", "another", "nobody new"])
-def test_a_charge_of_other_devices_is_noticed(tmp_path, monkeypatch, wrong):
+def test_a_charge_of_other_devices_is_noticed(tmp_path, monkeypatch):
     real = bookkeeping._members
 
     def members(plan, index):
-        right = real(plan, index)
-        devices = right.devices
+        devices = real(plan, index).devices
         silent = np.setdiff1d(np.arange(8), devices)
-        if wrong == "one too few" and devices.size > 1:
-            devices = devices[1:]
-        elif wrong == "another" and silent.size:
+        if silent.size:
             devices = np.sort(np.append(devices[1:], silent[0]))
-        elif wrong == "nobody new":
-            devices = real(plan, 0).devices
         return bookkeeping.Members.of(devices, 8)
 
     monkeypatch.setattr(bookkeeping, "_members", members)
