@@ -2,22 +2,25 @@
 
 import base64
 import hashlib
+import html
 import json
 import re
 import shutil
 from copy import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from airfed import scenario
+from airfed import Fleet, plan, scenario
 from airfed.cli import main
 from airfed.report import ReportError, read_run, write_report
 from airfed.report.page import render
 from airfed.running.execution import execute
+from airfed.showing import fading, svg
 from airfed.showing import runs as charts
-from airfed.showing import svg
 from airfed.showing.chart import Level
+from airfed.showing.words import decision_sentence, gap_sentence, span
 
 SCENARIO = """
 name = "a <b>bold</b> </script> name · seed={seed}"
@@ -73,6 +76,36 @@ def test_a_report_is_one_small_file_that_fetches_nothing(run_directories, tmp_pa
     assert text.count('role="img"') == 2 * (1 + 2 + 2 * 3)  # loss, ε, power, and three of each policy; narrow and wide
 
 
+def varied(run):
+    """The record as if its channels had changed from round to round."""
+    gain = np.random.default_rng(1).rayleigh(0.7, (6, 12)) + 0.2
+    budget = replace(run.plan.problem.budget, total_power=2.0)
+    problem = replace(run.plan.problem, fleet=Fleet(gain=gain, peak_power=1.0), budget=budget)
+    return replace(run, _plan=plan(problem, rounds=6))
+
+
+def test_a_plan_whose_rounds_differ_is_shown_round_by_round(run_directories):
+    run = varied(read_run(run_directories["optimal", 0]))
+    text = render([run])
+    titles = re.findall(r"<h3>(.*?)</h3>", text)
+    assert [title for title in fading.pictures(run.plan) if title in titles] == list(fading.pictures(run.plan))
+    assert "θ over the number of devices" not in titles
+    assert text.count('role="img"') == 2 * (1 + 2 + 4 + 1)  # loss, ε, power, four of the plan, and power by device
+    assert text.count('class="cells ') == 2
+    said = html.unescape(text)
+    for fact in (
+        decision_sentence(run.plan),
+        gap_sentence(run.plan),
+        "most exposed is device",
+        "exact, most exposed round",
+        f"<b>{span(run.plan.sizes, '–')} / 12</b>",
+        f"What holds θ, {run.plan.alignments.min():.4g} to {run.plan.alignment:.4g}, if all grew together",
+    ):
+        assert fact
+        assert fact in said
+    assert "most exposed" not in render([read_run(run_directories["optimal", 0])])
+
+
 def test_a_browser_runs_the_script_of_the_page_and_no_other(run_directories):
     text = render([read_run(run_directories["optimal", 0])])
     (script,) = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
@@ -85,12 +118,12 @@ def test_a_browser_runs_the_script_of_the_page_and_no_other(run_directories):
 def hostile(run):
     """The record with markup wherever a file could put it."""
     evil = '<script>hit()</script><img src=x onerror=hit()>" onload="hit()'
-    plan = replace(run.plan, notes=(evil,))
+    noted = replace(run.plan, notes=(evil,))
     world = run.scenario.model_copy(update={"name": evil})
     manifest = {**run.manifest, "engine": evil, "airfed": evil, "versions": {evil: evil}, "plan_sha256": evil}
     ledger = copy(run.ledger)
     ledger.header = {**run.ledger.header, "privacy": evil}
-    return replace(run, _plan=plan, _scenario=world, _manifest=manifest, _ledger=ledger)
+    return replace(run, _plan=noted, _scenario=world, _manifest=manifest, _ledger=ledger)
 
 
 def test_nothing_from_a_record_becomes_markup(run_directories):
@@ -234,7 +267,7 @@ CHROMIUM = next(
 def test_the_page_fits_a_phone_tells_values_and_runs_nothing_foreign(run_directories, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     out = tmp_path / "report.html"
-    write_report([hostile(read_run(path)) for path in run_directories.values()], out)
+    write_report([hostile(varied(read_run(path))) for path in run_directories.values()], out)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         for width in (390, 1280):
@@ -244,7 +277,8 @@ def test_the_page_fits_a_phone_tells_values_and_runs_nothing_foreign(run_directo
             assert page.evaluate("window.hits") == 0
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             shown = page.locator(".drawn svg.chart:visible")
-            assert shown.count() == 9
+            assert shown.count() == 1 + 2 + 2 * 5
+            assert page.locator(".cells path:visible").count() >= 2
             smallest = page.evaluate(
                 "Math.min(...[...document.querySelectorAll('.chart .tick')].map(t => t.getBoundingClientRect().height)"
                 ".filter(h => h > 0))"

@@ -11,7 +11,7 @@ import pytest
 
 from airfed import Budget, Fleet, Learning, Link, Problem, planning
 from airfed.showing import files, plans, svg
-from airfed.showing.chart import Axis, Band, Chart, Columns, Level, Line, Mark
+from airfed.showing.chart import Axis, Band, Cells, Chart, Columns, Level, Line, Mark
 from airfed.showing.figure import Figure, draw, key, save, sheet
 from airfed.showing.roc import roc_figure
 from airfed.showing.training import training_chart
@@ -70,7 +70,24 @@ def catalogue() -> dict[str, Chart]:
             ),
         ),
     )
+    cells = Chart(
+        title="cells",
+        x=Axis(label="round", low=0.5, high=7.5, whole=True),
+        y=Axis(label="devices", low=0.5, high=5.5, whole=True),
+        parts=(
+            Cells(
+                corner=(0.5, 0.5),
+                size=(2, 1),
+                values=np.where(np.eye(5, 4) > 0, np.nan, np.linspace(0, 1, 20).reshape(5, 4)),
+                steps=(0.1, 0.5, 1.0),
+                colour="lit",
+                name="share",
+            ),
+            Line(x=x[:7], y=x[:7] / 2, colour="ink", name="a line above"),
+        ),
+    )
     return {
+        "cells": cells,
         "alignment": plans.alignment_chart(plan, space),
         "objective": plans.objective_chart(plan, space),
         "rounds": plans.rounds_chart(plan, plans.bound_curve(plan.problem, plan.rounds)),
@@ -105,7 +122,7 @@ def test_svg_has_every_series_and_every_name(name: str, size: tuple[float, float
         if isinstance(part, Mark):
             assert classes.count("star") == 1
         else:
-            kind = "band" if isinstance(part, Band) else "line"
+            kind = {Band: "band", Cells: "cells"}.get(type(part), "line")
             assert f"{kind} {part.colour}" in classes
     image = tree[0]
     assert (image.get("role"), image.get("aria-label")) == ("img", chart.title)
@@ -148,7 +165,9 @@ def test_a_file_has_every_series_and_the_same_axes(name: str) -> None:
     assert len(lines) == kinds[Line] + kinds[Level] + kinds[Mark]
     assert len(axes.containers) >= kinds[Columns]
     assert len(axes.collections) >= kinds[Band] + shaded
-    assert set(axes.get_legend_handles_labels()[1]) == {part.name for part in chart.legend()}
+    named = {part.name for part in chart.legend() if not isinstance(part, Cells)}
+    assert set(axes.get_legend_handles_labels()[1]) == named
+    assert [own.get_xlabel() for own in figure.axes[1:]] == [p.name for p in chart.parts if isinstance(p, Cells)]
     for ours, low_high, label, ticks in (
         (chart.x, axes.get_xlim(), axes.get_xlabel(), axes.get_xticks()),
         (chart.y, axes.get_ylim(), axes.get_ylabel(), axes.get_yticks()),

@@ -13,7 +13,7 @@ from cyclopts import Parameter, Token
 
 from airfed import planning, scenario
 from airfed.learning.task import problem_of
-from airfed.planning import Plan, prices
+from airfed.planning import FadingPlan, Plan, prices
 from airfed.planning.prices import Price
 from airfed.planning.uncertain import matters
 from airfed.problem import InfeasibleError, Problem
@@ -40,6 +40,7 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
 
 _MOST_DIGITS: Final = 1000
 Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.", converter=whole_number)]
+_MOST_LISTED: Final = 1_000_000  # devices of all rounds together that are listed in JSON
 _MOST_PRICED: Final = 1000  # devices of different limits: their plans take longer to find
 Policy = Annotated[
     str | None, Parameter(help=f"Who decides: {', '.join(planning.POLICIES)}, or your own as module:callable.")
@@ -71,7 +72,7 @@ def plan(
     rounds: Rounds = None,
     seed: Seed = None,
     json: Json = False,
-    plot: Annotated[Path | None, Parameter(help="Draw the candidate space and the bound (png, pdf, svg).")] = None,
+    plot: Annotated[Path | None, Parameter(help="Draw the decision (png, pdf, svg).")] = None,
 ) -> int:
     """Decide which devices transmit, how strongly and in how many rounds; no training."""
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
@@ -81,12 +82,13 @@ def plan(
 
         figure.save(files.plan_figure(decision, response=world.response), plot)
     if json:
-        output.print_json({"scenario": world.name, **decision.to_dict()})
+        output.print_json({"scenario": world.name, **_values(decision)})
         return 0
     console = output.make_console()
     tables.print_plan(console, world.name, decision)
-    console.print("")
-    tables.print_prices(console, decision, _price(world, decision))
+    if not isinstance(decision, FadingPlan):  # what more budget buys is known of one decision for all rounds
+        console.print("")
+        tables.print_prices(console, decision, _price(world, decision))
     if plot is not None:
         console.print(f"\ndrawn: {plot}", markup=False)
     return 0
@@ -135,6 +137,22 @@ def compare(
 def _compared(world: Scenario, problem: Problem) -> tuple[dict[str, Plan], dict[str, str]]:
     plans, failures = world.compare(problem)
     return {name: _expected(world, decision) for name, decision in plans.items()}, failures
+
+
+def _values(decision: Plan) -> dict[str, Any]:
+    """The plan as plain values; where rounds differ, each says whom it schedules and its ε, unless these are too many.
+
+    `scheduled_listed` then says whether the rounds have that list. Packed, as `members`, they always have it.
+    """
+    values = decision.to_dict()
+    if not isinstance(decision, FadingPlan):
+        return values
+    listed = int(decision.sizes.sum()) <= _MOST_LISTED
+    for values_of, entry in zip(values["sequence"], decision.sequence, strict=True):
+        values_of["epsilon"] = entry.epsilon
+        if listed:
+            values_of["scheduled"] = entry.scheduled.tolist()
+    return values | {"scheduled_listed": listed}
 
 
 def _rows(plans: Mapping[str, Plan]) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from jinja2 import Environment, StrictUndefined
 
 from airfed import planning
 from airfed._disk import write_whole
+from airfed.planning import FadingPlan, Plan
 from airfed.problem import InfeasibleError
 from airfed.report.records import ReportError
 from airfed.running.run import Run
-from airfed.showing import colours, plans, svg
+from airfed.showing import colours, fading, plans, svg
 from airfed.showing import runs as charts
-from airfed.showing.chart import Chart
+from airfed.showing.chart import Cells, Chart
 from airfed.showing.drawings import drawing
 from airfed.showing.words import (
     LIMITS,
@@ -30,7 +31,10 @@ from airfed.showing.words import (
     VALIDITY,
     course_sentence,
     decision_sentence,
+    devices_text,
     expectation,
+    exposure_sentence,
+    gap_sentence,
     number,
     power_expected,
     privacy_basis,
@@ -39,6 +43,7 @@ from airfed.showing.words import (
 # A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
 _WIDTHS: Final = {"narrow": 326.0, "wide": 520.0}
 _HEIGHT: Final = 280.0
+_MAP_HEIGHT: Final = 400.0  # a row for each of many devices
 _OLDER: Final = "Recorded by an older version, whose ledger names no other file."
 _DARK: Final = (
     '@media screen{:root[data-theme="dark"]{%s}}',
@@ -102,7 +107,7 @@ def _drawn(found: dict[str, Chart | None]) -> list[dict[str, str]]:
             "title": title,
             "legend": drawing(svg.legend(chart)),
             **{
-                name: drawing(svg.render(chart, width, _HEIGHT, y_label=title != chart.y.label))
+                name: drawing(svg.render(chart, width, _height(chart), y_label=title != chart.y.label))
                 for name, width in _WIDTHS.items()
             },
         }
@@ -111,21 +116,37 @@ def _drawn(found: dict[str, Chart | None]) -> list[dict[str, str]]:
     ]
 
 
+def _height(chart: Chart) -> float:
+    return _MAP_HEIGHT if any(isinstance(part, Cells) for part in chart.parts) else _HEIGHT
+
+
 def _decision(run: Run) -> dict[str, Chart | None]:
     """What the run's plan looks like."""
     plan, rounds = run.plan, None
+    devices = {"power per device over the run [W]": plans.devices_chart(run.devices) if run.devices else None}
+    if isinstance(plan, FadingPlan):
+        return {**fading.pictures(plan), **devices}
     with suppress(InfeasibleError):  # the run's own policy may break limits that the curve keeps
         rounds = plans.rounds_chart(plan, plans.bound_curve(plan.problem, plan.rounds))
     return {
         "θ over the number of devices": plans.alignment_chart(plan, planning.candidates(plan)),
         "bound over the number of rounds": rounds,
-        "power per device over the run [W]": plans.devices_chart(run.devices) if run.devices else None,
+        **devices,
     }
+
+
+def _held(plan: Plan) -> str:
+    """What a limit holds: θ, or where rounds differ all of them."""
+    largest = number(plan.alignment, 4)
+    if isinstance(plan, FadingPlan) and (least := number(float(plan.alignments.min()), 4)) != largest:
+        return f"θ, {least} to {largest}, if all grew together"
+    return f"θ = {largest}"
 
 
 def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
     """What the page says of one run in words and numbers, and pictures of its plan where they are `drawn`."""
     plan, final, budget, ledger = run.plan, run.final, run.plan.problem.budget, run.ledger
+    varied = plan if isinstance(plan, FadingPlan) else None
     return {
         "label": run.label,
         "seed": run.scenario.seed,
@@ -133,11 +154,14 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "path": run.path.name,
         "sentence": f"{decision_sentence(plan)} {course_sentence(plan)}".rstrip(),
         "expectation": expectation(plan),
+        "gap": gap_sentence(varied) if varied else "",
+        "exposure": exposure_sentence(varied) if varied else "",
+        "one_round": "most exposed round" if varied else "one round",
         "charts": _drawn(_decision(run)) if drawn else [],
         "complete": len(run.rounds) == plan.rounds,
         "rounds": len(run.rounds),
         "planned_rounds": plan.rounds,
-        "scheduled": plan.num_scheduled,
+        "scheduled": devices_text(plan, "–"),
         "devices": plan.problem.fleet.num_devices,
         "accuracy": final["accuracy"],
         "loss": final["loss"],
@@ -159,7 +183,7 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "limits": [
             {"name": LIMITS[name], "value": value, "binds": name == plan.binding} for name, value in plan.limits.items()
         ],
-        "alignment": plan.alignment,
+        "held": _held(plan),
         "terms": [{"name": TERMS[name], "value": value} for name, value in plan.bound.terms.items()],
         "notes": (*plan.notes, *([_OLDER] if run.older else [])),
         "toml": run.scenario.to_toml(),

@@ -144,7 +144,45 @@ class Mark:
     name: str = "chosen"
 
 
-Part = Line | Band | Columns | Level | Mark
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cells:
+    """A grid of equal rectangles, the more strongly painted the larger their value; where there is none, it is blank.
+
+    Args:
+        corner: x and y where the grid begins.
+        size: of a cell, along x and along y; what reaches beyond the axes is cut off.
+        values: (rows, columns) ≥ 0; NaN: blank.
+        steps: the largest value of each shade, ascending; the last one holds them all.
+        colour: a name of `colours.PALETTE`.
+        name: what is painted.
+        percent: values are shares of 1, and are written as percentages.
+    """
+
+    corner: tuple[float, float]
+    size: tuple[float, float]
+    values: Floats
+    steps: tuple[float, ...]
+    colour: str
+    name: str
+    percent: bool = False
+
+    @property
+    def shades(self) -> NDArray[np.intp]:
+        """The shade of each cell, 0 for the faintest; −1 where it is blank."""
+        found = np.minimum(np.searchsorted(self.steps, self.values), len(self.steps) - 1)
+        return np.where(np.isnan(self.values), -1, found)
+
+    @property
+    def opacities(self) -> list[float]:
+        """How strongly each shade is painted: the faintest can still be told from nothing."""
+        return [0.25 + 0.75 * place / max(len(self.steps) - 1, 1) for place in range(len(self.steps))]
+
+    def text(self, place: int) -> str:
+        """Return what a shade stands for."""
+        return f"≤ {number(100 * self.steps[place])}%" if self.percent else f"≤ {number(self.steps[place])}"
+
+
+Part = Line | Band | Columns | Cells | Level | Mark
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,7 +193,8 @@ class Chart:
         title: what it shows.
         x, y: its axes.
         parts: what is drawn.
-        notes: what a place on the x axis is called, where its value alone would say too little.
+        notes: what a place on the x axis is called, where its value alone would say too little, or all that is told of
+            it, where no part has values there.
     """
 
     title: str
@@ -164,7 +203,7 @@ class Chart:
     parts: tuple[Part, ...]
     notes: Mapping[float, str] = field(default_factory=dict)
 
-    def legend(self) -> list[Line | Band | Columns | Mark]:
+    def legend(self) -> list[Line | Band | Columns | Cells | Mark]:
         """Return the parts that a reader must be told apart, each name once."""
         parts = [part for part in self.parts if not isinstance(part, Level) and part.name]
         return list({part.name: part for part in parts if not isinstance(part, Line) or part.listed}.values())
@@ -172,9 +211,10 @@ class Chart:
     def told(self) -> list[tuple[float, str]]:
         """Return places on the x axis within its ends, ascending, and every named value there, a line each."""
         series = [part for part in self.parts if isinstance(part, Line | Band | Columns) and part.name and part.x.size]
-        if not series:
-            return []
-        places = np.unique(np.concatenate([np.asarray(part.x, dtype=np.float64) for part in series]))
+        own = [np.asarray(part.x, dtype=np.float64) for part in series] or [
+            np.array(list(self.notes), dtype=np.float64)
+        ]
+        places = np.unique(np.concatenate(own))
         places = places[(places >= self.x.low) & (places <= self.x.high)]
         places = places[thin(places.size, most=_MOST_TOLD)]
         values = [_values_at(places, part) for part in series]
@@ -185,7 +225,7 @@ class Chart:
                 for part, own in zip(series, values, strict=True)
                 if math.isfinite(own[index])
             ]
-            if lines:
+            if lines or not series:
                 found.append((x, "\n".join([self.notes.get(x, f"{self.x.label}: {self.x.text(x, 4)}"), *lines])))
         return found
 
@@ -197,6 +237,10 @@ class Chart:
                 continue
             if isinstance(part, Mark):
                 parts.append(f"{part.name}: {self.y.text(part.y, 4)} at {self.x.text(part.x, 4)}.")
+                continue
+            if isinstance(part, Cells):
+                painted = np.count_nonzero(part.shades >= 0)
+                parts.append(f"{part.name}: {painted} of {part.values.size} cells are painted.")
                 continue
             seen = part.y[np.isfinite(part.y)]
             if seen.size:

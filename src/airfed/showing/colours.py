@@ -83,6 +83,17 @@ def told_apart(policies: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     return chosen
 
 
+def known(colour: str) -> str:
+    """Return the CSS class of a colour; only names of the palette become markup.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if colour not in PALETTE:
+        raise ValueError(f"Expected a colour of the palette, got {colour!r}.")
+    return colour
+
+
 def stylesheet(dark: Iterable[str]) -> str:
     """Return the CSS of pages with charts: every colour as a variable and a class, and how charts are painted.
 

@@ -10,9 +10,10 @@ from typing import Any, Final
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgb
 from matplotlib.figure import Figure
 
-from airfed.showing.chart import Axis, Band, Chart, Columns, Line, Mark, Part
+from airfed.showing.chart import Axis, Band, Cells, Chart, Columns, Line, Mark, Part
 from airfed.showing.colours import PALETTE
 
 __all__ = [
@@ -170,6 +171,8 @@ def _part(axes: Axes, part: Part) -> None:
             axes.fill_between(part.x, part.y - part.spread, part.y + part.spread, color=colour, alpha=0.13, lw=0)
     elif isinstance(part, Band):
         axes.fill_between(part.x, part.low, part.high, color=colour, alpha=part.opacity, lw=0, label=label)
+    elif isinstance(part, Cells):
+        _cells(axes, part)
     elif isinstance(part, Columns):
         axes.bar(part.x, part.y, 0.72, color=colour, label=label)
     elif part.upright:
@@ -178,6 +181,26 @@ def _part(axes: Axes, part: Part) -> None:
         axes.axhline(part.at, color=colour, lw=1, ls="--")
         place = axes.get_yaxis_transform()
         axes.annotate(label or "", (1, part.at), xycoords=place, ha="right", va="bottom", fontsize=7, color=colour)
+
+
+def _cells(axes: Axes, part: Cells) -> None:
+    """Draw a grid of cells, and the key to its shades under it."""
+    own = np.array(to_rgb(PALETTE[part.colour]))
+    shades = [tuple(1 - opacity * (1 - own)) for opacity in part.opacities]
+    rows, columns = part.values.shape
+    mesh = axes.pcolormesh(
+        part.corner[0] + part.size[0] * np.arange(columns + 1),
+        part.corner[1] + part.size[1] * np.arange(rows + 1),
+        np.ma.masked_less(part.shades, 0),
+        cmap=ListedColormap(shades),
+        norm=BoundaryNorm(np.arange(len(shades) + 1) - 0.5, len(shades)),
+    )
+    key = axes.figure.colorbar(mesh, ax=axes, location="bottom", aspect=40, pad=0.02, ticks=range(len(shades)))
+    key.ax.set_xticklabels([plain(part.text(place)) for place in range(len(shades))])
+    key.set_label(plain(part.name))
+    key.outline.set_visible(False)
+    key.ax.tick_params(length=0)
+    axes.grid(visible=False)
 
 
 def _name(drawn: Any, axis: Axis, *, most: int) -> None:

@@ -7,20 +7,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from airfed import planning
-from airfed.planning import Plan, Response
+from airfed.planning import FadingPlan, Plan, Response
 from airfed.running.run import Run
+from airfed.showing import fading
 from airfed.showing import plans as charts
 from airfed.showing import runs as charts_of
 from airfed.showing.colours import PALETTE
 from airfed.showing.figure import PAGE_INCHES, STYLE, Figure, mpl, sheet
-from airfed.showing.words import BOUND, TERMS
+from airfed.showing.words import BOUND, TERMS, devices_text
 
 
 def plan_figure(plan: Plan, note: str = "", *, response: Response | None = None) -> Figure:
     """Return the paper's Fig. 2 for this plan (θ with its limits, and the objective, over |K|) and the bound over I.
 
-    A plan that was chosen by a response is shown with the accuracy over I in place of the bound.
+    A plan that was chosen by a response is shown with the accuracy over I in place of the bound. One whose rounds
+    differ is shown round by round: who sends, how strongly, and what is left of the budgets.
     """
+    if isinstance(plan, FadingPlan):
+        rounds_of = list(fading.pictures(plan).values())
+        return sheet(rounds_of, height=6.2, places=("ab", "ac", "ad"), widths=(1.1, 1), note=note, titles=True)
     space, problem = planning.candidates(plan), plan.problem
     if response is not None and plan.objective == "measured":
         rounds = charts.accuracy_chart(plan, charts.accuracy_curve(problem, response, plan.rounds))
@@ -42,7 +47,7 @@ def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
             axes.barh(names, values, left=left, color=PALETTE[f"term-{term}"], label=label, height=0.65)
             left += values
         for row, name in enumerate(names):
-            said = f" {plans[name].num_scheduled} devices, {plans[name].rounds} rounds"
+            said = f" {devices_text(plans[name])} devices, {plans[name].rounds} rounds"
             axes.annotate(said, (left[row], row), va="center", fontsize=7)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)

@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from airfed.showing.chart import Axis, Band, Chart, Columns, Floats, Level, Line, Mark, Part, thin
-from airfed.showing.colours import PALETTE
+from airfed.showing.cells import cells_key, painted
+from airfed.showing.chart import Axis, Band, Cells, Chart, Columns, Floats, Level, Line, Mark, Part, thin
+from airfed.showing.colours import known
 from airfed.showing.words import TERMS, number
 
 _MOST_POINTS: Final = 240  # of a line; more cannot be seen
@@ -110,7 +111,7 @@ def line_key(name: str, colour: str, dash: str = "solid", weight: float = 1.0) -
 
 def box_key(name: str, colour: str) -> str:
     """Return the key to an area."""
-    return f'<span class="key"><i class="box {_known(colour)}"></i>{html.escape(name)}</span>'
+    return f'<span class="key"><i class="box {known(colour)}"></i>{html.escape(name)}</span>'
 
 
 def stack(terms: Mapping[str, float], longest: float) -> str:
@@ -222,7 +223,9 @@ def left_axis(scale: Scale, area: Area, ticks: Sequence[float], *, label: str) -
     return "".join(parts) + (text(0, area.top - 10, label) if label else "")
 
 
-def _key(part: Line | Band | Columns | Mark) -> str:
+def _key(part: Line | Band | Columns | Cells | Mark) -> str:
+    if isinstance(part, Cells):
+        return cells_key(part)
     if isinstance(part, Mark):
         sample = f'<svg width="16" height="16" viewBox="-8 -8 16 16"><path class="star" d="{STAR}"/></svg>'
         return f'<span class="key">{sample}{html.escape(part.name)}</span>'
@@ -239,7 +242,9 @@ def _part(part: Part, xs: Scale, ys: Scale, area: Area) -> str:
         return _band(part.x, part.low, part.high, part.colour, part.opacity, xs, ys)
     if isinstance(part, Columns):
         step = abs(xs.at(float(part.x[0]) + 1) - xs.at(float(part.x[0])))
-        return columns(xs(part.x), ys(part.y), area.bottom, f"line {_known(part.colour)}", max(0.72 * step, 0.8))
+        return columns(xs(part.x), ys(part.y), area.bottom, f"line {known(part.colour)}", max(0.72 * step, 0.8))
+    if isinstance(part, Cells):
+        return painted(part, xs, ys)
     if isinstance(part, Level):
         if part.upright:
             return polyline([xs.at(part.at)] * 2, [area.top, area.bottom], part.colour, "dot", 0.8)
@@ -253,7 +258,7 @@ def _above(part: Part, xs: Scale, ys: Scale, area: Area) -> str:
         return star(xs.at(part.x), ys.at(part.y), title=part.name)
     if isinstance(part, Level) and part.name and not part.upright:
         y = ys.at(part.at)
-        css = f"tick strong {_known(part.colour)}"
+        css = f"tick strong {known(part.colour)}"
         return text(area.right - 2, y - 5 if y > area.top + 14 else y + 13, part.name, css, anchor="end")
     return ""
 
@@ -261,7 +266,7 @@ def _above(part: Part, xs: Scale, ys: Scale, area: Area) -> str:
 def _line(part: Line, xs: Scale, ys: Scale) -> str:
     index = thin(part.x.size, most=_MOST_POINTS)
     x, y = np.asarray(part.x)[index], np.asarray(part.y)[index]
-    css = _known(part.colour)
+    css = known(part.colour)
     around, single = "", np.isfinite(y).sum() == 1  # a lone value would be a line without length
     if part.spread is not None and not part.points:
         half = np.asarray(part.spread)[index]
@@ -285,16 +290,9 @@ def _band(x: Floats, low: Floats, high: Floats, colour: str, opacity: float, xs:
     there = index[thin(index.size, most=_MOST_POINTS)]
     back = there[::-1]
     shape = path(xs(np.concatenate([x[there], x[back]])), ys(np.concatenate([high[there], low[back]])))
-    return f'<path class="band {_known(colour)}" fill-opacity="{opacity:g}" d="{shape}Z"/>' if shape else ""
+    return f'<path class="band {known(colour)}" fill-opacity="{opacity:g}" d="{shape}Z"/>' if shape else ""
 
 
 def _stroke(colour: str, dash: str, weight: float) -> str:
     dashes = f' stroke-dasharray="{_DASHES[dash]}"' if _DASHES[dash] else ""
-    return f'class="line {_known(colour)}" fill="none" stroke-width="{1.8 * weight:g}"{dashes}'
-
-
-def _known(colour: str) -> str:
-    """The class of a colour; only names of the palette become markup."""
-    if colour not in PALETTE:
-        raise ValueError(f"Expected a colour of the palette, got {colour!r}.")
-    return colour
+    return f'class="line {known(colour)}" fill="none" stroke-width="{1.8 * weight:g}"{dashes}'

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airfed.planning import Plan
+from airfed.planning import FadingPlan, Plan
 from airfed.planning.prices import Price, next_device
 from airfed.running.run import Run
+from airfed.showing.rows import Row, limit_rows, power_rows, privacy_rows
 from airfed.showing.words import (
     LIMITS,
     TERMS,
-    VALIDITY,
     compact,
     course_sentence,
     decision_sentence,
+    devices_text,
     excess,
     expectation,
-    power_expected,
+    exposure_sentence,
+    gap_sentence,
     privacy_basis,
+    span,
 )
+
+_LARGE: Final = 10_000  # devices
 
 
 def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[str] = (), title: str = "") -> Table:
@@ -50,7 +57,7 @@ def bound_basis(plan: Plan) -> str:
 
 
 def print_prices(console: Console, plan: Plan, price: Price | None) -> None:
-    """Print what one more watt, unit of ε or device would buy."""
+    """Print what one more watt, unit of ε or device would buy, where one decision is for all rounds."""
     if price is not None:
         console.print(_bought("watt", "power", price.now, price.watt, price.double_power))
         console.print(_bought("unit of ε", "ε", price.now, price.epsilon, price.double_epsilon))
@@ -86,39 +93,26 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     for note in plan.notes:
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
 
-    grid = _grid("Limits on θ", "largest θ", "")
-    for limit, value in plan.limits.items():
-        mark = "broken" if limit in plan.violations else "binds" if limit == plan.binding else ""
-        grid.add_row(LIMITS[limit], f"{value:.5g}", mark)
-    grid.add_row("chosen", f"{plan.alignment:.5g}", f"ν = θ/ϖ = {plan.alignment_coefficient:.5g}")
-    console.print(grid, "")
+    varied = isinstance(plan, FadingPlan)
+    console.print(
+        _grid("Limits, if all θ grew together" if varied else "Limits on θ", "largest θ", limit_rows(plan)), ""
+    )
 
-    grid = _grid("Bound on the gap (Theorem 1)", "value", "share")
-    for term, value in plan.bound.terms.items():
-        grid.add_row(TERMS[term], f"{value:.5g}", f"{value / plan.bound.total:.1%}")
-    grid.add_row("total", f"{plan.bound.total:.5g}", "100.0%")
-    console.print(grid)
+    terms = [
+        (TERMS[name], f"{value:.5g}", f"{value / plan.bound.total:.1%}") for name, value in plan.bound.terms.items()
+    ]
+    terms.append(("total", f"{plan.bound.total:.5g}", "100.0%"))
+    console.print(_grid("Bound on the gap (Theorem 1)", "value", terms, "share"))
+    if isinstance(plan, FadingPlan) and (gap := gap_sentence(plan)):
+        console.print(gap)
     console.print(bound_basis(plan), style="dim", end="\n\n")
 
-    budget = plan.problem.budget
-    grid = _grid("Power, worst case", "W", "")
-    grid.add_row("weakest scheduled device, per round", f"{plan.power.max():.5g}", "")
-    grid.add_row("strongest scheduled device, per round", f"{plan.power.min():.5g}", "")
-    metered = budget.power == "expected"
-    counted = power_expected(plan) if metered else plan.power_total
-    share = f"{counted / budget.total_power:.1%} of {budget.total_power:g} W"
-    grid.add_row("all devices, all rounds", f"{plan.power_total:.5g}", "" if metered else share)
-    if metered:
-        grid.add_row("expected, all devices, all rounds", f"{counted:.5g}", share)
-    console.print(grid, "")
+    console.print(_grid("Power, worst case", "W", power_rows(plan)), "")
 
-    grid = _grid("Privacy", "ε", "")
-    grid.add_row("Lemma 1, one round", f"{plan.epsilon_paper:.5g}", VALIDITY[plan.epsilon_paper_validity])
-    grid.add_row("exact, one round", f"{plan.epsilon_round:.5g}", f"μ = {plan.mu_round:.5g}")
-    whole = "exact, the only round" if plan.rounds == 1 else f"exact, all {plan.rounds} rounds"
-    sum_of = "μ√I" if plan.growth == 1.0 else "√Σμ²"
-    grid.add_row(whole, f"{plan.epsilon_total:.5g}", f"{sum_of} = {plan.mu_total:.5g}")
-    console.print(grid)
+    console.print(_grid("Privacy", "ε", privacy_rows(plan)))
+    if isinstance(plan, FadingPlan):
+        console.print(exposure_sentence(plan))
+    budget = plan.problem.budget
     scope = "each round" if budget.scope == "round" else "the whole training"
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")
     console.print(f"[dim]budget: ε = {budget.epsilon:g} for {scope}, by the {budget.formula} formula[/dim]")
@@ -144,7 +138,11 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     else:
         said = "above: how far the bound is above the optimum's; W: worst case, all devices and rounds;"
         console.print(f"[dim]{said}[/dim]")
-    console.print(f"[dim]ε: exact, of each round and of all, {privacy_basis(plans['optimal'])}[/dim]")
+    epsilon = "of each round and of all"
+    if isinstance(plans["optimal"], FadingPlan):
+        console.print("[dim]devices: in the smallest and the largest round; θ: in the largest;[/dim]")
+        epsilon = "of the most exposed round and of the most exposed device"
+    console.print(f"[dim]ε: exact, {epsilon}, {privacy_basis(plans['optimal'])}[/dim]")
 
 
 def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
@@ -161,15 +159,15 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
     for policy, plan in plans.items():
         table.add_row(
             policy + ("*" if plan.violations else ""),
-            f"{plan.num_scheduled}",
+            _devices(plan),
             f"{plan.rounds}",
             compact(plan.alignment, 3),
             compact(plan.bound.total, 4),
-            _accuracy(plan) if measured else excess(plan.bound.total / best - 1),
+            _accuracy(plan) if measured else _above(plan.bound.total / best - 1),
             compact(plan.power_total, 4),
             compact(plan.epsilon_round, 3),
             compact(plan.epsilon_total, 3),
-            LIMITS[plan.binding].removesuffix(" power"),
+            LIMITS[plan.binding].removesuffix(" power").removeprefix("a "),
             style="bold" if policy == "optimal" else "",
         )
     unbounded = console.options.update(max_width=10_000)
@@ -181,6 +179,18 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
     for policy, plan in plans.items():
         if plan.violations:
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
+
+
+def _devices(plan: Plan) -> str:
+    """How many devices send: of large fleets whose rounds differ in thousands, so that the column stays narrow."""
+    if isinstance(plan, FadingPlan) and plan.sizes.max() >= _LARGE:
+        return f"{span(np.round(plan.sizes / 1000), 'k-')}k"
+    return devices_text(plan, "-")
+
+
+def _above(ratio: float) -> str:
+    """How far a bound is from the optimum's: below it is only who knows more, or breaks a limit."""
+    return f"{ratio:.1%}" if ratio <= -0.0005 else excess(ratio)
 
 
 def _accuracy(plan: Plan) -> str:
@@ -200,11 +210,13 @@ def _channel_basis(plan: Plan) -> str:
     )
 
 
-def _grid(title: str, value: str, remark: str) -> Table:
+def _grid(title: str, value: str, rows: Iterable[Row], remark: str = "") -> Table:
     table = plain_table()
     table.add_column(title, min_width=38, no_wrap=True)
     table.add_column(value, justify="right", min_width=10, no_wrap=True)
     table.add_column(remark)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

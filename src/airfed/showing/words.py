@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from airfed.course import Course
-from airfed.planning import Plan
+from airfed.planning import FadingPlan, Plan
 
 FLEET_LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
 LIMITS: Final = {**FLEET_LIMITS, "device_power": "a battery"}
@@ -93,16 +96,59 @@ def course_sentence(plan: Plan) -> str:
 
 def decision_sentence(plan: Plan) -> str:
     """Return the decision in one sentence."""
+    if isinstance(plan, FadingPlan):
+        rounds = "the only round" if plan.rounds == 1 else f"each of {plan.rounds} rounds"
+        few, many = min(plan.local_steps), max(plan.local_steps)
+        steps = count(few, "local step") if few == many else f"{few} or {many} local steps"
+        return (
+            f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices in {rounds} "
+            f"({steps}{' each' * (plan.rounds > 1)}); {LIMITS[plan.binding]} is the limit."
+        )
     return (
         f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {steps_text(plan)}; "
         f"{LIMITS[plan.binding]} is the limit."
     )
 
 
+def devices_text(plan: Plan, to: str = " to ") -> str:
+    """Return how many devices send in a round: "40", or "35 to 49" where rounds differ."""
+    return span(plan.sizes, to) if isinstance(plan, FadingPlan) else str(plan.num_scheduled)
+
+
+def gap_sentence(plan: FadingPlan) -> str:
+    """Return how far a plan may be from the best one, in a sentence; "" where nothing is known about that."""
+    if not 0 < plan.lower_bound <= plan.bound.total:  # a plan that breaks a limit may be below
+        return ""
+    knowing = " that knows all gains" if plan.problem.fleet.changes else ""
+    step = 1e-5 if plan.gap < 1e-3 else 1e-3
+    above = max(math.ceil(plan.gap / step), 1) * step  # never less than it is
+    distance = f"{number(100 * above, 4)}%" if above < 10 else f"{compact(above, 3)} times"
+    return f"At most {distance} above the best plan{knowing}: no bound is below {plan.lower_bound:.5g}."
+
+
+def exposure_sentence(plan: FadingPlan) -> str:
+    """Return who is most exposed, and how many devices never send, in a sentence or two."""
+    sends = np.count_nonzero(plan.member[:, plan.most_exposed])
+    silent = plan.problem.fleet.num_devices - plan.num_scheduled
+    never = f" {count(silent, 'device')} never {'sends' if silent == 1 else 'send'}." if silent else ""
+    rounds = "the only round" if plan.rounds == 1 else f"{sends} of {plan.rounds} rounds"
+    return f"Most exposed is device {plan.most_exposed}, which sends in {rounds}.{never}"
+
+
 def privacy_basis(plan: Plan) -> str:
     """Return what every ε of a plan refers to."""
     budget = plan.problem.budget
     return f"at δ = {budget.delta:g}, unit: device, neighbours: {RELATIONS[budget.relation]}"
+
+
+def span(values: ArrayLike, to: str = " to ") -> str:
+    """Return the range of whole numbers: "40", or "35 to 49".
+
+    >>> span([49, 35]), span([3, 3]), span([35, 49], to="-")
+    ('35 to 49', '3', '35-49')
+    """
+    few, many = int(np.min(values)), int(np.max(values))
+    return f"{few}" if few == many else f"{few}{to}{many}"
 
 
 def count(number_of: int, noun: str) -> str:
