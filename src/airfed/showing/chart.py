@@ -153,8 +153,7 @@ class Cells:
         size: of a cell, along x and along y; what reaches beyond the axes is cut off.
         values: (rows, columns) ≥ 0; NaN: blank.
         steps: the largest value of each shade, ascending; the last one holds them all.
-        colour: a name of `colours.PALETTE`.
-        name: what is painted.
+        colour, name: as of a line; the name says what is painted.
         percent: values are shares of 1, and are written as percentages.
     """
 
@@ -193,8 +192,7 @@ class Chart:
         title: what it shows.
         x, y: its axes.
         parts: what is drawn.
-        notes: what a place on the x axis is called, where its value alone would say too little, or all that is told of
-            it, where no part has values there.
+        notes: what a place on the x axis is called, where its value alone would say too little.
     """
 
     title: str
