@@ -362,14 +362,14 @@ SHIPPED = sorted((Path(airfed.__file__).parent / "responses").glob("*.json"))
 def test_the_responses_that_come_with_airfed_are_what_their_names_say(shipped, repository):
     response = load_response(shipped)
     about = response.about
-    model = about["model"]
+    dataset, model = about["dataset"], about["model"]
     partition = "" if about["partition"] == "iid" else f"-{about['partition']}-{about['alpha']:g}"
-    assert shipped.stem == f"mnist-5k-{model}{partition}-{about['images_per_device']}"
-    assert (about["dataset"], about["model"], about["total_steps"]) == ("mnist-5k", model, 200)
-    assert about["data_digest"] == dataset_digest("mnist-5k")
+    assert shipped.stem == f"{dataset}-{model}{partition}-{about['images_per_device']}"
+    assert about["total_steps"] == 200
+    assert dataset != "mnist-5k" or about["data_digest"] == dataset_digest("mnist-5k")
     paper = scenario.load(repository / "examples" / "paper.toml").override({"learning.model": model})
     for key in ("learning_rate", "batch_size"):
         assert about[key] == getattr(paper.learning, key)
     decision = plan(problem_of(paper), objective=response)
     assert decision.violations == ()
-    assert decision.predicted_accuracy > 0.7
+    assert decision.predicted_accuracy > (0.7 if dataset == "mnist-5k" else 0.6)
