@@ -9,7 +9,8 @@ import pytest
 
 import airfed
 from airfed import Budget, Decision, Fleet, InfeasibleError, Learning, Link, Problem
-from airfed.planning import POLICIES, FadingPlan, limits
+from airfed.planning import POLICIES, FadingPlan, limits, prices
+from airfed.planning.fading import Sequence
 from airfed.planning.varying import world_of
 
 WORLDS = {
@@ -202,6 +203,7 @@ def test_uniform_draws_anew_in_each_round():
         ({"power": "expected"}, {}, 'power="worst"'),
         ({"device_power": [1.0, 2.0]}, {}, "one device_power per device"),
         ({"device_power": -1.0}, {}, "device_power"),
+        ({}, {"clip_norm": 1.0}, "clip_norm"),
         ({"device_power": math.nan}, {}, "device_power"),
     ],
 )
@@ -218,13 +220,79 @@ def test_what_cannot_be_is_said(change, options, said):
 def test_nobody_can_be_heard():
     silent = gains(0)
     silent[3] = 0.0
-    with pytest.raises(InfeasibleError, match="round 3"):
+    with pytest.raises(InfeasibleError, match="gain of round 4 is 0"):
         airfed.plan(world(gain=silent), rounds=6)
     assert airfed.plan(world(gain=silent)).rounds <= 3
     with pytest.raises(InfeasibleError, match="gain 0 in round 4"):
         decided(world(gain=silent), "full", rounds=6)
     with pytest.raises(InfeasibleError):
         airfed.plan(world(gain=np.zeros((4, 3))))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("budget", [{}, {"device_power": 0.6}, {"scope": "total"}])
+@pytest.mark.parametrize("policy", ["optimal", "myopic"])
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_causal_plan_says_in_which_round_nobody_can_be_heard(policy, budget, place):
+    silent = gains(0)
+    silent[place] = 0.0
+    with pytest.raises(InfeasibleError, match=f"every gain of round {place + 1} is 0"):
+        airfed.plan(world(gain=silent, **budget), policy=policy, law=law(), rounds=8)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["known", "law"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_trace_may_have_fewer_rounds_than_there_are_local_steps(policy, causal):
+    problem = world(gain=gains(0, rounds=3), steps=60)
+    plan = decided(problem, policy, law=law(rounds=3) if causal else None)
+    assert plan.rounds <= 3
+    by_hand(plan)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("policy", ["optimal", "myopic"])
+def test_however_rough_the_channels_somebody_sends_in_each_round(policy, devices):
+    for seed in range(8):
+        problem = world(gain=gains(seed, devices=devices), error=0.01)
+        plan = airfed.plan(problem, policy=policy, law=law(devices=devices), rounds=8)
+        assert plan.rounds == 8
+        by_hand(plan)
+
+
+def test_a_rule_that_has_nobody_for_a_late_round_ends_before_it():
+    weak = np.full((8, 3), 0.9)
+    weak[5] = 0.2
+    assert airfed.plan(world(gain=weak), policy="threshold", threshold=0.5).rounds <= 5
+    with pytest.raises(InfeasibleError, match="the largest gain is"):
+        airfed.plan(world(gain=weak), policy="threshold", threshold=0.5, rounds=6)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lower_bound": 1e9}, "lower_bound"),
+        ({"lower_bound": math.nan}, "lower_bound"),
+        ({"member": np.ones((0, 8), bool), "alignment": np.ones(0)}, "of one round or more"),
+        ({"member": np.ones(8, bool)}, "of one round or more"),
+    ],
+)
+def test_a_sequence_of_ones_own_that_cannot_be_is_refused(change, said):
+    fine = {"member": [[True] * 8] * 2, "alignment": [0.01, 0.02], "objective": 1.0}
+
+    def mine(problem, *, law):
+        return Sequence(**fine | change)
+
+    def good(problem, *, law):
+        return Sequence(**fine)
+
+    by_hand(airfed.plan(world(), policy=good))
+    with pytest.raises(ValueError, match=said):
+        airfed.plan(world(), policy=mine)
+
+
+def test_no_one_device_is_the_next_where_rounds_differ():
+    for problem in (world(), world(gain=gains(0)[0], device_power=0.6)):
+        assert prices.next_device(airfed.plan(problem, policy="top_k", size=3)) is None
 
 
 def test_a_constant_plan_about_gains_that_change_is_refused():

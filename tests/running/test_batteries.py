@@ -134,6 +134,20 @@ def test_charges_of_another_plan_are_not_counted_as_if_they_were_of_this_one(tmp
         Batteries(plan, ledger).check(0)
 
 
+@pytest.mark.parametrize("what", ["members", "power"])
+def test_charges_of_other_devices_or_powers_are_of_another_plan(tmp_path, what):
+    plan, ledger = varying(np.random.default_rng(1), device_power=100.0), Ledger.create(tmp_path / "l", HEADER)
+    put(ledger, plan, 3)
+    decided = plan.sequence[3]
+    if what == "power":
+        decided.power = 2 * decided.power
+    else:
+        silent = np.setdiff1d(np.arange(7), decided.scheduled)
+        decided.scheduled = np.sort(np.append(decided.scheduled[1:], silent[0]))
+    with pytest.raises(LedgerError, match="round 4 is of another plan"):
+        Batteries(plan, ledger).check(0)
+
+
 # The books: a run with three of six devices, charged one by one as where rounds differ. ------------------------------
 
 
@@ -313,3 +327,38 @@ def test_a_run_of_one_set_of_devices_is_printed_as_before(world, tmp_path, capsy
     found = json.loads(capsys.readouterr().out)
     assert "per_device" not in found
     assert len(found["devices"]) == 3
+
+
+@pytest.mark.parametrize("kind", ["run", "bare"])
+def test_half_a_line_costs_the_power_of_the_dearest_round_that_it_may_be_about(world, tmp_path, kind):
+    """The round of largest μ may be one of few devices: neither the total nor a battery may be the worse for it."""
+    scenario = world(link__noise_source="secure", budget__scope="round", channel__coherence=1, policy__name="optimal")
+    scenario = scenario.override({"budget.device_power": 1e6, "policy.size": None})
+    setup = prepare(scenario)
+    plan = setup.plan
+    assert len(set(plan.sequence.powers.tolist())) > 1
+    if kind == "run":
+        asked = iter([False] * 4 + [True] * 100)
+        execute(scenario, tmp_path / "run", stop=lambda: next(asked))
+        file = tmp_path / "run/ledger.jsonl"
+    else:
+        file = tmp_path / "ledger"
+        books.LedgerBooks(file, plan)
+    with file.open("ab") as stream:
+        stream.write(b'{"alignment": 0.')
+    if kind == "run":
+        first = Ledger.load(file, repair=True).rounds
+        book = books.RunBooks(setup, books.RunDirectory(tmp_path / "run"))
+        rounds = range(book.state.round_index, first + 1)
+    else:
+        book, rounds = books.LedgerBooks(file, plan), range(plan.rounds)
+    torn = book.ledger.charges[-1]
+    assert torn.members is None
+    assert torn.mu == max(plan.sequence.mus[list(rounds)])
+    assert torn.power_planned == max(plan.sequence.powers[list(rounds)])
+    spent = np.zeros(plan.problem.fleet.num_devices)
+    for charge in book.ledger.charges[:-1]:
+        spent[charge.members.devices] += plan.sequence[charge.round_index].power
+    for each in rounds:
+        decided = plan.sequence[each]
+        assert np.all(book._batteries.spent[decided.scheduled] >= (spent[decided.scheduled] + decided.power) * 0.999999)

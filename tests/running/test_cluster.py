@@ -73,6 +73,9 @@ def prepared(tmp_path, **changes):
         "from airfed import Decision\n"
         "def some(problem, *, first=0, count=3, alignment=0.01, times=4):\n"
         "    return Decision(scheduled=list(range(first, first + count)), alignment=alignment, rounds=times)\n"
+        "def turns(problem, *, round_index=0, first=0.01, middle=2):\n"
+        "    devices = [*range(middle, 3)] if round_index else [*range(middle)]\n"
+        "    return Decision(scheduled=devices, alignment=0.03 - first if round_index else first, rounds=2)\n"
     )
     world = parse(tomllib.loads(template.SCENARIO), folder=tmp_path).override(
         {
@@ -109,6 +112,16 @@ def test_a_process_whose_rounds_move_otherwise_does_not_transmit(tmp_path, cours
     group = Second(prepared(tmp_path, **secure))
     with pytest.raises(RunError, match="Expected process 1 to decide as process 0 does"):
         check_equal(group, prepared(tmp_path, **secure, **course))
+
+
+@pytest.mark.parametrize("options", [{"first": 0.02}, {"middle": 1}], ids=str)
+def test_a_process_whose_rounds_have_another_order_does_not_transmit(tmp_path, options):
+    """Of devices that send once each: the same devices, the same θ and the same totals, in other rounds."""
+    turns = {"link.noise_source": "secure", "policy.name": "mine:turns", "channel.coherence": 1, "policy.rounds": 2}
+    group = Second(prepared(tmp_path, **turns))
+    check_equal(group, prepared(tmp_path, **turns))
+    with pytest.raises(RunError, match="Expected process 1 to decide as process 0 does"):
+        check_equal(group, prepared(tmp_path, **turns, **{"policy.options": options}))
 
 
 def test_a_process_that_trains_otherwise_does_not_share_seeded_noise(tmp_path):

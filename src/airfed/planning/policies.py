@@ -140,8 +140,12 @@ def _myopic(
 
 def _paper(problem: Problem, *, rounds: int | None, course: Course, law: Draws | None = None) -> Decision | Sequence:
     if problem.varies:
-        one = _paper(varying.mean_problem(problem, law), rounds=rounds, course=course)
+        mean, most = varying.mean_problem(problem, law), len(varying.gains_of(problem))
+        one = _paper(mean, rounds=rounds, course=course)
         assert isinstance(one, Decision)
+        if rounds is None and one.rounds is not None and one.rounds > most:  # of a trace that is shorter
+            one = _paper(mean, rounds=most, course=course)
+            assert isinstance(one, Decision)
         devices = np.asarray(one.scheduled)
         fixed = Decision(scheduled=devices, rounds=one.rounds)
         return varying.per_round(problem, lambda there, index: (devices, fixed), rounds=rounds, law=law)[0]

@@ -89,6 +89,7 @@ class Settings:
         return {name: value for name, value in named.items() if value is not None} | dict(self.options)
 
 
+_RTOL: Final = 1e-9  # sums that are added up in another order
 _FOR_ALL: Final = (
     "rounds",
     "seed",
@@ -162,8 +163,8 @@ class Policy:
 
     def _varying(self, problem: Problem, settings: Settings) -> FadingPlan:
         """The plan where gains change or devices have batteries: a decision for each round."""
-        for name in ("objective", "clip_norm", "growth", "clip_decay"):
-            if getattr(settings, name) not in (None, 1.0):
+        for name, nothing in (("objective", None), ("clip_norm", None), ("growth", 1.0), ("clip_decay", 1.0)):
+            if getattr(settings, name) not in (None, nothing):
                 raise ValueError(
                     f"Expected no {name} where gains change or devices have batteries: each round is decided on its "
                     "own, by the bound."
@@ -182,6 +183,11 @@ class Policy:
         if not isinstance(decided, Sequence):
             raise ValueError(f"Expected policy {self.name!r} to return a Sequence; got {type(decided).__name__}.")
         plan = FadingPlan.of(problem, self.name, decided, notes=notes, average=settings.average or "none")
+        if not plan.lower_bound <= plan.bound.total * (1 + _RTOL):
+            raise ValueError(
+                f"Expected policy {self.name!r} to return a lower_bound <= the plan's bound, {plan.bound.total:.5g}; "
+                f"got {plan.lower_bound:.5g}."
+            )
         return flagged(plan)
 
     def _answer(

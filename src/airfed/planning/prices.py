@@ -87,8 +87,13 @@ def with_budgets(problem: Problem, *, epsilon: float, total_power: float) -> Pro
 
 
 def next_device(plan: Plan) -> NextDevice | None:
-    """Return the strongest device that a plan leaves out, and what would become of θ and the bound with it."""
+    """Return the strongest device that a plan leaves out, and what would become of θ and the bound with it.
+
+    None where everybody sends, and where rounds differ in who does.
+    """
     problem = plan.problem
+    if problem.varies:
+        return None
     gain = problem.fleet.gain.copy()
     gain[plan.scheduled] = 0.0
     device = int(np.argmax(gain))

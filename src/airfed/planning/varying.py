@@ -84,8 +84,11 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
         return 1.0
     gains = gains_of(problem) if law is None else _first_draw(law, problem)
     known = factors(problem, gains)[gains > 0]
+    # Of gains that are not known yet: the strongest device of a round is not below their root mean square, whose f is
+    # the same in each round, so that with no less than that somebody may always send.
+    least = 1.0 if law is None else float(factors(problem, np.ones_like(gains)).max()) * (1 + 1e-9)
     best, found = np.inf, np.inf
-    for each in np.unique(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS))).tolist():
+    for each in np.unique(np.maximum(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS)), least)).tolist():
         try:
             there = world_of(problem, gains, ceiling=each)
             value = (clairvoyant(there) if there.one_price else myopic(there, rolling=True)).objective
@@ -177,7 +180,13 @@ def _shared(
     member = np.zeros((most, world.num_devices), dtype=np.bool_)
     decided = np.full(most, np.nan)
     for index in range(most):
-        scheduled, decision = decide(problem.at(index), index)
+        try:
+            scheduled, decision = decide(problem.at(index), index)
+        except InfeasibleError:
+            if rounds is not None or not index:
+                raise
+            member, decided = member[:index], decided[:index]
+            break
         member[index, scheduled] = True
         if decision.alignment is not None:
             _validate.positive(alignment=decision.alignment)

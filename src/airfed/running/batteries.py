@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from airfed.planning import Plan
 from airfed.planning.sequence import PlannedRound
-from airfed.privacy.ledger import BudgetExhausted, Charge, Ledger, LedgerError
+from airfed.privacy.ledger import BudgetExhausted, Charge, Ledger, LedgerError, Members
 
 Floats = NDArray[np.float64]
 _RTOL: Final = 1e-12  # rounding only, and again as much for every thousand rounds: plans end on the safe side
+_SUM_RTOL: Final = 1e-9  # of sums over devices, perhaps on another processor
 
 
 class Batteries:
@@ -44,9 +45,13 @@ class Batteries:
         Raises:
             LedgerError: a charge is of another plan, which had other powers.
         """
+        plan = self._plan
         for charge in self._ledger.charges[self._counted :]:
             decided = self._decided(charge)
-            self._spent[decided.scheduled] += decided.power
+            if charge.members is None and plan.problem.varies:  # half a line: whichever round that was
+                self._spent[plan.scheduled] += plan.power
+            else:
+                self._spent[decided.scheduled] += decided.power
             self._counted += 1
         found = self._spent.view()
         found.flags.writeable = False
@@ -86,9 +91,16 @@ class Batteries:
         if charge.round_index < self._plan.rounds:
             decided = self._plan.sequence[charge.round_index]
             alike = math.isclose(charge.alignment, decided.alignment, rel_tol=_RTOL)
-            if alike and charge.devices == decided.scheduled.size:
+            if alike and charge.devices == decided.scheduled.size and self._same(charge, decided):
                 return decided
         raise LedgerError(
             f"{self._ledger.path}: its round {charge.round_index + 1} is of another plan, so that what is left in the "
             "batteries is not known. Give another ledger."
         )
+
+    def _same(self, charge: Charge, decided: PlannedRound) -> bool:
+        """Whether those are charged, with the power, whom the plan has transmit."""
+        if charge.members is None:
+            return True
+        same = math.isclose(charge.power_planned, float(np.sum(decided.power)), rel_tol=_SUM_RTOL)
+        return same and charge.members == Members.of(decided.scheduled, self._spent.size)

@@ -58,8 +58,9 @@ class LedgerBooks:
         self._batteries = Batteries(plan, self.ledger)
         self._training = secrets.token_hex(16)
         if self.ledger.torn:  # half a line: a round, of any training, that may have been sent
-            worst = _most_exposed(plan, range(plan.rounds))
-            _charge(self.ledger, plan, worst, run=self._training, everybody=True)
+            rounds = range(plan.rounds)
+            worst = _most_exposed(plan, rounds)
+            _charge(self.ledger, plan, worst, run=self._training, any_of=rounds)
             self.ledger.mark_sent(worst, run=self._training)
 
     def charge(self, index: int) -> None:
@@ -129,10 +130,11 @@ class RunBooks:
         directory.rewind_metrics(self.state.round_index)
         self.transmitted = [record["power_transmitted"] or 0.0 for record in directory.read_metrics()]
         if self.ledger.torn and not self._repeatable:  # half a line: a round that may have been sent
-            index = self._torn_round()
+            rounds = self._torn_rounds()
+            index = _most_exposed(setup.plan, rounds)
             if self.account is not None:
-                _charge(self.account, setup.plan, index, run=self._name, everybody=True)
-            _charge(self.ledger, setup.plan, index, everybody=True)
+                _charge(self.account, setup.plan, index, run=self._name, any_of=rounds)
+            _charge(self.ledger, setup.plan, index, any_of=rounds)
             self.ledger.mark_sent(index)
 
     @property
@@ -242,11 +244,11 @@ class RunBooks:
         self.directory.begin(scenario=scenario, plan=plan, manifest=manifest, ledger_header=header)
         self.ledger = Ledger.load(self.directory.file("ledger.jsonl"))
 
-    def _torn_round(self) -> int:
-        """The most exposed of the rounds that half a line may be about: those since the checkpoint, and the next."""
+    def _torn_rounds(self) -> range:
+        """The rounds that half a line may be about: those since the checkpoint, and the next."""
         charged = max((charge.round_index for charge in self.ledger.charges), default=-1)
         end, start = self.setup.plan.rounds - 1, self.state.round_index
-        return _most_exposed(self.setup.plan, range(min(start, end), min(max(charged + 1, start), end) + 1))
+        return range(min(start, end), min(max(charged + 1, start), end) + 1)
 
     def _newest(self) -> Checkpoint:
         """The newest checkpoint that fits this run and that the ledger knows, or the very beginning."""
@@ -334,17 +336,20 @@ def _charge(
     *,
     within: Budget | float | None = None,
     run: str = "",
-    everybody: bool = False,
+    any_of: range = range(0),
 ) -> Charge:
-    """Charge a round to those who transmit in it, or to everybody where it is not known for certain which it is."""
+    """Charge a round to those who transmit in it.
+
+    Where it is not certain which of several it is, everybody is charged, and the power of the dearest.
+    """
     decided = plan.sequence[index]
     return ledger.charge(
         index,
         devices=decided.scheduled.size,
         alignment=decided.alignment,
         mu=decided.mu,
-        power=decided.power_planned,
+        power=max((plan.sequence[each].power_planned for each in any_of), default=decided.power_planned),
         within=within,
         run=run,
-        members=None if everybody else _members(plan, index),
+        members=None if any_of else _members(plan, index),
     )

@@ -49,8 +49,9 @@ def check_equal(group: Group, setup: Setup) -> None:
     plan, theirs = setup.plan, json.dumps(dict(setup.signal), sort_keys=True).encode()
     figures = [plan.num_scheduled, plan.rounds, plan.alignment, plan.clip_norm, plan.mu_round]
     figures += [plan.growth, plan.clip_decay, plan.mu_total]
-    who = b"".join(entry.scheduled.tobytes() for entry in plan.sequence) if isinstance(plan, FadingPlan) else b""
-    figures += [float(np.square(plan.sequence.alignments).sum())]
+    who = np.packbits(plan.member).tobytes() if isinstance(plan, FadingPlan) else b""
+    squares = np.square(plan.sequence.alignments)
+    figures += [float(squares.sum()), float(squares @ np.arange(1.0, 1.0 + squares.size))]  # in this order
     mine = np.array([*_bytes(plan.scheduled.tobytes() + who), *figures, *_bytes(theirs)], np.float64)
     first = group.broadcast(mine)  # the same calls in every process, whatever it has been told
     decided = 32 + len(figures)

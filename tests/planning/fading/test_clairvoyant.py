@@ -250,7 +250,7 @@ def test_gains_of_zero_are_never_scheduled_and_end_the_rounds(random_world, chec
         check_limits(world, found)
         assert found.rounds <= 4
         assert not found.member[:, 2].any()
-        with pytest.raises(InfeasibleError, match="round 4"):
+        with pytest.raises(InfeasibleError, match="round 5"):
             clairvoyant(world, rounds=5)
         with pytest.raises(ValueError, match="rounds=7"):
             clairvoyant(world, rounds=7)

@@ -24,6 +24,7 @@ from airfed.planning.fading.clairvoyant import clairvoyant, solver_of, strongest
 from airfed.planning.fading.myopic import within
 from airfed.planning.fading.sequence import Sequence
 from airfed.planning.fading.world import World
+from airfed.problem import InfeasibleError
 
 Law = Callable[[Floats], Floats]
 
@@ -109,6 +110,8 @@ class Causal:
             InfeasibleError: nobody can be heard in this round.
         """
         index = len(seen) - 1
+        if not seen[-1].any():
+            raise InfeasibleError(f"No plan fits: every gain of round {index + 1} is 0 (peak_power).")
         gain = np.ldexp(seen[-1], -self.field)
         last = index == self.rounds - 1
         total, charge, hidden = self.budgets.split(left * (1.0 if last else _SHARE), otherwise=np.inf)

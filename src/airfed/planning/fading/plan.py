@@ -61,15 +61,24 @@ class FadingPlan(Plan):
             policy: who decided.
             found: the decisions.
             notes, average: as in `Plan`.
+
+        Raises:
+            ValueError: it has no rounds, or its arrays are none of rounds and devices.
         """
+        member, theta = np.asarray(found.member, dtype=np.bool_), np.asarray(found.alignment, dtype=np.float64)
+        if member.ndim != 2 or theta.ndim != 1 or not theta.size:
+            raise ValueError(
+                f"Expected member of shape (rounds, devices) and alignment (rounds,), of one round or more; got "
+                f"{member.shape} and {theta.shape}."
+            )
         return cls(
             problem=problem,
             policy=policy,
-            scheduled=np.flatnonzero(found.member.any(axis=0)),
-            alignment=float(found.alignment.max()),
-            rounds=found.rounds,
-            member=found.member,
-            alignments=found.alignment,
+            scheduled=np.flatnonzero(member.any(axis=0)),
+            alignment=float(theta.max()),
+            rounds=theta.size,
+            member=member,
+            alignments=theta,
             lower_bound=found.lower_bound,
             notes=notes,
             average=average,

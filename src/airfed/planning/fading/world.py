@@ -140,7 +140,7 @@ class World:
             raise ValueError(f"Expected rounds={rounds} <= {self.most_rounds}, the rounds with gains and local steps.")
         silent = np.flatnonzero(~self.gain[:rounds].any(axis=1))
         if silent.size:
-            raise InfeasibleError(f"No plan fits: every gain of round {silent[0]} is 0 (peak_power).")
+            raise InfeasibleError(f"No plan fits: every gain of round {silent[0] + 1} is 0 (peak_power).")
 
     def units(self) -> tuple[int, float]:
         """Return the exponent of two of the strongest gain, and the unit of θ in which P_tot is about 1."""
