@@ -131,6 +131,18 @@ def test_with_a_law_no_decision_looks_ahead(policy, name):
     assert plans[0].rounds == plans[1].rounds == 7
 
 
+@pytest.mark.parametrize(
+    "budget", [{"total_power": 2.0}, {"scope": "total", "epsilon": 8.0}, {"device_power": 0.1}], ids=str
+)
+@pytest.mark.parametrize("policy", ["optimal", "myopic", "paper", "full"])
+def test_not_even_the_last_bit_of_a_decision_depends_on_later_gains(policy, budget):
+    for seed in range(10):
+        one, other = gains(seed), gains(seed)
+        other[4:] = gains(seed + 50)[4:]
+        plans = [decided(world(gain=gain, **budget), policy, law=law(), rounds=7) for gain in (one, other)]
+        assert plans[0].alignments[:4].tolist() == plans[1].alignments[:4].tolist()
+
+
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "clairvoyant"])
 def test_with_a_law_the_number_of_rounds_is_chosen_without_the_gains(policy):
     plans = [decided(world(gain=gains(seed)), policy, law=law()) for seed in (0, 5)]

@@ -195,7 +195,7 @@ def _shared(
     each, shared = _allowed(problem, world, member[:heard])
     values = [_value(world, member[:number], each, shared) for number in range(1, heard + 1)] if rounds is None else []
     chosen = rounds or 1 + int(np.argmin(values))
-    theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - _SLACK) / chosen)))
+    theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - 4 * _SLACK) / chosen)))
     own = np.where(np.isnan(decided[:chosen]), theta, decided[:chosen])
     found = Sequence.of(world, member[:chosen], theta)
     return found if np.isnan(decided[:chosen]).all() else replace(found, alignment=own)

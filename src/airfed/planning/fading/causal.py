@@ -97,7 +97,7 @@ class Causal:
     @property
     def start(self) -> Floats:
         """What is left before the first round: total power, batteries, exposures, in the planner's own units."""
-        return self.budgets.amounts * (1 - _SLACK)
+        return self.budgets.amounts * (1 - 4 * _SLACK)  # `Sequence.of` must find nothing to lower
 
     def decide(self, seen: Floats, left: Floats) -> tuple[Bools, float, Floats]:
         """Return K_i, θ_i and what is left after the round.

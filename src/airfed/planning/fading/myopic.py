@@ -11,7 +11,7 @@ from airfed.planning.fading.sequence import Sequence
 from airfed.planning.fading.world import World
 
 _COARSE = 16  # numbers of rounds that are tried first
-_SLACK = 1e-12
+_SLACK = 4e-12  # more than `Sequence.of` leaves: it must not lower an early θ for the sake of later gains
 
 
 def within(world: World, gain: Floats, total: float, charge: Floats, hidden: Floats) -> tuple[Bools, float]:
