@@ -51,7 +51,7 @@ def test_an_answer_is_what_the_function_returns_and_the_worker_is_kept() -> None
             here = shown.show(Design(), 800.0, 400.0)
             assert isinstance(there, shown.Shown)
             assert isinstance(here, shown.Shown)
-            assert (there.sentence, there.strip, there.rounds) == (here.sentence, here.strip, here.rounds)
+            assert (there.sentence, there.cards) == (here.sentence, here.cards)
             assert await workers.run(os.getpid) == first != os.getpid()
 
     run(test)

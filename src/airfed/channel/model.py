@@ -59,19 +59,25 @@ class ChannelModel(Section, ABC):
         bool, Key("plan and account as if the known gains were exact; where they are not, the privacy is not kept")
     ] = Link.trust_estimates
     coherence: Annotated[
-        Count | None, Key("rounds that a draw of the fading lasts", note="the whole run unless written down")
+        Count | None,
+        Key("rounds that a draw of the fading lasts", note="the whole run unless written down"),
+        Control("Rounds of one draw", 1, 100, "count", open=True),
     ] = None
     correlation: Annotated[
         float,
         Field(ge=0, lt=1),
         Key("share of the scattered paths' complex amplitude that stays from one draw of the fading to the next"),
+        Control("Correlation of draws", 0.0, 0.99, "linear"),
     ] = 0.0
     common_shadowing_db: Annotated[
-        NonNegative, Key("standard deviation of log-normal shadowing that all devices share", unit="dB")
+        NonNegative,
+        Key("standard deviation of log-normal shadowing that all devices share", unit="dB"),
+        Control("Common shadowing", 0.0, 12.0, "linear"),
     ] = 0.0
     shadowing_coherence: Annotated[
         Count | None,
         Key("rounds that a draw of the shadowing lasts, common or not", note="the whole run unless written down"),
+        Control("Rounds of one shadowing", 1, 100, "count", open=True),
     ] = None
     model: Annotated[str, Key("law of the gains", choices=_OWN_KEYS), Control("Channel law")]
 

@@ -1,7 +1,7 @@
 """What the page computes for anyone who opens a link to it.
 
 Built-in models, data sets and policies, and those of the scenario that the page was started with; no file of gains,
-gains that stay, and a size that can be drawn.
+and a size that can be planned while somebody waits.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from airfed.scenario.usercode import MODELS
 DATASETS: Final = tuple(DATASET_SHAPES)
 MOST_DEVICES: Final = 100_000
 MOST_STEPS: Final = 20_000
-CHANGES: Final = (
-    "Expected no channel that changes and no budget.device_power in the explorer: it shows one decision for all rounds."
-)
+MOST_GAINS: Final = 2_000_000  # of all rounds, where rounds differ: some seconds
+MOST_BATTERIES: Final = 40_000  # the same with batteries, whose plans take far longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
     """Return the scenario if the explorer may compute it for anyone who opens a link to it.
 
     Raises:
-        ScenarioError: it would import code, read a file, changes from round to round, or is too large to draw.
+        ScenarioError: it would import code, read a file, or is too large to plan and draw.
     """
     learning = world.learning
     for key, value, known, mine in (
@@ -66,8 +65,6 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
         raise ScenarioError(
             f'Expected no channel.model="{world.channel.model}" here: the explorer reads no files on request.'
         )
-    if world.channel.changes or world.budget.device_power is not None:
-        raise ScenarioError(CHANGES)
     if world.num_devices > MOST_DEVICES:
         raise ScenarioError(f"Expected fleet.num_devices={world.num_devices} <= {MOST_DEVICES} in the explorer.")
     if learning.total_steps > MOST_STEPS:
@@ -76,7 +73,25 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
         raise ScenarioError(
             f"Expected {world.num_devices} channel.gains (fleet.num_devices), got {world.channel.num_gains}."
         )
+    if world.channel.changes or world.budget.device_power is not None:
+        _admit_rounds(world)
     return world
+
+
+def _admit_rounds(world: Scenario) -> None:
+    """Refuse what has too many devices times rounds to be decided round by round.
+
+    Raises:
+        ScenarioError: with what to change.
+    """
+    batteries = world.budget.device_power is not None
+    most, rounds = MOST_BATTERIES if batteries else MOST_GAINS, world.policy.rounds or world.learning.total_steps
+    if world.num_devices * rounds > most:
+        raise ScenarioError(
+            f"Expected at most {most:,} devices times rounds in the explorer where "
+            f"{'devices have batteries' if batteries else 'gains change'}, got {world.num_devices:,} times {rounds:,}; "
+            "set policy.rounds, or fewer devices or learning.total_steps."
+        )
 
 
 def find_own(world: Scenario) -> Own:

@@ -19,7 +19,7 @@ from airfed.explorer.safe import Text
 Changed = Callable[[str, Any], None]
 
 
-class _Slider(ui.slider):
+class Slider(ui.slider):
     """A slider that moves under the hand at once and tells the server afterwards."""
 
     LOOPBACK = False
@@ -66,7 +66,7 @@ class Controls:
         slider = self._sliders.get(key)
         if slider is None:
             return
-        slider.props["aria-valuetext"] = f"{knobs.shown(value)} {knob.unit}".strip()  # not the slider's position
+        slider.props["aria-valuetext"] = f"{knobs.shown(value) or 'off'} {knob.unit}".strip()  # not its position
         position = knob.position(value)
         if position is not None and not sparing and slider.value != position:
             slider.value = position
@@ -79,10 +79,11 @@ class Controls:
                 field = ui.input().props("dense borderless debounce=350 spellcheck=false autocomplete=off")
                 field.props["aria-label"] = _spoken(knob)
                 field.props["suffix"] = knob.unit
+                field.props["placeholder"] = "off" if knob.open else ""
                 field.classes("knob-field").mark(f"field-{knob.key}")
                 field.on_value_change(lambda event, knob=knob: self._typed(knob, event.value))
             if knob.kind not in ("list", "text"):
-                slider = _Slider(min=0, max=knobs.STEPS, step=1, value=0).props("dense")
+                slider = Slider(min=0, max=knobs.STEPS, step=1, value=0).props("dense")
                 slider.props["aria-label"] = _spoken(knob)
                 slider.classes("knob-slider").mark(f"slider-{knob.key}")
                 slider.on_value_change(lambda event, knob=knob: self._slid(knob, event.value))

@@ -19,7 +19,7 @@ import numpy as np
 
 from airfed import scenario
 from airfed.channel import MODELS, ChannelModel
-from airfed.explorer.admission import CHANGES, NOTHING_OWN, Own, admit, find_own
+from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
 from airfed.planning import POLICIES
 from airfed.scenario import Scenario, ScenarioError, flatten, template
 
@@ -90,8 +90,9 @@ class Design:
     def change(self, key: str, value: Any) -> Design:
         """Return the design with one dotted key changed (None removes it); nothing is checked yet.
 
-        Another `channel.model` brings the keys it needs and drops those it does not know; another `learning.model`
-        than one's own drops the dimension that was found for that, another `policy.name` the settings it does not take.
+        Another `channel.model` brings the keys it needs and drops those it does not know or refuses; fading that
+        lasts the whole run drops its `correlation`, another `learning.model` than one's own drops the dimension that was
+        found for that, another `policy.name` the settings it does not take.
         """
         if key == _SPREAD:
             return replace(self, spread=value)
@@ -107,6 +108,8 @@ class Design:
         if key == "policy.name" and value in POLICIES:
             for setting in {"size", "threshold", "options"} - POLICIES[value].settings:
                 _put(tables, f"policy.{setting}", None)
+        if key == "channel.coherence" and value is None:
+            _put(tables, "channel.correlation", _start()["channel"]["correlation"])
         if key == "learning.model" and self.own.dimension is not None:
             _put(tables, "learning.dimension", self.own.dimension if value == self.own.model else None)
         return replace(self, tables=tables)
@@ -196,7 +199,10 @@ def from_scenario(world: Scenario) -> Design:
         except ValueError as error:
             raise ScenarioError(str(error)) from None
         if changes:
-            raise ScenarioError(CHANGES)
+            raise ScenarioError(
+                "Expected gains that stay in the file of channel.path; got a trace, which the explorer does not show "
+                "(airfed plan --plot does)."
+            )
         shared = {key: value for key, value in tables["channel"].items() if key in _SHARED_CHANNEL}
         tables["channel"] = {"model": "fixed", "gains": gains.tolist(), **shared}
     return Design(tables=_resolved(admit(scenario.parse(tables), own)), own=own)
@@ -210,7 +216,7 @@ def _number(value: Any) -> float:
 
 
 def _channel(model: str, old: Tables) -> Tables:
-    kept = {key: old[key] for key in _SHARED_CHANNEL if key in old}
+    kept = {key: old[key] for key in _SHARED_CHANNEL if key in old and key not in MODELS[model].refuses}
     return {"model": model, **CHANNELS[model], **kept}
 
 

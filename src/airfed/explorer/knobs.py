@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_origin
 
-from airfed.channel import ChannelModel
+from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.design import CHANNELS, Design
 from airfed.keys.declare import control_of, key_of
 from airfed.planning import POLICIES
@@ -15,6 +15,7 @@ from airfed.scenario.reference import find
 Kind = Literal["log", "count", "linear", "list", "text"]
 STEPS: Final = 1000  # positions of a slider
 _LARGEST: Final = 1.7e308  # beyond it a whole number is no float
+_CHANGING: Final = ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class Knob:
         low, high: ends of the slider; the field beside it takes any value.
         kind: "log" and "count" (whole numbers) run logarithmically.
         help: one sentence.
+        open: the high end of the slider is None: the key is not written down.
     """
 
     key: str
@@ -37,9 +39,12 @@ class Knob:
     high: float = 1.0
     kind: Kind = "log"
     help: str = ""
+    open: bool = False
 
     def position(self, value: Any) -> int | None:
         """Return where the slider stands for a value, or None where it is no number."""
+        if value is None and self.open:
+            return STEPS
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
             return None
         inside = min(max(float(value), self.low), self.high)
@@ -47,10 +52,12 @@ class Knob:
             share = (inside - self.low) / (self.high - self.low)
         else:
             share = math.log(inside / self.low) / math.log(self.high / self.low)
-        return round(share * STEPS)
+        return min(round(share * STEPS), STEPS - 1 if self.open else STEPS)
 
-    def value(self, position: float) -> float | int:
+    def value(self, position: float) -> float | int | None:
         """Return the value at a position of the slider, rounded to three digits."""
+        if self.open and position >= STEPS:
+            return None
         share = position / STEPS
         if self.kind == "linear":
             return float(f"{self.low + share * (self.high - self.low):.3g}")
@@ -101,7 +108,7 @@ class Group:
 
 
 def shown(value: Any) -> str:
-    """Return a value as its field shows it.
+    """Return a value as its field shows it, nothing where nothing is written down.
 
     >>> shown(2.0), shown(0.001), shown([0.5, 1.0]), shown(None)
     ('2', '0.001', '0.5, 1', '')
@@ -120,6 +127,8 @@ def applies(key: str, design: Design) -> bool:
     section, _, name = key.partition(".")
     if section == "channel" and name not in ChannelModel.model_fields:
         return name in CHANNELS.get(str(design.get("channel.model")), {})
+    if section == "channel" and name in _CHANGING:
+        return _changing(name, design)
     if key == "fleet.num_devices":
         return bool(design.get("channel.model") != "fixed")
     if key == "peak_spread":
@@ -130,6 +139,17 @@ def applies(key: str, design: Design) -> bool:
         policy = POLICIES.get(str(design.get("policy.name")))
         return policy is not None and name in policy.settings
     return True
+
+
+def _changing(name: str, design: Design) -> bool:
+    """Whether a knob of gains that change is shown: the first one always, the others once it is turned."""
+    model = MODELS.get(str(design.get("channel.model")))
+    refused = {} if model is None else model.refuses
+    coherent = design.get("channel.coherence") is not None
+    if name in ("coherence", "correlation"):
+        return name not in refused and (coherent or name == "coherence")
+    written = [design.get(f"channel.{key}") for key in ("common_shadowing_db", "shadowing_coherence")]
+    return coherent or "coherence" in refused or any(value not in (None, 0.0) for value in written)
 
 
 def _item(key: str) -> Knob | Choice:
@@ -145,7 +165,7 @@ def _item(key: str) -> Knob | Choice:
     knob = Knob(key=key, label=control.label, symbol=said.symbol, unit=said.unit, help=note)
     if control.low is None or control.high is None:
         return replace(knob, kind="list" if get_origin(info.annotation) is list else "text")
-    return replace(knob, low=control.low, high=control.high, kind=control.kind)
+    return replace(knob, low=control.low, high=control.high, kind=control.kind, open=control.open)
 
 
 def _group(title: str, *keys: str, open: bool = True) -> Group:
@@ -174,6 +194,7 @@ GROUPS: Final = (
         "budget.formula",
         "budget.relation",
         "budget.total_power",
+        "budget.device_power",
     ),
     _group(
         "Fleet and channel",

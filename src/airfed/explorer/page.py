@@ -156,10 +156,11 @@ class Page:
     async def _compute(self) -> None:
         with self._client:
             self._hero.busy(True)
+            wide, half = self._widths()
             try:
-                self._shown = await self._house.workers.run(shown.show, self.design, *self._widths())
+                self._shown = await self._house.workers.run(shown.show, self.design, wide, half)
             except TooMuchError as error:
-                self._shown = Refusal(reason=str(error))
+                self._shown = Refusal(reason=_smaller(error))
             finally:
                 self._hero.busy(False)
             if isinstance(self._shown, Refusal):
@@ -167,7 +168,7 @@ class Page:
                 self._design_section.refuse(self._shown)
             else:
                 self._hero.show(self._shown)
-                self._design_section.show(self._shown)
+                self._design_section.show(self._shown, wide)
             self._write_address()
             if self._tab == "compare" and not self._plan.outdated:
                 await self._compare()
@@ -182,15 +183,21 @@ class Page:
             self._draw_front()
             return
         section.busy(True)
+        self._compared = self._front = None
         try:
             compared = await self._house.workers.run(shown.compare, design)
             if isinstance(compared, Refusal):
                 section.refuse(compared.reason)
                 return
             section.show(compared)
-            self._front = await self._house.workers.run(shown.front, design)
+            if not compared.unpriced:
+                try:
+                    self._front = await self._house.workers.run(shown.front, design)
+                except TooMuchError as error:
+                    section.refuse_front(str(error))
+                    return
         except TooMuchError as error:
-            section.refuse_front(str(error))
+            section.refuse(_smaller(error))
             return
         finally:
             section.busy(False)
@@ -276,6 +283,12 @@ class Page:
         except ScenarioError as error:
             ui.notify(str(error), type="warning")
             return None
+
+
+def _smaller(error: TooMuchError) -> str:
+    """Say what makes a plan smaller."""
+    less = "with fewer devices or steps, or a fixed number of rounds (policy.rounds)"
+    return f"{str(error).removesuffix('.')}, {less}."
 
 
 def _style() -> None:

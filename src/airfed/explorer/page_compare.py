@@ -28,14 +28,17 @@ class CompareSection:
                     Text(drawing(pictures.term_legend()))
                     self._table = Text().classes("scroll").props("id=policies tabindex=0 role=region")
                     self._table.props["aria-label"] = "Policies, a table that scrolls sideways"
-                with ui.element("div").classes("card"):
+                with ui.element("div").classes("card hide") as self._without:
+                    Text("What the budgets buy", tag="h2")
+                    self._unpriced = Text(tag="p").classes("sub").props("id=unpriced")
+                with ui.element("div").classes("card") as prices:
                     Text("What the budgets buy", tag="h2")
                     Text("To the exact optimum at the larger budget.", tag="p").classes("sub")
                     self._prices = Text().classes("prices").props("id=prices")
                     with ui.element("div").classes("pair"):
                         self._over_power = Text()
                         self._over_epsilon = Text()
-                with ui.element("div").classes("card"):
+                with ui.element("div").classes("card") as front:
                     Text("Privacy against power against the bound", tag="h2")
                     Text(
                         "Along a line the bound stays the same: a Pareto front, on which ε is paid for in watts. "
@@ -45,6 +48,7 @@ class CompareSection:
                     Text(_limit_keys())
                     self._front = Text().props("id=front")
             self._reason = Text().classes("card wrong hide")
+        self._priced = (prices, front)
 
     def busy(self, working: bool) -> None:
         """Dim the section while it is out of date."""
@@ -56,6 +60,11 @@ class CompareSection:
         self._reason.classes(add="hide")
         self._table.content = compared.table
         self._prices.content = compared.prices
+        self._unpriced.content = compared.unpriced
+        without = bool(compared.unpriced)
+        self._without.classes(add=None if without else "hide", remove="hide" if without else None)
+        for box in self._priced:
+            box.classes(add="hide" if without else None, remove=None if without else "hide")
 
     def show_front(self, front: Front, *, wide: float, half: float) -> None:
         """Draw the front and its two cuts; `wide` and `half` are the widths of the charts [px]."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+
 from markupsafe import Markup
 from nicegui import ui
 
-from airfed.explorer import pictures
+from airfed.explorer.controls import Slider
+from airfed.explorer.facts import round_facts
+from airfed.explorer.rounds import Rounds
 from airfed.explorer.safe import Text
-from airfed.explorer.shown import Refusal, Shown
+from airfed.explorer.shown import Card, Refusal, Shown
 from airfed.showing.drawings import drawing
 
 _FACTS = 6
@@ -40,44 +47,102 @@ class Hero:
         self._facts.content = self._remarks.content = ""
 
 
-class DesignSection:
-    """The devices, the candidate space and the bound."""
+class _Place:
+    """Where a card is shown."""
 
     def __init__(self) -> None:
+        with ui.element("div").classes("card") as self.box:
+            self._title = Text(tag="h2")
+            self.text = Text(tag="p").classes("sub")
+            self._key = Text()
+            self.picture = Text()
+
+    def show(self, card: Card | None) -> None:
+        """Fill the place, or leave it empty."""
+        self.box.classes(add="hide" if card is None else None, remove=None if card is None else "hide")
+        if card is not None:
+            self._title.content, self.text.content = card.title, card.text
+            self._key.content, self.picture.content = card.key, card.picture
+
+
+class Scrubber:
+    """A slider over the rounds of a plan, and the figures of the one it stands at.
+
+    Args:
+        show: draws a round, from 0.
+    """
+
+    def __init__(self, show: Callable[[Rounds, int], None]) -> None:
+        self._show = show
+        self._rounds: Rounds | None = None
+        self._index = 0
+        with ui.element("div").classes("hide") as self._box:
+            with ui.element("div").classes("scrub"):
+                self._label = Text(tag="span").props("id=round")
+                self._slider = Slider(min=1, max=1, step=1, value=1).props("dense")
+                self._slider.props["aria-label"] = "Round"
+                self._slider.classes("knob-slider").mark("rounds")
+                self._slider.on_value_change(lambda event: self._moved(event.value))
+            self._facts = Text().classes("facts").props("id=round-facts")
+
+    def take(self, rounds: Rounds | None) -> None:
+        """Show another plan's rounds: the same one as before, or the last; None where there are none to show."""
+        self._rounds = rounds
+        self._box.classes(add="hide" if rounds is None else None, remove=None if rounds is None else "hide")
+        if rounds is not None:
+            self._slider.props["max"] = len(rounds)
+            self._go(self._index)
+            self._slider.value = self._index + 1
+
+    def _moved(self, value: Any) -> None:
+        """Go where the slider is; what does not come from a slider of so many rounds is put within them."""
+        if isinstance(value, int | float) and math.isfinite(value) and round(value) != self._index + 1:
+            self._go(round(value) - 1)
+
+    def _go(self, index: int) -> None:
+        if self._rounds is None:
+            return
+        self._index = min(max(index, 0), len(self._rounds) - 1)
+        self._label.content = f"Round {self._index + 1} of {len(self._rounds)}"
+        self._facts.content = round_facts(self._rounds, self._index)
+        self._show(self._rounds, self._index)
+
+
+class DesignSection:
+    """The pictures of a plan: one wide one, and up to four in pairs."""
+
+    def __init__(self) -> None:
+        self._width = 0.0
         with ui.element("section").classes("section") as self.box:
             self.box.props["aria-label"] = "Design"
             with ui.element("div").classes("section hide") as self._charts:
-                with ui.element("div").classes("card"):
-                    Text("Devices, by gain", tag="h2")
-                    self._waiting = Text(tag="p").classes("sub").props("id=waiting")
-                    self._strip = Text()
-                with ui.element("div").classes("pair"):
-                    with ui.element("div").classes("card"):
-                        Text("How many devices", tag="h2")
-                        self._space_text = Text(tag="p").classes("sub")
-                        Text(drawing(pictures.limit_legend()))
-                        self._space = Text()
-                    with ui.element("div").classes("card"):
-                        Text("How many rounds", tag="h2")
-                        self._rounds_text = Text(tag="p").classes("sub")
-                        self._rounds_key = Text(drawing(pictures.term_legend()))
-                        self._rounds = Text()
+                self._wide = _Place()
+                self._wide.text.props("id=waiting")
+                with self._wide.box:
+                    self._scrubber = Scrubber(self._show_round)
+                    self._wide.picture.move(self._wide.box)  # below it
+                self._half = []
+                for _ in range(2):
+                    with ui.element("div").classes("pair"):
+                        self._half += [_Place(), _Place()]
             self._reason = Text().classes("card wrong hide").props("id=reason")
 
-    def show(self, shown: Shown) -> None:
-        """Draw the plan."""
+    def show(self, shown: Shown, width: float) -> None:
+        """Draw the plan; `width` is that of the wide picture [px]."""
         self._charts.classes(remove="hide")
         self._reason.classes(add="hide")
-        self._waiting.content = shown.waiting
-        self._strip.content = shown.strip
-        self._space_text.content = shown.space_text
-        self._space.content = shown.space
-        self._rounds_text.content = shown.rounds_text
-        self._rounds.content = shown.rounds
-        self._rounds_key.content = shown.rounds_key
+        self._width = width
+        for place, card in zip_longest((self._wide, *self._half), shown.cards):
+            place.show(card)
+        self._scrubber.take(shown.rounds)
+
+    def _show_round(self, rounds: Rounds, index: int) -> None:
+        self._wide.picture.content = drawing(rounds.strip(index, self._width))
+        self._charts.style(f"--x: {index + 1}")
 
     def refuse(self, refusal: Refusal) -> None:
         """Show why there is nothing to draw."""
+        self._scrubber.take(None)
         self._charts.classes(add="hide")
         self._reason.classes(remove="hide")
         title = "No plan fits" if refusal.infeasible else "This cannot be planned"

@@ -1,8 +1,8 @@
-"""The pictures of the design section. Pure functions: a view in, SVG out."""
+"""The pictures of the design section. Pure functions: a view or a plan in, SVG out."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from airfed.explorer.view import View
 from airfed.showing import plans, svg
-from airfed.showing.chart import Axis
+from airfed.showing.chart import Axis, Chart
 from airfed.showing.svg import Area, Scale
 from airfed.showing.words import FLEET_LIMITS, LIMITS, TERMS, number
 
@@ -19,25 +19,70 @@ Floats = NDArray[np.float64]
 _MOST_BARS: Final = 400
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Strip:
+    """The devices in one round, the strongest first; in a large fleet neighbours share a bar.
+
+    Args:
+        lit: [W] of those who transmit, NaN where nobody does.
+        dark: what the others would need for the same θ, NaN where there are none.
+        ceiling: their peak powers.
+        strongest, weakest: |h| at both ends.
+    """
+
+    lit: Floats
+    dark: Floats
+    ceiling: Floats
+    strongest: float
+    weakest: float
+
+    @classmethod
+    def of(cls, gain: Floats, scheduled: NDArray[np.bool_], alignment: float, peak_power: Floats) -> Strip:
+        """Return the strip of a round: gains, who transmits, θ and peak powers."""
+        order = np.argsort(-gain, kind="stable")
+        with np.errstate(divide="ignore", over="ignore"):
+            needed = np.square(alignment / gain)
+        lit, dark, ceiling = _bars(needed[order], scheduled[order], peak_power[order])
+        return cls(lit=lit, dark=dark, ceiling=ceiling, strongest=float(gain[order[0]]), weakest=float(gain[order[-1]]))
+
+    @property
+    def top(self) -> float:
+        """How high its axis should reach [W]."""
+        return 1.12 * max(float(np.nanmax(self.lit)), float(np.quantile(self.ceiling, 0.95)))
+
+
 def strip(view: View, width: float) -> str:
     """Return the devices sorted by gain: scheduled ones lit, transmit power as height, peak power as a line."""
-    height = 214.0
-    area = Area(left=46, top=30, right=width - 4, bottom=height - 44)
-    plan = view.plan
-    fleet = plan.problem.fleet
-    order = np.argsort(-fleet.gain, kind="stable")
-    scheduled = np.zeros(fleet.num_devices, dtype=bool)
-    scheduled[plan.scheduled] = True
-    with np.errstate(divide="ignore", over="ignore"):
-        needed = np.square(plan.alignment / fleet.gain)
-    peak = fleet.peak_power[order]
-    lit, dark, ceiling = _bars(needed[order], scheduled[order], peak)
-    top = 1.12 * max(float(np.nanmax(lit)), float(np.quantile(ceiling, 0.95)))
+    plan, fleet = view.plan, view.plan.problem.fleet
+    scheduled = np.isin(np.arange(fleet.num_devices), plan.scheduled)
+    found = Strip.of(fleet.gain, scheduled, plan.alignment, fleet.peak_power)
+    title = f"{plan.num_scheduled} of {fleet.num_devices} devices transmit; the strongest is on the left"
+    prefix = bool(scheduled[np.argsort(-fleet.gain, kind="stable")][: plan.num_scheduled].all())
+    limit = view.next_device.limit if view.next_device is not None and prefix else ""
+    return drawn_strip(
+        found, width, title=title, top=found.top, edge=plan.num_scheduled / fleet.num_devices, limit=limit
+    )
+
+
+def drawn_strip(
+    strip: Strip, width: float, *, title: str, top: float, edge: float | None = None, limit: str = ""
+) -> str:
+    """Return a strip as SVG.
+
+    Args:
+        strip: the bars.
+        width: of the picture [px].
+        title: for those who do not see it.
+        top: where the axis ends [W].
+        edge, limit: after which share of the devices which limit stops the next one; None or "": nothing is said of it.
+    """
+    area = Area(left=46, top=30, right=width - 4, bottom=170)
+    height = area.bottom + (24 if edge is None else 44)
+    lit, dark, ceiling = strip.lit, strip.dark, strip.ceiling
     ys = Scale(Axis(label="W per round, worst case", low=0.0, high=top, kind="root"), area.bottom, area.top)
     step = area.width / lit.size
     xs = area.left + step * (np.arange(lit.size, dtype=np.float64) + 0.5)
     stroke = max(step * 0.72, 0.8)
-    edge = area.left + area.width * plan.num_scheduled / fleet.num_devices
     parts = [
         svg.left_axis(ys, area, ys.axis.ticks(), label=ys.axis.label),
         svg.clipped(
@@ -47,9 +92,8 @@ def strip(view: View, width: float) -> str:
             svg.polyline(*_steps(xs, ys(ceiling), step), "lim-peak_power", "dash", 0.9),
         ),
         svg.segment(area.left, area.bottom, area.right, area.bottom, "axis"),
-        *_strip_labels(view, order, area, edge),
+        *_strip_labels(strip, area, area.left + area.width * (edge or 0.0), limit),
     ]
-    title = f"{plan.num_scheduled} of {fleet.num_devices} devices transmit; the strongest is on the left"
     return svg.document(width, height, title, *parts)
 
 
@@ -70,6 +114,11 @@ def rounds(view: View, width: float) -> str:
 def rounds_legend(view: View) -> str:
     """Return the key to `rounds`, as HTML."""
     return term_legend() if view.accuracy is None else svg.legend(plans.accuracy_chart(view.plan, view.accuracy))
+
+
+def over_rounds(chart: Chart, width: float) -> str:
+    """Return a chart over the rounds with a line at the one that the page shows."""
+    return svg.render(chart, width, 300, cursor=True)
 
 
 def limit_legend() -> str:
@@ -99,20 +148,14 @@ def _steps(xs: Floats, ys: Floats, step: float) -> tuple[Floats, Floats]:
     return np.stack([xs - step / 2, xs + step / 2], axis=1).ravel(), np.repeat(ys, 2)
 
 
-def _strip_labels(view: View, order: NDArray[np.intp], area: Area, edge: float) -> list[str]:
-    fleet, plan = view.plan.problem.fleet, view.plan
-    strongest, weakest = fleet.gain[order[0]], fleet.gain[order[-1]]
+def _strip_labels(strip: Strip, area: Area, edge: float, limit: str) -> list[str]:
     base = area.bottom + 16
     parts = [
-        svg.text(area.left, base, f"strongest |h| = {number(float(strongest))}", "tick"),
-        svg.text(area.right, base, f"weakest |h| = {number(float(weakest))}", "tick", anchor="end"),
+        svg.text(area.left, base, f"strongest |h| = {number(strip.strongest)}", "tick"),
+        svg.text(area.right, base, f"weakest |h| = {number(strip.weakest)}", "tick", anchor="end"),
         svg.text(area.right, area.top - 9, "dashed: peak power", "tick", anchor="end"),
     ]
-    if view.next_device is None:
-        return parts
-    prefix = bool(np.all(np.isin(order[: plan.num_scheduled], plan.scheduled)))
-    if prefix:
-        limit = view.next_device.limit
+    if limit:
         label = f"{LIMITS[limit]} stops the next one"
         half = 3.6 * len(label)  # about half its width [px]
         middle = min(max(edge, area.left + half), area.right - half)

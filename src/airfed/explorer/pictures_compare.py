@@ -16,7 +16,7 @@ from airfed.showing import colours, svg
 from airfed.showing.chart import Axis, Chart, Line, Mark, padded
 from airfed.showing.contours import Point, filled, refined, regions
 from airfed.showing.svg import Area, Scale
-from airfed.showing.words import LIMITS, excess, number
+from airfed.showing.words import LIMITS, above, devices_text, number
 
 Floats = NDArray[np.float64]
 Polylines = list[list[Point]]
@@ -131,8 +131,8 @@ def _policy_row(name: str, plan: Plan, best: float, longest: float) -> str:
     cells = "".join(
         f"<td>{cell}</td>"
         for cell in (
-            excess(plan.bound.total / best - 1),
-            plan.num_scheduled,
+            above(plan.bound.total / best - 1),
+            devices_text(plan, "–"),
             plan.rounds,
             number(plan.power_total, 4),
             number(plan.epsilon_round),

@@ -17,15 +17,22 @@ from airfed.explorer import pictures, tradeoffs
 from airfed.explorer import pictures_compare as draw
 from airfed.explorer.admission import Own
 from airfed.explorer.design import Design
+from airfed.explorer.facts import plan_facts
+from airfed.explorer.rounds import Rounds, rounds_of
 from airfed.explorer.tradeoffs import Front
-from airfed.explorer.view import View, decision, look, waiting
-from airfed.planning import Plan
+from airfed.explorer.view import View, decide, decision, look, waiting
+from airfed.planning import FadingPlan, Plan
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
+from airfed.showing import fading, svg
 from airfed.showing.drawings import drawing
-from airfed.showing.words import LIMITS, number, power_expected
+from airfed.showing.words import LIMITS, exposure_sentence, gap_sentence, number
 
-_FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: of \d+(?! steps?\b))?")
+_FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: to \d+)?(?: of \d+(?! steps?\b))?")
+UNPRICED: Final = (
+    "What more of a budget buys is told of one decision for all rounds; where rounds differ, the map would take "
+    "hundreds of plans of a second or more each: turn a budget, and read the bound on top."
+)
 _EPSILON: Final = re.compile(r"ε = <b>.*?</b>")
 
 
@@ -43,27 +50,41 @@ class Refusal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Card:
+    """A picture with what is said about it."""
+
+    title: str
+    text: str = ""
+    key: str = ""
+    picture: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A design's plan, in words and pictures."""
+    """A design's plan, in words and pictures.
+
+    Args:
+        sentence: the decision.
+        facts: the figures behind it.
+        remarks: what a reader must know beside them.
+        cards: the pictures, the first one the widest.
+        rounds: where rounds differ: each of them, to be shown in the first card.
+    """
 
     sentence: Markup
     facts: Markup
     remarks: Markup
-    waiting: str
-    strip: Markup
-    space_text: str
-    space: Markup
-    rounds_text: str
-    rounds_key: Markup
-    rounds: Markup
+    cards: tuple[Card, ...]
+    rounds: Rounds | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The policies side by side, and what a little more of a budget buys."""
+    """The policies side by side, and what a little more of a budget buys, or why that is not told."""
 
     table: Markup
     prices: Markup
+    unpriced: str = ""
 
 
 def warm_up() -> None:
@@ -75,26 +96,54 @@ def show(design: Design, wide: float, half: float) -> Shown | Refusal:
     """Return the plan of a design; `wide` and `half` are the widths of the charts [px]."""
     start = time.perf_counter()
     try:
-        view = look(design.world())
-        _ = view.plan.epsilon_round, view.plan.epsilon_total  # they belong to the time that is told
+        world = design.world()
+        plan = decide(world)
+        found = plan if isinstance(plan, FadingPlan) else look(world, plan)
+        _ = plan.epsilon_round, plan.epsilon_total  # they belong to the time that is told
     except InfeasibleError as error:
         return Refusal(reason=str(error), infeasible=True)
     except ValueError as error:  # of the scenario, or of the user's own policy
         return Refusal(reason=str(error))
     milliseconds = 1e3 * (time.perf_counter() - start)
-    plan = view.plan
     return Shown(
-        sentence=sentence(view),
-        facts=facts(plan),
+        sentence=sentence(plan),
+        facts=plan_facts(plan),
         remarks=remarks(plan, milliseconds),
-        waiting=waiting(view),
-        strip=drawing(pictures.strip(view, wide)),
-        space_text=f"The candidate space at I = {plan.rounds}: θ may not exceed any of its limits.",
-        space=drawing(pictures.candidates(view, half)),
-        rounds_text=rounds_text(view),
-        rounds_key=drawing(pictures.rounds_legend(view)),
-        rounds=drawing(pictures.rounds(view, half)),
+        cards=_varied_cards(found, half) if isinstance(found, FadingPlan) else _cards(found, wide, half),
+        rounds=rounds_of(found) if isinstance(found, FadingPlan) else None,
     )
+
+
+def _cards(view: View, wide: float, half: float) -> tuple[Card, ...]:
+    """The pictures of one decision for all rounds."""
+    return (
+        Card(title="Devices, by gain", text=waiting(view), picture=drawing(pictures.strip(view, wide))),
+        Card(
+            title="How many devices",
+            text=f"The candidate space at I = {view.plan.rounds}: θ may not exceed any of its limits.",
+            key=drawing(pictures.limit_legend()),
+            picture=drawing(pictures.candidates(view, half)),
+        ),
+        Card(
+            title="How many rounds",
+            text=rounds_text(view),
+            key=drawing(pictures.rounds_legend(view)),
+            picture=drawing(pictures.rounds(view, half)),
+        ),
+    )
+
+
+def _varied_cards(plan: FadingPlan, half: float) -> tuple[Card, ...]:
+    """The pictures of a decision for each round; the first card is for the round that the page shows."""
+    charts = (
+        Card(
+            title=title if title.startswith("θ") else title[:1].upper() + title[1:],
+            key=drawing(svg.legend(chart)),
+            picture=drawing(pictures.over_rounds(chart, half)),
+        )
+        for title, chart in fading.pictures(plan).items()
+    )
+    return Card(title="Devices, by gain", text="Who transmits in one round, and what that costs."), *charts
 
 
 def compare(design: Design) -> Compared | Refusal:
@@ -104,11 +153,14 @@ def compare(design: Design) -> Compared | Refusal:
         plans, reasons = world.compare()
         if "optimal" not in plans:
             return Refusal(reason=reasons["optimal"], infeasible=True)
+        table = drawing(draw.policy_table(plans, reasons))
+        if isinstance(plans["optimal"], FadingPlan):
+            return Compared(table=table, prices=Markup(""), unpriced=UNPRICED)
         price = tradeoffs.price(world)
     except ValueError as error:
         return Refusal(reason=str(error))
     lines = [Markup("<p><b>{}</b> {}</p>").format(headline, remark) for headline, remark in draw.price_sentences(price)]
-    return Compared(table=drawing(draw.policy_table(plans, reasons)), prices=Markup("").join(lines))
+    return Compared(table=table, prices=Markup("").join(lines))
 
 
 def front(design: Design) -> Front:
@@ -124,9 +176,9 @@ def load(text: str, own: Own) -> Design | Refusal:
         return Refusal(reason=str(error))
 
 
-def sentence(view: View) -> Markup:
+def sentence(plan: Plan) -> Markup:
     """Return the decision, its figures in bold."""
-    marked = _FIGURE.sub(r"<b>\g<0></b>", str(escape(decision(view.plan))))
+    marked = _FIGURE.sub(r"<b>\g<0></b>", str(escape(decision(plan))))
     return drawing(_EPSILON.sub(r'<span class="keep">\g<0></span>', marked))
 
 
@@ -144,49 +196,6 @@ def rounds_text(view: View) -> str:
     )
 
 
-def facts(plan: Plan) -> Markup:
-    """Return the figures behind the decision; a meter shows the share of its budget that is used."""
-    budget = plan.problem.budget
-    counted_power = power_expected(plan) if budget.power == "expected" else plan.power_total
-    spent = counted_power / budget.total_power
-    peak = float((plan.power / plan.problem.fleet.peak_power[plan.scheduled]).max())
-    covered = plan.epsilon_total if budget.scope == "total" else plan.epsilon_round
-    counted = plan.epsilon_paper if budget.formula == "classic" else covered
-    formula = " by Lemma 1" if budget.formula == "classic" else ""
-    loss = counted / budget.epsilon
-    blocks = [
-        _quality(plan),
-        ("ε per round, exact", number(plan.epsilon_round), f"μ = {number(plan.mu_round)}", None, ""),
-        ("ε in total, exact", number(plan.epsilon_total), f"δ = {number(budget.delta)}", None, ""),
-        (
-            "Privacy budget used",
-            f"{loss:.1%}",
-            f"ε {number(counted)} of {number(budget.epsilon)}{formula}",
-            loss,
-            "privacy",
-        ),
-        (
-            "Total power used" if budget.power == "worst" else "Total power used, expected",
-            f"{spent:.1%}",
-            f"{number(counted_power)} of {number(budget.total_power, 4)} W",
-            spent,
-            "total_power",
-        ),
-        ("Peak power used", f"{peak:.1%}", "of a device’s own", peak, "peak_power"),
-    ]
-    return Markup("").join(_fact(*block) for block in blocks)
-
-
-def _quality(plan: Plan) -> tuple[str, str, str, float | None, str]:
-    """What the plan was chosen by: the bound, or the accuracy to expect."""
-    found = plan.prediction
-    if found is not None and plan.objective == "measured":
-        remark = f"{found.low:.0%} to {found.high:.0%}, ϖ = {number(plan.clip_norm)}"
-        return "Expected accuracy", f"{found.accuracy:.1%}", remark, None, ""
-    remark = f"θ = {number(plan.alignment)}" if found is None else f"expect {found.accuracy:.1%} accuracy"
-    return "Bound on the gap", number(plan.bound.total, 4), remark, None, ""
-
-
 def remarks(plan: Plan, milliseconds: float) -> Markup:
     """Return what a reader must know beside the figures."""
     learning, budget = plan.problem.learning, plan.problem.budget
@@ -194,7 +203,7 @@ def remarks(plan: Plan, milliseconds: float) -> Markup:
     warnings += [f"The plan breaks a limit: {LIMITS[limit]}." for limit in plan.violations]
     if budget.formula == "classic" and plan.epsilon_paper_validity == "unsafe":
         warnings.append("Lemma 1 under-states ε here: the exact figure is the one above.")
-    told = []
+    told = [f"{gap_sentence(plan)} {exposure_sentence(plan)}".strip()] if isinstance(plan, FadingPlan) else []
     if budget.formula == "classic":
         told.append(
             f"The budget is counted by Lemma 1, as asked: its ε = {number(plan.epsilon_paper)} is "
@@ -214,13 +223,3 @@ def remarks(plan: Plan, milliseconds: float) -> Markup:
         )
     )
     return Markup("").join(lines)
-
-
-def _fact(label: str, value: str, remark: str, share: float | None, limit: str) -> Markup:
-    meter = Markup("")
-    if share is not None:
-        meter = Markup('<div class="meter lim-{}"><i style="width:{:.1f}%"></i></div>').format(
-            limit, 100 * min(max(share, 0.0), 1.0)
-        )
-    block = Markup('<div class="fact"><small>{}</small><strong>{}</strong><em>{}</em>{}</div>')
-    return block.format(label, value, remark, meter)

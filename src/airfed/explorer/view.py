@@ -27,19 +27,31 @@ class View:
     next_device: NextDevice | None
 
 
-def look(world: Scenario) -> View:
-    """Return the view of a scenario.
+def decide(world: Scenario) -> Plan:
+    """Return the plan of a scenario, with what a response expects of it.
 
     Raises:
         InfeasibleError: no plan meets every limit.
         ScenarioError: a length does not fit.
     """
-    problem = world.problem()
-    plan, response = world.plan(problem), world.response
-    accuracy = None
-    if response is not None:
-        plan = planning.predicted(plan, response)
-        accuracy = accuracy_curve(problem, response, plan.rounds) if plan.objective == "measured" else None
+    plan, response = world.plan(), world.response
+    return plan if response is None else planning.predicted(plan, response)
+
+
+def look(world: Scenario, plan: Plan | None = None) -> View:
+    """Return the view of a scenario whose rounds are alike.
+
+    Args:
+        world: the scenario.
+        plan: its plan, where it is there already.
+
+    Raises:
+        InfeasibleError, ScenarioError: as in `decide`.
+    """
+    plan = decide(world) if plan is None else plan
+    problem, accuracy = plan.problem, None
+    if plan.objective == "measured" and (response := world.response) is not None:
+        accuracy = accuracy_curve(problem, response, plan.rounds)
     space = planning.candidates(plan)
     return View(
         world=world,

@@ -73,6 +73,7 @@ class Control:
         low, high: ends of its slider, if it has one; the field beside it takes any value.
         kind: "log" and "count" (whole numbers) run logarithmically.
         start: where the page starts, unless at the default.
+        open: the high end of its slider means that nothing is written down: no limit, no end.
     """
 
     label: str
@@ -81,6 +82,7 @@ class Control:
     kind: Literal["log", "count", "linear"] = "log"
     _: KW_ONLY
     start: Any = None
+    open: bool = False
 
 
 def key_of(info: FieldInfo) -> Key | None:

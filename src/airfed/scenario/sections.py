@@ -110,6 +110,7 @@ class BudgetSection(Section):
             unit="W",
             note='also "30 dBm", or a list with one per device; no limit but the total unless written down',
         ),
+        Control("Battery of a device", 0.01, 1000.0, open=True),
     ] = None
     account: Annotated[
         str | None, Key('with scope = "total": a ledger that all trainings on the same data charge', file=True)

@@ -163,15 +163,15 @@ def budgets_chart(plan: FadingPlan) -> Chart:
     )
 
 
-def budgets_left(plan: FadingPlan) -> tuple[Any, dict[str, Floats]]:
-    """Return numbers of rounds, 0 and I among them, and which share of each budget is left after so many.
+def budgets_left(plan: FadingPlan, most: int = _MOST_PLACES) -> tuple[Any, dict[str, Floats]]:
+    """Return at most so many numbers of rounds, 0 and I among them, and which share of each budget is left after each.
 
     Privacy is Σμ_i², of which a device spends in the rounds in which it sends; it is there only if its budget covers
     the training, and batteries only if devices have them: that of the device that has least left, and the median of
     those who ever send. Shares are negative only where a plan breaks the limit.
     """
     budget, num_devices = plan.problem.budget, plan.problem.fleet.num_devices
-    places = thin(plan.rounds + 1, most=_MOST_PLACES)
+    places = thin(plan.rounds + 1, most=most)
     spent = np.concatenate([[0.0], np.cumsum(plan.sequence.powers)])[places]
     found = {"total_power": 1.0 - spent / budget.total_power}
     owned: dict[str, Any] = {}

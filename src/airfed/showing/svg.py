@@ -64,7 +64,9 @@ class Scale:
         return float(self(value))
 
 
-def render(chart: Chart, width: float, height: float, *, y_label: bool = True, left: float = 0.0) -> str:
+def render(
+    chart: Chart, width: float, height: float, *, y_label: bool = True, left: float = 0.0, cursor: bool = False
+) -> str:
     """Return a chart as an SVG.
 
     Args:
@@ -72,6 +74,7 @@ def render(chart: Chart, width: float, height: float, *, y_label: bool = True, l
         width, height: its size [px].
         y_label: False where the page says already what y is.
         left: where its area begins at least [px], for charts that stand above each other.
+        cursor: add a line that the page moves, along a linear x axis, to the value of its CSS variable --x.
     """
     up = chart.y.ticks(max(2, int((height - 64) / 34)))
     left = max(26.0, left, 11 + _LETTER * max((len(chart.y.text(value)) for value in up), default=0))
@@ -84,7 +87,7 @@ def render(chart: Chart, width: float, height: float, *, y_label: bool = True, l
         height,
         chart.title,
         left_axis(ys, area, up, label=chart.y.label if y_label else ""),
-        clipped(area, drawn),
+        clipped(area, drawn, _cursor(xs, area) if cursor else ""),
         "".join(_above(part, xs, ys, area) for part in chart.parts),
         bottom_axis(xs, area),
         hover(xs([x for x, _ in places]).tolist(), area, [text for _, text in places]),
@@ -221,6 +224,12 @@ def left_axis(scale: Scale, area: Area, ticks: Sequence[float], *, label: str) -
             parts.append(text(area.left - 7, y + 3.5, scale.axis.text(value), "tick", anchor="end"))
             free = y - 12
     return "".join(parts) + (text(0, area.top - 10, label) if label else "")
+
+
+def _cursor(scale: Scale, area: Area) -> str:
+    low, step = scale.axis.low, area.width / (scale.axis.high - scale.axis.low)
+    line = f"M{area.left:.1f} {area.top:.1f}V{area.bottom:.1f}"
+    return f'<path class="cursor" style="--low:{low:g};--step:{step:.4f}" d="{line}"/>'
 
 
 def _key(part: Line | Band | Columns | Cells | Mark) -> str:

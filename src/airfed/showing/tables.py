@@ -18,11 +18,11 @@ from airfed.showing.rows import Row, limit_rows, power_rows, privacy_rows
 from airfed.showing.words import (
     LIMITS,
     TERMS,
+    above,
     compact,
     course_sentence,
     decision_sentence,
     devices_text,
-    excess,
     expectation,
     exposure_sentence,
     gap_sentence,
@@ -163,7 +163,7 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
             f"{plan.rounds}",
             compact(plan.alignment, 3),
             compact(plan.bound.total, 4),
-            _accuracy(plan) if measured else _above(plan.bound.total / best - 1),
+            _accuracy(plan) if measured else above(plan.bound.total / best - 1),
             compact(plan.power_total, 4),
             compact(plan.epsilon_round, 3),
             compact(plan.epsilon_total, 3),
@@ -186,11 +186,6 @@ def _devices(plan: Plan) -> str:
     if isinstance(plan, FadingPlan) and plan.sizes.max() >= _LARGE:
         return f"{span(np.round(plan.sizes / 1000), 'k-')}k"
     return devices_text(plan, "-")
-
-
-def _above(ratio: float) -> str:
-    """How far a bound is from the optimum's: below it is only who knows more, or breaks a limit."""
-    return f"{ratio:.1%}" if ratio <= -0.0005 else excess(ratio)
 
 
 def _accuracy(plan: Plan) -> str:

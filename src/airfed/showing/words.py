@@ -191,6 +191,15 @@ def excess(ratio: float) -> str:
     return f"{ratio:.1%}" if ratio < 9.995 else f"{compact(1 + ratio, 3)}×"
 
 
+def above(ratio: float) -> str:
+    """Return how far a bound is from the optimum's: below it is only who knows more, or breaks a limit.
+
+    >>> above(-0.02), above(0.0), above(0.123)
+    ('-2.0%', '0%', '12.3%')
+    """
+    return f"{ratio:.1%}" if ratio <= -0.0005 else excess(ratio)
+
+
 def duration(seconds: float) -> str:
     """Return a time in the unit that a person would use.
 

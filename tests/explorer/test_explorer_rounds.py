@@ -1,0 +1,190 @@
+"""Where rounds differ, what the page shows of each is the plan's, and no round is planned twice."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pytest
+
+pytest.importorskip("markupsafe", reason="the explorer's packages are not installed (pip install airfed[web])")
+
+from airfed.explorer import knobs, shown
+from airfed.explorer.admission import MOST_BATTERIES, MOST_GAINS
+from airfed.explorer.design import Design, from_query
+from airfed.explorer.facts import round_facts
+from airfed.explorer.rounds import rounds_of
+from airfed.planning import FadingPlan
+from airfed.scenario import ScenarioError
+from airfed.showing.words import decision_sentence, gap_sentence, number
+
+SMALL = {"fleet.num_devices": 12, "learning.total_steps": 30, "budget.total_power": 60.0, "policy.rounds": 9}
+WORLDS = {
+    "rayleigh": {"channel.coherence": 1},
+    "privacy": {"channel.coherence": 1, "budget.scope": "total", "budget.epsilon": 20.0, "peak_spread": 9.0},
+    "battery": {"budget.device_power": 3.0},
+    "both": {"channel.coherence": 2, "budget.device_power": 3.0, "budget.scope": "total"},
+    "shadowed": {"channel.common_shadowing_db": 8.0, "channel.shadowing_coherence": 1},
+}
+
+
+def design(name: str) -> Design:
+    made = Design()
+    for key, value in (SMALL | WORLDS[name]).items():
+        made = made.change(key, value)
+    return made
+
+
+def plan_of(name: str) -> FadingPlan:
+    plan = design(name).world().plan()
+    assert isinstance(plan, FadingPlan)
+    return plan
+
+
+@pytest.mark.parametrize("name", sorted(WORLDS))
+def test_every_round_is_the_plans(name: str) -> None:
+    plan = plan_of(name)
+    rounds = pickle.loads(pickle.dumps(rounds_of(plan)))  # as it comes from a worker
+    budget, fleet = plan.problem.budget, plan.problem.fleet
+    spent, exposed = np.zeros(fleet.num_devices), np.zeros(fleet.num_devices)
+    assert len(rounds) == plan.rounds
+    for entry in plan.sequence:
+        index = entry.index
+        order = np.argsort(-fleet.gain_in(index), kind="stable")
+        lit = np.full(fleet.num_devices, np.nan)
+        lit[entry.scheduled] = entry.power
+        np.testing.assert_allclose(rounds.lit[index], lit[order], rtol=1e-6)
+        assert np.array_equal(np.isnan(rounds.dark[index]), ~np.isnan(lit[order]))
+        np.testing.assert_allclose(rounds.ceiling[index], fleet.peak_power[order], rtol=1e-6)
+        spent[entry.scheduled] += entry.power
+        exposed[entry.scheduled] += entry.mu**2
+        text = re.sub("<[^>]*>", " ", round_facts(rounds, index))
+        assert f"{entry.scheduled.size} of {fleet.num_devices}" in text
+        assert f" {number(entry.alignment)} " in text
+        assert f" {number(entry.power_planned)} W" in text
+        assert f"at most {number(entry.power.max())} W each" in text
+        assert f" {number(entry.epsilon)} " in text
+        left = {"Total power": 1 - spent.sum() / budget.total_power}
+        if budget.scope == "total":
+            left["Privacy"] = 1 - exposed.max() / (plan.limits["privacy"] / plan.alignment * plan.mu_total) ** 2
+        if budget.device_power is not None:
+            left["Battery"] = 1 - spent.max() / budget.device_power
+        told = re.findall(r"<small>([\w ]+) left</small><strong>([-\d.]+)%", round_facts(rounds, index))
+        assert {label: pytest.approx(100 * share, abs=0.06) for label, share in left.items()} == {
+            label: float(share) for label, share in told
+        }
+        drawn = rounds.strip(index, 600.0).split('class="bar-lit"')[1].split('d="')[1].split('"')[0]
+        assert drawn.count("M") == entry.scheduled.size
+
+
+@pytest.mark.parametrize("name", sorted(WORLDS))
+def test_the_page_shows_the_decision_its_gap_and_a_cursor_in_every_chart(name: str) -> None:
+    answer = shown.show(design(name), 800.0, 400.0)
+    assert isinstance(answer, shown.Shown)
+    plan = plan_of(name)
+    assert decision_sentence(plan).removesuffix(".") in re.sub("<[^>]*>", "", answer.sentence)
+    assert gap_sentence(plan) in answer.remarks
+    assert answer.rounds is not None
+    assert len(answer.cards) == 5
+    for card in answer.cards[1:]:
+        low, step = map(float, re.findall(r"--low:([\d.]+);--step:([\d.]+)", card.picture)[0])
+        left = float(re.findall(r'class="cursor"[^>]*d="M([\d.]+) ', card.picture)[0])
+        assert left + (plan.rounds - low) * step <= 400
+        assert low in (0, 0.5)
+
+
+def test_a_drawn_round_takes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = rounds_of(plan_of("rayleigh"))
+    monkeypatch.setattr("airfed.planning.policy.Policy.plan", None)
+    assert rounds.strip(3, 600.0) != rounds.strip(4, 600.0)
+    assert round_facts(rounds, 3) != round_facts(rounds, 4)
+
+
+def test_a_large_fleet_shares_bars() -> None:
+    made = design("rayleigh").change("fleet.num_devices", 1000).change("policy.rounds", 4)
+    plan = made.change("policy.name", "myopic").world().plan()
+    assert isinstance(plan, FadingPlan)
+    rounds = rounds_of(plan)
+    assert rounds.lit.shape == (4, 400)
+    for index, entry in enumerate(plan.sequence):
+        assert np.nanmax(rounds.lit[index]) == pytest.approx(entry.power.max(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(WORLDS))
+def test_a_link_brings_it_back(name: str) -> None:
+    made = design(name)
+    assert from_query(parse_qsl(made.query(), keep_blank_values=True)).world() == made.world()
+
+
+def test_one_draw_for_the_whole_run_ends_its_correlation_and_so_does_a_channel_that_has_none() -> None:
+    made = design("rayleigh").change("channel.correlation", 0.9)
+    assert made.world().channel.correlation == 0.9
+    assert not made.change("channel.coherence", None).world().channel.changes
+    assert made.change("channel.model", "uniform").world().channel.coherence == 1
+    assert not made.change("channel.model", "fixed").world().channel.changes
+
+
+def test_knobs_of_changing_gains_appear_when_they_mean_something() -> None:
+    keys = [f"channel.{name}" for name in ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence")]
+
+    def seen(made: Design) -> list[bool]:
+        return [knobs.applies(key, made) for key in keys]
+
+    assert seen(Design()) == [True, False, False, False]
+    assert seen(design("rayleigh")) == [True, True, True, True]
+    assert seen(design("shadowed")) == [True, False, True, True]
+    assert seen(design("rayleigh").change("channel.model", "uniform")) == [True, False, True, True]
+    assert seen(Design().change("channel.model", "fixed")) == [False, False, True, True]
+    assert seen(from_query({"channel.model": "[1]"})) == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [({"channel.coherence": 1}, MOST_GAINS), ({"budget.device_power": 5.0}, MOST_BATTERIES)],
+    ids=["gains", "batteries"],
+)
+def test_what_takes_too_long_is_refused_with_what_to_change(changes: dict[str, float], most: int) -> None:
+    made = Design().change("learning.total_steps", 200).change("fleet.num_devices", most // 200)
+    for key, value in changes.items():
+        made = made.change(key, value)
+    assert made.world().num_devices == most // 200
+    large = made.change("fleet.num_devices", most // 200 + 1)
+    with pytest.raises(ScenarioError, match=rf"at most {most:,} devices times rounds .* set policy\.rounds"):
+        large.world()
+    assert large.change("policy.rounds", 40).world().policy.rounds == 40
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "1e400", "NaN", "true", "<img src=x>", "[[1]]"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "channel.coherence",
+        "channel.correlation",
+        "channel.common_shadowing_db",
+        "channel.shadowing_coherence",
+        "budget.device_power",
+    ],
+)
+def test_absurd_values_are_refused_in_a_sentence_that_names_the_key(key: str, value: str) -> None:
+    made = from_query({"channel.coherence": "1", **{"learning.total_steps": "5", "fleet.num_devices": "5"}, key: value})
+    answer = shown.show(made, 800.0, 400.0)
+    if isinstance(answer, shown.Shown):
+        assert value == "0"
+        return
+    assert key.partition(".")[2] in answer.reason
+    assert "\n" not in answer.reason
+
+
+def test_policies_are_compared_and_the_missing_map_is_explained() -> None:
+    answer = shown.compare(design("rayleigh"))
+    assert isinstance(answer, shown.Compared)
+    plans, _ = design("rayleigh").world().compare()
+    rows = re.findall(r"<tr.*?</tr>", answer.table)[1:]
+    assert {"clairvoyant", "myopic"} < set(plans)
+    assert len(rows) == len(plans)
+    sizes = plans["optimal"].sizes  # type: ignore[attr-defined]
+    assert f"<td>{sizes.min()}–{sizes.max()}</td>" in rows[0]
+    assert answer.unpriced
+    assert not answer.prices
