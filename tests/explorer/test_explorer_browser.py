@@ -25,6 +25,7 @@ from airfed import planning, scenario
 from airfed.explorer.design import Design, from_query
 from airfed.explorer.view import decision
 from airfed.running.directory import RunDirectory
+from airfed.showing.words import number as number_text
 
 pytest.importorskip("nicegui", reason="NiceGUI is not installed: pip install airfed[web]")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install airfed[dev]")
@@ -214,6 +215,68 @@ def test_sliders_fields_and_choices_lead_to_the_plan_of_that_design(visit: Calla
     assert not knob(page, "channel.k_factor").is_visible()
 
 
+def test_a_scrubber_shows_any_round_without_planning_again(visit: Callable[..., Page]) -> None:
+    query = {"channel.coherence": "1", "fleet.num_devices": "30", "policy.rounds": "12", "budget.total_power": "90.0"}
+    page = visit("&".join(f"{key}={value}" for key, value in query.items()))
+    plan = from_query(query).world().plan()
+    shows(page, decision(plan))
+    assert page.locator("svg.chart:visible").count() == 5
+    timing = page.inner_text("#timing")
+    slider = page.locator(".scrub [role=slider]")
+
+    def at(number: int) -> None:
+        page.wait_for_function(
+            "text => document.querySelector('#round').textContent === text", arg=f"Round {number} of {plan.rounds}"
+        )
+        entry = plan.sequence[number - 1]
+        page.wait_for_function(
+            "text => document.querySelector('#round-facts').textContent.includes(text)",
+            arg=f"{entry.scheduled.size} of 30",
+        )
+        assert number_text(entry.alignment) in page.inner_text("#round-facts")
+        lit = page.locator("svg.chart .bar-lit").first.get_attribute("d")
+        assert lit.count("M") == entry.scheduled.size
+        assert int(slider.get_attribute("aria-valuenow")) == number
+        # In the charts whose rounds have a width the line is in the middle of the round's, in the last one at its end.
+        places = page.evaluate(
+            "() => [...document.querySelectorAll('.chart .cursor')].map(line => { const area = line.parentNode,"
+            " shift = line.getBoundingClientRect().x - area.ownerSVGElement.getBoundingClientRect().x;"
+            " return (shift - area.x.baseVal.value) / area.width.baseVal.value })"
+        )
+        middle = (number - 0.5) / plan.rounds
+        assert places == pytest.approx([middle, middle, middle, number / plan.rounds], abs=0.01)
+
+    at(1)
+    page.locator(".scrub .q-slider__track-container").focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    at(5)
+    box = page.locator(".scrub .q-slider__track-container").bounding_box()
+    page.mouse.click(box["x"] + box["width"] - 1, box["y"] + box["height"] / 2)
+    at(12)
+    assert page.inner_text("#timing") == timing
+    page.click("#controls .group .q-item:has-text('Policy')")
+    typed(page, "policy.rounds", "7")  # the round that is shown is no more: the last one is
+    plan = from_query({**query, "policy.rounds": "7"}).world().plan()
+    shows(page, decision(plan))
+    at(7)
+    typed(page, "channel.coherence", "")
+    page.wait_for_function("() => document.querySelector('#decision').textContent.includes(' devices, ')")
+    assert page.locator("#round").is_hidden()
+    assert page.locator("svg.chart:visible").count() == 4
+
+
+def test_policies_are_compared_where_rounds_differ_and_the_map_is_not_drawn(visit: Callable[..., Page]) -> None:
+    page = visit("tab=compare&channel.coherence=1&fleet.num_devices=20&policy.rounds=6")
+    page.wait_for_selector("#policies tbody tr")
+    assert page.locator("#policies tbody tr").count() == len(planning.POLICIES)
+    assert "where rounds differ" in page.inner_text("#unpriced")
+    assert page.locator("#front").is_hidden()
+    typed(page, "channel.coherence", "")
+    page.wait_for_selector("#front svg")
+    assert page.locator("#unpriced").is_hidden()
+
+
 def test_an_impossible_point_shows_why_instead_of_an_empty_plot(visit: Callable[..., Page]) -> None:
     page = visit()
     typed(page, "budget.epsilon", "-1")
@@ -312,7 +375,7 @@ def test_policies_prices_and_front_are_compared(visit: Callable[..., Page]) -> N
     page = visit("tab=compare&link.noise_std=1.0&budget.total_power=300.0&budget.epsilon=5.0")
     page.wait_for_selector("#front svg")
     rows = page.locator("#policies tbody tr")
-    assert rows.count() == len(planning.POLICIES)
+    assert rows.count() == sum(not policy.for_varying for policy in planning.POLICIES.values())
     design = from_query({"link.noise_std": "1.0", "budget.total_power": "300.0", "budget.epsilon": "5.0"})
     plan = planning.plan(design.world().problem())
     assert f"{plan.bound.total:.4g}" in rows.first.inner_text()

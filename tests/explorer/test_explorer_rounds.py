@@ -55,9 +55,9 @@ def test_every_round_is_the_plans(name: str) -> None:
         order = np.argsort(-fleet.gain_in(index), kind="stable")
         lit = np.full(fleet.num_devices, np.nan)
         lit[entry.scheduled] = entry.power
-        np.testing.assert_allclose(rounds.lit[index], lit[order], rtol=1e-6)
+        np.testing.assert_allclose(rounds.lit[index], lit[order], rtol=1e-12)
         assert np.array_equal(np.isnan(rounds.dark[index]), ~np.isnan(lit[order]))
-        np.testing.assert_allclose(rounds.ceiling[index], fleet.peak_power[order], rtol=1e-6)
+        np.testing.assert_allclose(rounds.ceiling[index], fleet.peak_power[order], rtol=1e-12)
         spent[entry.scheduled] += entry.power
         exposed[entry.scheduled] += entry.mu**2
         text = re.sub("<[^>]*>", " ", round_facts(rounds, index))
@@ -109,7 +109,7 @@ def test_a_large_fleet_shares_bars() -> None:
     rounds = rounds_of(plan)
     assert rounds.lit.shape == (4, 400)
     for index, entry in enumerate(plan.sequence):
-        assert np.nanmax(rounds.lit[index]) == pytest.approx(entry.power.max(), rel=1e-6)
+        assert np.nanmax(rounds.lit[index]) == pytest.approx(entry.power.max(), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", sorted(WORLDS))
@@ -175,6 +175,15 @@ def test_absurd_values_are_refused_in_a_sentence_that_names_the_key(key: str, va
         return
     assert key.partition(".")[2] in answer.reason
     assert "\n" not in answer.reason
+
+
+def test_enormous_powers_are_drawn() -> None:
+    made = design("rayleigh").change("link.noise_std", 1e45).change("fleet.peak_power", 1e95)
+    answer = shown.show(made.change("budget.total_power", 1e100), 800.0, 400.0)
+    assert isinstance(answer, shown.Shown)
+    assert answer.rounds is not None
+    drawn = answer.rounds.strip(0, 800.0) + "".join(card.picture for card in answer.cards)
+    assert not re.search(r"\b(nan|inf)\b", drawn)
 
 
 def test_policies_are_compared_and_the_missing_map_is_explained() -> None:

@@ -147,11 +147,11 @@ def test_keys_at_their_defaults_are_the_scenario_without_them():
         assert world_of(**changes).digest() != plain.digest()
 
 
-def test_the_page_says_that_it_shows_one_decision(traced):
-    _, world = traced
-    for refused in (world_of(coherence=1), world_of().override({"budget.device_power": 1.0}), world):
-        with pytest.raises(ScenarioError, match="one decision for all rounds"):
-            from_scenario(refused)
-    with pytest.raises(ScenarioError, match="one decision for all rounds"):
-        from_text(world_of(shadowing_coherence=1).to_toml())
-    assert from_scenario(world_of(common_shadowing_db=3.0)).world().channel.common_shadowing_db == 3.0
+def test_the_page_takes_all_but_a_trace(traced):
+    _, trace = traced
+    with pytest.raises(ScenarioError, match="got a trace"):
+        from_scenario(trace)
+    for world in (world_of(coherence=1), world_of().override({"budget.device_power": 1.0})):
+        assert from_scenario(world).world().content() == world.content()
+    world = world_of(shadowing_coherence=1, common_shadowing_db=3.0)
+    assert from_text(world.to_toml()).world().content() == world.content()

@@ -154,13 +154,13 @@ def test_the_page_shows_what_to_expect(world):
     design = from_scenario(world)
     seen = shown.show(design, 800.0, 400.0)
     assert "Expected accuracy" in seen.facts
-    assert seen.rounds_text.startswith("The accuracy to expect, ")
-    assert "expected test accuracy" in seen.rounds
-    assert "nine of ten trainings" in seen.rounds_key
+    assert seen.cards[-1].text.startswith("The accuracy to expect, ")
+    assert "expected test accuracy" in seen.cards[-1].picture
+    assert "nine of ten trainings" in seen.cards[-1].key
     assert not knobs.applies("learning.clip_norm", design)
     by_bound = shown.show(design.change("policy.objective", "bound"), 800.0, 400.0)
     assert "Expected accuracy" not in by_bound.facts  # its ϖ was not measured
-    assert by_bound.rounds_text.startswith("The bound ")
+    assert by_bound.cards[-1].text.startswith("The bound ")
     refused = shown.show(design.change("learning.learning_rate", 0.3), 800.0, 400.0)
     assert "measured with learning_rate = 0.3" in refused.reason
 

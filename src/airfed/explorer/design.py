@@ -91,7 +91,7 @@ class Design:
         """Return the design with one dotted key changed (None removes it); nothing is checked yet.
 
         Another `channel.model` brings the keys it needs and drops those it does not know or refuses; fading that
-        lasts the whole run drops its `correlation`, another `learning.model` than one's own drops the dimension that was
+        lasts the whole run drops its `correlation`, another `learning.model` than one's own the dimension that was
         found for that, another `policy.name` the settings it does not take.
         """
         if key == _SPREAD:

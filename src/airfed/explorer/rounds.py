@@ -20,7 +20,7 @@ class Rounds:
 
     Args:
         num_devices: N.
-        lit, dark, ceiling: the bars of `Strip`, in single precision: they are only drawn.
+        lit, dark, ceiling: the bars of `Strip`.
         gains: |h| of the strongest and of the weakest device.
         sizes, alignments, local_steps, mus: |K_i|, θ_i, E_i, μ_i.
         powers, largest: [W] of all devices, and of the one that transmits most.
@@ -30,9 +30,9 @@ class Rounds:
     """
 
     num_devices: int
-    lit: NDArray[np.float32]
-    dark: NDArray[np.float32]
-    ceiling: NDArray[np.float32]
+    lit: Floats
+    dark: Floats
+    ceiling: Floats
     gains: Floats
     sizes: NDArray[np.int_]
     alignments: Floats
@@ -57,9 +57,9 @@ class Rounds:
         strongest, weakest = self.gains[index].tolist()
         return drawn_strip(
             Strip(
-                lit=self.lit[index].astype(np.float64),
-                dark=self.dark[index].astype(np.float64),
-                ceiling=self.ceiling[index].astype(np.float64),
+                lit=self.lit[index],
+                dark=self.dark[index],
+                ceiling=self.ceiling[index],
                 strongest=strongest,
                 weakest=weakest,
             ),
@@ -77,11 +77,7 @@ def rounds_of(plan: FadingPlan) -> Rounds:
         Strip.of(fleet.gain_in(index), plan.member[index], theta, fleet.peak_power)
         for index, theta in enumerate(plan.alignments.tolist())
     ]
-    with np.errstate(over="ignore"):
-        lit, dark, ceiling = (
-            np.array([getattr(strip, name) for strip in strips], dtype=np.float32)
-            for name in ("lit", "dark", "ceiling")
-        )
+    lit, dark, ceiling = (np.array([getattr(strip, name) for strip in strips]) for name in ("lit", "dark", "ceiling"))
     places, left = fading.budgets_left(plan, most=plan.rounds + 1)
     assert places.size == plan.rounds + 1
     return Rounds(
