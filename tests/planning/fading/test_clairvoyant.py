@@ -256,6 +256,19 @@ def test_gains_of_zero_are_never_scheduled_and_end_the_rounds(random_world, chec
             clairvoyant(world, rounds=7)
 
 
+def test_where_many_cannot_be_heard_the_gap_is_as_small(random_world, check_limits):
+    rng = np.random.default_rng(12)
+    for _ in range(30):
+        gain = rng.rayleigh(np.sqrt(0.5), (20, 30)) + 0.02
+        gain[gain < np.quantile(gain, 0.6)] = 0.0
+        gain[:, 0] = np.maximum(gain[:, 0], 0.5)  # somebody is always there
+        world = random_world(rng, devices=30, rounds=20, gain=gain)
+        found = clairvoyant(world)
+        check_limits(world, found)
+        assert not found.member[gain[: found.rounds] == 0].any()
+        assert found.gap <= 1e-3
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("gain", [1.0, 2.0]), ("gain", [[-1.0]]), ("cap", 0.0), ("peak_power", [1.0, 2.0]), ("device_power", 0.0)],

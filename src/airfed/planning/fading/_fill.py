@@ -91,9 +91,16 @@ class Mixer:
     def __init__(
         self, options: Options, weights: Floats, *, num_devices: int, noise_weight: float, budget: float
     ) -> None:
+        unheard = ~np.isfinite(options.load) | (options.limit <= 0)  # with somebody who cannot be heard: never chosen
+        options = Options(
+            size=options.size,
+            load=np.where(unheard, 1.0, options.load),
+            limit=np.where(unheard, 1.0, options.limit),
+        )
         self.options, self.budget = options, budget
         self.round = np.arange(weights.size)
-        self.missing = weights * 4.0 * np.square(1.0 - options.size / num_devices)
+        left_out = weights * 4.0 * np.square(1.0 - options.size / num_devices)
+        self.missing = np.where(unheard, np.inf, left_out)
         self.noise = weights * noise_weight / np.square(options.size, dtype=np.float64)
         self.pull = np.sqrt(self.noise / options.load)
 
@@ -121,10 +128,10 @@ class Mixer:
     def _moves(self, choice: Integers) -> Integers:
         """The exchanges that promise most at the present price of a watt."""
         _, _, kappa = self.value(choice)
-        with np.errstate(divide="ignore", over="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             square = np.minimum(self.options.limit, self.pull / kappa)
             worth = self.missing + self.noise / square + kappa**2 * square * self.options.load
-        gain = worth - worth[choice, self.round]
+            gain = worth - worth[choice, self.round]
         gain[choice, self.round] = np.inf
         most = min(gain.size, max(1, _AT_ONCE // self.round.size), _MOST_MOVES)
         flat = np.argpartition(gain, most - 1, axis=None)[:most] if most < gain.size else np.arange(gain.size)
