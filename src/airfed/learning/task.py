@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import network, seeds
+from airfed import seeds
 from airfed.learning import data
 from airfed.learning.engine import Engine, make_engine
 from airfed.learning.partition import partition
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
+from airfed.network import Network
 from airfed.problem import Problem
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
@@ -167,7 +168,7 @@ def build_task(scenario: Scenario) -> Task:
     built = _build(scenario, dataset)
     if learning.dimension is not None and learning.dimension != built.initial.size:
         raise ScenarioError(
-            f"Expected learning.dimension={built.initial.size}, the size of model {learning.model!r}; got "
+            f"Expected learning.dimension={built.initial.size}, the size of model {learning.model_title!r}; got "
             f"{learning.dimension}."
         )
     engine = make_engine(
@@ -203,7 +204,7 @@ def problem_of(scenario: Scenario) -> Problem:
 
 
 def dimension_of(scenario: Scenario) -> int:
-    """Return d: as written in the scenario, else of the built-in model on the data, or of the user's own model.
+    """Return d: as written in the scenario, else of the network on the data, or of the user's own model.
 
     Only the user's own model needs torch: it is made.
 
@@ -221,7 +222,7 @@ def dimension_of(scenario: Scenario) -> int:
     if isinstance(source, str):
         return scenario.dimension
     shape, classes = data.shape_of(source)
-    return network.builtin(learning.model, input_shape=shape, classes=classes).dimension
+    return _network(scenario, shape, classes).dimension
 
 
 def data_source(scenario: Scenario) -> str | Path:
@@ -279,10 +280,17 @@ class _Built(NamedTuple):
     digest: str
 
 
+def _network(scenario: Scenario, input_shape: tuple[int, int, int], classes: int) -> Network:
+    try:
+        return scenario.learning.build_network(input_shape=input_shape, classes=classes)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+
+
 def _build(scenario: Scenario, dataset: data.Dataset) -> _Built:
     name, seed = scenario.learning.model, scenario.seed
     if user_code(name) is None:
-        built = network.builtin(name, input_shape=dataset.image_shape, classes=dataset.classes)
+        built = _network(scenario, dataset.image_shape, dataset.classes)
         initial = built.initial_parameters(seeds.stream(seed, "init"))
         return _Built(built, initial, tuple((tensor.name, tensor.shape) for tensor in built.tensors), "")
     from airfed.learning import models  # the user's own model needs torch
