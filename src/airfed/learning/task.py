@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from airfed import seeds
 from airfed.learning import data
 from airfed.learning.engine import Engine, make_engine
+from airfed.learning.fused import FusedEngine
 from airfed.learning.partition import partition
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.network import Network
@@ -58,6 +59,10 @@ class Task(Protocol):
     @property
     def code_digest(self) -> str:
         """SHA-256 of the sources of the user's own model; "" for a built-in one."""
+
+    @property
+    def trained_by(self) -> str:
+        """The engine, and what it takes the user's own model for."""
 
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
         """Return loss (training), accuracy and test_loss, as far as the task has them."""
@@ -104,6 +109,13 @@ class ImageTask:
         content = self.dataset.sha256.encode() + np.ascontiguousarray(self.shards, dtype=np.int64).tobytes()
         return hashlib.sha256(content).hexdigest()
 
+    @property
+    def trained_by(self) -> str:
+        """The engine, and what it takes the user's own model for."""
+        if isinstance(self.engine, FusedEngine) and not isinstance(self.model, Network):
+            return f"{self.engine.name} (your model is a {self.engine.network})"
+        return self.engine.name
+
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
         """Return the training loss (over at most 5,000 images), the test accuracy and the test loss."""
         held = np.sort(self.shards, axis=None)[:MOST_TRAINING_IMAGES]
@@ -142,6 +154,11 @@ class QuadraticLearning:
     def data_digest(self) -> str:
         """SHA-256 of the task's description, which determines every device's data."""
         return hashlib.sha256(repr(self.task).encode()).hexdigest()
+
+    @property
+    def trained_by(self) -> str:
+        """The engine."""
+        return self.engine.name
 
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
         """Return the gap L − L*."""
