@@ -256,8 +256,9 @@ def data_source(scenario: Scenario) -> str | Path:
         close = difflib.get_close_matches(name.lower(), data.NAMES, n=1)
         where = "" if Path(name).is_absolute() else f" in {scenario.folder.resolve()}"
         raise ScenarioError(
-            f"Expected learning.dataset to be one of {', '.join(data.NAMES)}, a folder with IDX files or an .npz file; "
-            f"got {name!r}, and there is no such file{where}" + (f" (did you mean {close[0]!r}?)." if close else ".")
+            f"Expected learning.dataset to be one of {', '.join(data.NAMES)}, a folder with IDX or CIFAR-10 files or "
+            f"an .npz file; got {name!r}, and there is no such file{where}"
+            + (f" (did you mean {close[0]!r}?)." if close else ".")
         )
     return path
 
