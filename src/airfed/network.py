@@ -9,6 +9,7 @@ turns a `Network` into a torch module with the same parameters in the same order
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -114,6 +115,14 @@ class Network:
         """d, the number of parameters."""
         return sum(tensor.size for tensor in self.tensors)
 
+    def __str__(self) -> str:
+        """Return the layers in a few words.
+
+        >>> print(Network(input_shape=(1, 28, 28), convolutions=((10, 5), (20, 5)), hidden=(50,)))
+        network 10c5-20c5-50
+        """
+        return describe(self.convolutions, self.hidden, self.l2)
+
     def initial_parameters(self, rng: np.random.Generator) -> NDArray[np.float32]:
         """Return a fresh flat parameter vector, uniform in ±1/√(fan-in) (PyTorch's default law).
 
@@ -123,6 +132,16 @@ class Network:
             return np.zeros(self.dimension, np.float32)
         parts = [rng.uniform(-1, 1, t.size) / math.sqrt(t.fan_in) for t in self.tensors]
         return np.concatenate(parts).astype(np.float32)
+
+
+def describe(convolutions: Sequence[Sequence[int]], hidden: Sequence[int], l2: float) -> str:
+    """Return layers in a few words: "network 32c5-64c5-512" has 5×5 convolutions of 32 and 64 channels, then 512 units.
+
+    >>> describe([], [], 0.01)
+    'network linear, l2 = 0.01'
+    """
+    layers = [*(f"{outputs}c{kernel}" for outputs, kernel in convolutions), *map(str, hidden)]
+    return f"network {'-'.join(layers) or 'linear'}" + (f", l2 = {l2:g}" if l2 else "")
 
 
 def builtin(name: str, *, input_shape: tuple[int, int, int], classes: int) -> Network:

@@ -21,10 +21,11 @@ from airfed.learning.partition import partition
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.learning.reference import ReferenceEngine
 from airfed.network import builtin
+from airfed.scenario.networks import NetworkSection
 
 DEVICES = 10
 IMAGE_ENGINES = [name for name in ENGINES if name != "auto"]
-MODELS = ("cnn", "mlp", "logistic", "own")
+MODELS = ("cnn", "mlp", "logistic", "written", "own")
 
 
 class Own(nn.Module):
@@ -47,6 +48,9 @@ def model(name):
     if name == "own":
         torch.manual_seed(0)
         return Own()
+    if name == "written":
+        layers = NetworkSection(convolutions=[[6, 3], [5, 2]], hidden=[9, 7], l2=0.01)
+        return layers.build(input_shape=(1, 16, 16), classes=4)
     return builtin(name, input_shape=(1, 16, 16), classes=4)
 
 

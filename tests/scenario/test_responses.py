@@ -127,7 +127,7 @@ def test_what_airfed_comes_with_is_found_by_its_scenario(file):
     found = fitting.response
     assert found is not None
     assert found.about == about
-    assert found.accuracy.max() > 0.8
+    assert found.accuracy.max() > (0.7 if about["dataset"] == "fashion-mnist" else 0.8)
     assert fitting.override({"learning.total_steps": 7}).response is None
     named = fitting.override({"policy.response": file.stem})
     assert named.response.about == about

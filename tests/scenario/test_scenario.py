@@ -375,6 +375,7 @@ def another(key, value):
         "learning.batch_size": 5,
         "learning.images": 60,
         "learning.dimension": 99,
+        "learning.network": {"hidden": [3]},
         "budget.device_power": 7.0,
     }
     return words[key] if key in words else value * 1.5 if isinstance(value, float) else value + 1

@@ -7,7 +7,7 @@ from airfed.scenario import ScenarioError, template
 from airfed.scenario.usercode import UserCode, user_code
 
 
-@pytest.mark.parametrize("name", ["cnn", "mlp", "logistic", "quadratic"])
+@pytest.mark.parametrize("name", ["cnn", "mlp", "logistic", "quadratic", "network"])
 def test_a_built_in_model_is_no_code(name):
     assert user_code(name) is None
 
@@ -38,7 +38,9 @@ def test_a_malformed_model_is_told_the_form(text, says):
     with pytest.raises(ScenarioError) as caught:
         scenario.parse(tomllib.loads(changed))
     message = str(caught.value)
-    assert message.startswith("Expected learning.model to be one of cnn, mlp, logistic, quadratic, or your own as")
+    assert message.startswith(
+        "Expected learning.model to be one of cnn, mlp, logistic, quadratic, network, or your own as"
+    )
     assert says in message
     assert message.endswith(".")
     assert "\n" not in message

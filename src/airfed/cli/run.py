@@ -61,7 +61,7 @@ def run(
 
     def start(setup: Setup, first_round: int) -> None:
         tables.print_plan(console, world.name, setup.plan)
-        console.print(f"\nengine: {setup.task.engine.name} · privacy: {setup.noise.privacy}")
+        console.print(f"\nengine: {setup.task.trained_by} · privacy: {setup.noise.privacy}")
         if first_round:
             done = first_round == setup.plan.rounds
             console.print("all rounds are done" if done else f"resuming at round {first_round + 1}")

@@ -41,7 +41,7 @@ def measure(world: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
     """
     rows = []
     for model in MODELS:
-        start = world.override({"learning.model": model, "learning.dimension": None})
+        start = world.override({"learning.model": model, "learning.network": None, "learning.dimension": None})
         constants = calibrate(start)
         fitted = constants.apply(start).override({"learning.learning_rate": 1.0 / constants.smoothness})
         for number in rounds:

@@ -98,7 +98,7 @@ _Kind = tuple[str, str, int | None, str, Path]
 
 def _kind(world: Scenario) -> _Kind:
     learning = world.learning
-    return learning.model, learning.dataset, learning.images, world.run.engine, world.folder
+    return f"{learning.model} {learning.network}", learning.dataset, learning.images, world.run.engine, world.folder
 
 
 def _probe(world: Scenario, *, threads: int | None) -> _Rate | None:

@@ -45,7 +45,8 @@ def settings(
         "bound": f"ζ = {learning.smoothness:g}, ϱ = {learning.strong_convexity:g}, G = {learning.initial_gap:g}",
     }
     parts = [text for symbol, text in shown.items() if symbol not in varied]
-    task = f"{learning.model.upper()}, d = {world.dimension}, {learning.dataset}, {learning.partition.upper()}"
+    model = learning.model.upper() if learning.network is None else learning.model_title
+    task = f"{model}, d = {world.dimension}, {learning.dataset}, {learning.partition.upper()}"
     images = learning.images or _TRAINING_IMAGES.get(learning.dataset)
     if images and "N" not in varied:
         task += f", {images // world.num_devices} images per device"

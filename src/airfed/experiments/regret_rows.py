@@ -112,7 +112,7 @@ def _crest(plan: Mapping[str, Any]) -> float:
 def about(world: Scenario) -> str:
     """Return a world in a few words."""
     learning, budget = world.learning, world.budget
-    model = {"cnn": "CNN"}.get(learning.model, learning.model)
+    model = {"cnn": "CNN"}.get(learning.model, learning.model_title)
     images = f" ({learning.images} images)" if learning.images else ""
     dealt = f", {learning.partition} {learning.alpha:g}" if learning.partition == "dirichlet" else ""
     scope = "in each round" if budget.scope == "round" else "in total"

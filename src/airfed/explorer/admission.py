@@ -12,8 +12,10 @@ from typing import Final
 from airfed.learning.task import dimension_of
 from airfed.planning import POLICIES
 from airfed.scenario import DATASET_SHAPES, Scenario, ScenarioError
-from airfed.scenario.usercode import MODELS
+from airfed.scenario.networks import NetworkSection
+from airfed.scenario.usercode import MODELS, NETWORK
 
+BUILT_IN: Final = tuple(name for name in MODELS if name != NETWORK)
 DATASETS: Final = tuple(DATASET_SHAPES)
 MOST_DEVICES: Final = 100_000
 MOST_STEPS: Final = 20_000
@@ -27,10 +29,12 @@ class Own:
 
     Args:
         model, dataset, policy, account, response: of the scenario that the page was started with, None where built in.
+        network: its [learning.network], if it has one; its model then reads "network".
         dimension: d of that model on that data set.
     """
 
     model: str | None = None
+    network: NetworkSection | None = None
     dataset: str | None = None
     policy: str | None = None
     account: str | None = None
@@ -49,7 +53,8 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
     """
     learning = world.learning
     for key, value, known, mine in (
-        ("learning.model", learning.model, MODELS, own.model),
+        ("learning.model", learning.model, BUILT_IN, own.model),
+        ("learning.network", learning.network, (), own.network),
         ("learning.dataset", learning.dataset, DATASETS, own.dataset),
         ("policy.name", world.policy.name, tuple(POLICIES), own.policy),
         ("policy.response", world.policy.response, (), own.response),
@@ -101,12 +106,13 @@ def find_own(world: Scenario) -> Own:
         ScenarioError, DataError: the model or the data that would tell is wrong.
     """
     learning = world.learning
-    model = None if learning.model in MODELS else learning.model
+    model = None if learning.model in BUILT_IN else learning.model
     dataset = None if learning.dataset in DATASETS else learning.dataset
     policy = None if world.policy.name in POLICIES else world.policy.name
     dimension = None if model is None and dataset is None else dimension_of(world)
     return Own(
         model=model,
+        network=learning.network,
         dataset=dataset,
         policy=policy,
         account=world.budget.account,

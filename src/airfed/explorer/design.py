@@ -91,8 +91,8 @@ class Design:
         """Return the design with one dotted key changed (None removes it); nothing is checked yet.
 
         Another `channel.model` brings the keys it needs and drops those it does not know or refuses; fading that
-        lasts the whole run drops its `correlation`, another `learning.model` than one's own the dimension that was
-        found for that, another `policy.name` the settings it does not take.
+        lasts the whole run drops its `correlation`, another `learning.model` than one's own its layers and the
+        dimension that was found for it, another `policy.name` the settings it does not take.
         """
         if key == _SPREAD:
             return replace(self, spread=value)
@@ -111,7 +111,10 @@ class Design:
         if key == "channel.coherence" and value is None:
             _put(tables, "channel.correlation", _start()["channel"]["correlation"])
         if key == "learning.model" and self.own.dimension is not None:
-            _put(tables, "learning.dimension", self.own.dimension if value == self.own.model else None)
+            mine = value == self.own.model
+            _put(tables, "learning.dimension", self.own.dimension if mine else None)
+            network = self.own.network if mine else None
+            _put(tables, "learning.network", None if network is None else network.model_dump(mode="json"))
         return replace(self, tables=tables)
 
     def query(self) -> str:

@@ -1,4 +1,4 @@
-"""Image data sets: the built-in digits, the two MNIST families, and any IDX or NPZ file the user names."""
+"""Image data sets: the built-in digits, the two MNIST families, and IDX, CIFAR-10 or NPZ files the user names."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from airfed import _arrays, _extras, _files
 from airfed._files import DataError
+from airfed.learning.cifar import is_cifar, read_cifar
 from airfed.learning.files import parse_idx, read_idx_bytes
 
 IDX_FILES: Final = {
@@ -108,6 +109,8 @@ def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[st
     - "mnist", "fashion-mnist": four IDX files, raw or gzip, in the folder of that name in the data directory
       (see `data_directory`); their checksums are verified.
     - a folder with four IDX files of the usual names (`IDX_FILES`), raw or gzip.
+    - a folder with the six files of the binary version of CIFAR-10, data_batch_1.bin to data_batch_5.bin and
+      test_batch.bin ("cifar-10-batches-bin" in its archive).
     - an .npz file with train_images, train_labels, test_images, test_labels (or x_train, y_train, x_test,
       y_test). Images are (n, height, width), (n, channels, height, width) or, with 1 or 3 channels, (n,
       height, width, channels); (n, features) becomes (n, 1, 1, features). Bytes are divided by 255, floats
@@ -123,12 +126,12 @@ def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[st
         folder = data_directory(data_dir) / name
         arrays = {key: parse_idx(raw) for key, raw in read_published(name, folder).items()}
     elif os.path.isdir(name):
-        arrays = {key: parse_idx(read_idx_bytes(_idx_path(Path(name), file))) for key, file in IDX_FILES.items()}
+        arrays = _folder(Path(name), "train") | _folder(Path(name), "test")
     elif os.path.exists(name):
         arrays = _arrays.load_npz(Path(name), _NPZ_NAMES)
     else:
         raise DataError(
-            f"Expected a data set out of {', '.join(NAMES)}, a folder with IDX files or an .npz file; "
+            f"Expected a data set out of {', '.join(NAMES)}, a folder with IDX or CIFAR-10 files or an .npz file; "
             f"got {name!r}, which does not exist."
         )
     return dataset(name, **arrays)
@@ -201,6 +204,14 @@ def read_published(name: str, folder: Path) -> dict[str, bytes]:
                 f"Remove it and fetch it again with: airfed data fetch {name}"
             )
     return raw
+
+
+def _folder(folder: Path, part: str) -> dict[str, NDArray[Any]]:
+    """Return the images and labels of a part, "train" or "test", of a folder of IDX files or of CIFAR-10's."""
+    if is_cifar(folder):
+        return {**read_cifar(folder, part)}
+    keys = (f"{part}_images", f"{part}_labels")
+    return {key: parse_idx(read_idx_bytes(_idx_path(folder, IDX_FILES[key]))) for key in keys}
 
 
 def _idx_path(folder: Path, file: str) -> Path:
@@ -276,15 +287,14 @@ def _labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def shape_of(path: Path) -> tuple[tuple[int, int, int], int]:
-    """Return (channels, height, width) of the images in a folder of IDX files or an .npz file, and the classes.
+    """Return (channels, height, width) of the images in a folder or an .npz file, and the classes.
 
     Raises:
         DataError: the training part is missing or damaged.
     """
-    parts = ("train_images", "train_labels")
     if path.is_dir():
-        arrays = {key: parse_idx(read_idx_bytes(_idx_path(path, IDX_FILES[key]))) for key in parts}
+        arrays = _folder(path, "train")
     else:
-        arrays = _arrays.load_npz(path, {key: _NPZ_NAMES[key] for key in parts})
+        arrays = _arrays.load_npz(path, {key: _NPZ_NAMES[key] for key in ("train_images", "train_labels")})
     _, channels, height, width = _images(str(path), arrays["train_images"][:1]).shape
     return (channels, height, width), int(_labels(str(path), arrays["train_labels"]).max()) + 1

@@ -6,8 +6,9 @@ result beyond rounding. One engine's own results are bit-identical for every chu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from airfed.network import Network
 
 if TYPE_CHECKING:
     from airfed.learning.models import Model
+
+_log = logging.getLogger(__name__)
 
 ENGINES: Final = ("auto", "fused", "torch", "reference")
 """The engines for images, by name."""
@@ -80,7 +83,8 @@ def make_engine(
     """Return the engine; its `.name` says which one runs.
 
     Args:
-        name: "auto" takes "fused" where it applies (a network of the family, on a CPU), else "torch".
+        name: "auto" takes "fused" where it applies (a network of the family, or a torch module that is one, on a
+            CPU), else "torch".
         model: a `Network`, a torch module, "module:callable", or a `QuadraticTask` (which brings its own
             engine).
         data: the training part is used; None for a `QuadraticTask`.
@@ -102,9 +106,11 @@ def make_engine(
         return QuadraticEngine(model, learning_rate=learning_rate, chunk=chunk)
     if data is None or shards is None:
         raise ValueError("Expected data and shards for a model that learns from images.")
-    reason = _why_not_fused(model, device)
-    if name == "fused" and reason:
+    network, reason = _network(model, data, device, seed) if name in ("auto", "fused") else (None, "")
+    if name == "fused" and network is None:
         raise ValueError(f"The fused engine does not apply: {reason}. Use engine = 'auto' or 'torch'.")
+    if name == "auto" and network is None:
+        _log.info("The torch engine trains: %s.", reason)
     common: dict[str, Any] = {
         "learning_rate": learning_rate,
         "batch_size": batch_size,
@@ -113,10 +119,10 @@ def make_engine(
         "chunk": chunk,
     }
     arrays = (data.train_images, data.train_labels, shards)
-    if name in ("auto", "fused") and not reason:
+    if network is not None:
         from airfed.learning.fused import FusedEngine
 
-        return FusedEngine(cast(Network, model), *arrays, **common)
+        return FusedEngine(network, *arrays, **common)
     if name == "reference":
         from airfed.learning.reference import ReferenceEngine
 
@@ -126,12 +132,19 @@ def make_engine(
     return TorchEngine(model, *arrays, **common, device=device)
 
 
-def _why_not_fused(model: Model, device: str) -> str:
-    """Return why the fused engine cannot run the model; empty if it can."""
+def _network(model: Model, data: Dataset, device: str, seed: int) -> tuple[Network | None, str]:
+    """Return what the fused engine can train the model as; None, and the reason, where it cannot."""
     from airfed.learning.fused import available
 
-    if not isinstance(model, Network):
-        return "the model is not one of the built-in family"
     if device not in ("auto", "cpu"):
-        return f"it runs on CPUs, not on {device!r}"
-    return "" if available() else "numba is not installed"
+        return None, f"it runs on CPUs, not on {device!r}"
+    if not available():
+        return None, "numba is not installed"
+    if isinstance(model, Network):
+        return model, ""
+    from airfed.learning import models, recognition  # the user's own model needs torch
+
+    try:
+        return recognition.recognise(models.as_module(model, seed=seed)[0], data.image_shape), ""
+    except recognition.Unlike as reason:
+        return None, str(reason)

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import network, seeds
+from airfed import seeds
 from airfed.learning import data
 from airfed.learning.engine import Engine, make_engine
+from airfed.learning.fused import FusedEngine
 from airfed.learning.partition import partition
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
+from airfed.network import Network
 from airfed.problem import Problem
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
@@ -57,6 +59,10 @@ class Task(Protocol):
     @property
     def code_digest(self) -> str:
         """SHA-256 of the sources of the user's own model; "" for a built-in one."""
+
+    @property
+    def trained_by(self) -> str:
+        """The engine, and what it takes the user's own model for."""
 
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
         """Return loss (training), accuracy and test_loss, as far as the task has them."""
@@ -103,6 +109,13 @@ class ImageTask:
         content = self.dataset.sha256.encode() + np.ascontiguousarray(self.shards, dtype=np.int64).tobytes()
         return hashlib.sha256(content).hexdigest()
 
+    @property
+    def trained_by(self) -> str:
+        """The engine, and what it takes the user's own model for."""
+        if isinstance(self.engine, FusedEngine) and not isinstance(self.model, Network):
+            return f"{self.engine.name} (your model is a {self.engine.network})"
+        return self.engine.name
+
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
         """Return the training loss (over at most 5,000 images), the test accuracy and the test loss."""
         held = np.sort(self.shards, axis=None)[:MOST_TRAINING_IMAGES]
@@ -142,6 +155,11 @@ class QuadraticLearning:
         """SHA-256 of the task's description, which determines every device's data."""
         return hashlib.sha256(repr(self.task).encode()).hexdigest()
 
+    @property
+    def trained_by(self) -> str:
+        """The engine."""
+        return self.engine.name
+
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
         """Return the gap L − L*."""
         return {"loss": self.task.loss(parameters) - self.task.minimum}
@@ -167,7 +185,7 @@ def build_task(scenario: Scenario) -> Task:
     built = _build(scenario, dataset)
     if learning.dimension is not None and learning.dimension != built.initial.size:
         raise ScenarioError(
-            f"Expected learning.dimension={built.initial.size}, the size of model {learning.model!r}; got "
+            f"Expected learning.dimension={built.initial.size}, the size of model {learning.model_title!r}; got "
             f"{learning.dimension}."
         )
     engine = make_engine(
@@ -203,7 +221,7 @@ def problem_of(scenario: Scenario) -> Problem:
 
 
 def dimension_of(scenario: Scenario) -> int:
-    """Return d: as written in the scenario, else of the built-in model on the data, or of the user's own model.
+    """Return d: as written in the scenario, else of the network on the data, or of the user's own model.
 
     Only the user's own model needs torch: it is made.
 
@@ -221,7 +239,7 @@ def dimension_of(scenario: Scenario) -> int:
     if isinstance(source, str):
         return scenario.dimension
     shape, classes = data.shape_of(source)
-    return network.builtin(learning.model, input_shape=shape, classes=classes).dimension
+    return _network(scenario, shape, classes).dimension
 
 
 def data_source(scenario: Scenario) -> str | Path:
@@ -238,8 +256,9 @@ def data_source(scenario: Scenario) -> str | Path:
         close = difflib.get_close_matches(name.lower(), data.NAMES, n=1)
         where = "" if Path(name).is_absolute() else f" in {scenario.folder.resolve()}"
         raise ScenarioError(
-            f"Expected learning.dataset to be one of {', '.join(data.NAMES)}, a folder with IDX files or an .npz file; "
-            f"got {name!r}, and there is no such file{where}" + (f" (did you mean {close[0]!r}?)." if close else ".")
+            f"Expected learning.dataset to be one of {', '.join(data.NAMES)}, a folder with IDX or CIFAR-10 files or "
+            f"an .npz file; got {name!r}, and there is no such file{where}"
+            + (f" (did you mean {close[0]!r}?)." if close else ".")
         )
     return path
 
@@ -279,10 +298,17 @@ class _Built(NamedTuple):
     digest: str
 
 
+def _network(scenario: Scenario, input_shape: tuple[int, int, int], classes: int) -> Network:
+    try:
+        return scenario.learning.build_network(input_shape=input_shape, classes=classes)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+
+
 def _build(scenario: Scenario, dataset: data.Dataset) -> _Built:
     name, seed = scenario.learning.model, scenario.seed
     if user_code(name) is None:
-        built = network.builtin(name, input_shape=dataset.image_shape, classes=dataset.classes)
+        built = _network(scenario, dataset.image_shape, dataset.classes)
         initial = built.initial_parameters(seeds.stream(seed, "init"))
         return _Built(built, initial, tuple((tensor.name, tensor.shape) for tensor in built.tensors), "")
     from airfed.learning import models  # the user's own model needs torch

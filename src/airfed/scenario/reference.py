@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 from pydantic.fields import FieldInfo
 
@@ -41,7 +42,16 @@ def sections() -> Iterator[tuple[str, type[Section]]]:
             yield name, ChannelModel
             yield from ((name, model) for model in MODELS.values())
         elif isinstance(info.annotation, type) and issubclass(info.annotation, Section):
-            yield name, info.annotation
+            yield from _with_inner(name, info.annotation)
+
+
+def _with_inner(name: str, kind: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """A table, and the tables in it."""
+    yield name, kind
+    for key, info in kind.model_fields.items():
+        for inner in get_args(info.annotation):
+            if isinstance(inner, type) and issubclass(inner, Section):
+                yield from _with_inner(f"{name}.{key}", inner)
 
 
 def find(key: str) -> FieldInfo:

@@ -24,6 +24,7 @@ def traits(learning: LearningSection) -> dict[str, Any]:
     code = user_code(learning.model)
     return {
         "model": learning.model if code is None else code.name,
+        **({} if learning.network is None else {"network": learning.network.model_dump(mode="json")}),
         "total_steps": learning.total_steps,
         "learning_rate": learning.learning_rate,
         "batch_size": learning.batch_size,

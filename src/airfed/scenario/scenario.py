@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from airfed import _files, network, planning, seeds
+from airfed import _files, planning, seeds
 from airfed.keys.declare import Control, Key, Name, Section, Seed
 from airfed.keys.sentences import sentence
 from airfed.planning import Plan, Policy, Response, Settings
@@ -43,7 +43,7 @@ _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" abo
 _LATER: Final = {
     "channel": ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence"),
     "budget": ("power", "device_power"),
-    "learning": ("images",),
+    "learning": ("images", "network"),
 }  # keys that came after the first release: at their defaults, seeds draw the noise that they drew before
 
 
@@ -94,7 +94,7 @@ class Scenario(Section):
 
     @property
     def dimension(self) -> int:
-        """d, as written, or of a built-in model on a built-in data set; `learning.task.dimension_of` finds others.
+        """d, as written, or of a network on a built-in data set; `learning.task.dimension_of` finds others.
 
         Raises:
             ScenarioError: the scenario alone does not know it.
@@ -111,7 +111,10 @@ class Scenario(Section):
                 f"{self.learning.dataset!r} is not built in; expected a whole number >= 1."
             )
         shape, classes = DATASET_SHAPES[self.learning.dataset]
-        return network.builtin(self.learning.model, input_shape=shape, classes=classes).dimension
+        try:
+            return self.learning.build_network(input_shape=shape, classes=classes).dimension
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
 
     @property
     def account_path(self) -> Path | None:

@@ -12,9 +12,11 @@ from airfed.channel import MODELS, ChannelModel
 from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
 from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
 from airfed.keys.units import amplitude
+from airfed.network import Network, builtin
 from airfed.planning import POLICIES, Average
 from airfed.problem import Budget, Formula, Learning, Power, Relation, Scope
-from airfed.scenario.usercode import own_policy, user_code
+from airfed.scenario.networks import NetworkSection
+from airfed.scenario.usercode import NETWORK, own_policy, user_code
 
 if TYPE_CHECKING:
     Channel = ChannelModel
@@ -135,7 +137,7 @@ class LearningSection(Section):
     """[learning]: the task, and the constants of its bound."""
 
     dataset: Annotated[
-        str, Key("data: mnist-5k (built in), mnist, fashion-mnist, a folder of IDX files, an .npz file")
+        str, Key("data: mnist-5k (built in), mnist, fashion-mnist, a folder of IDX or CIFAR-10 files, an .npz file")
     ] = "mnist-5k"
     images: Annotated[
         Count | None,
@@ -154,12 +156,15 @@ class LearningSection(Section):
     model: Annotated[
         str,
         Key(
-            'your own "module:callable" that returns a torch module (it may lie beside the scenario), quadratic, or a '
-            "network",
+            'your own "module:callable" that returns a torch module (it may lie beside the scenario), quadratic, '
+            "network (which [learning.network] writes down), or built in",
             choices={"cnn": "CNN", "mlp": "MLP", "logistic": "logistic"},
         ),
         Control("Model"),
     ] = "cnn"
+    network: Annotated[
+        NetworkSection | None, Key("layers of your own, of which the fused engine trains any, instead of a model")
+    ] = None
     dimension: Annotated[
         Count | None, Key("number of the model's parameters; quadratic needs it, others tell", "d")
     ] = None
@@ -185,9 +190,25 @@ class LearningSection(Section):
         Control("Initial gap", 0.01, 100.0),
     ]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_network(cls, table: Any) -> Any:
+        """A table of layers is a model by itself."""
+        written = isinstance(table, dict) and table.get("network") is not None and "model" not in table
+        return {**table, "model": NETWORK} if written else table
+
     @model_validator(mode="after")
     def _check_constants(self) -> Self:
         user_code(self.model)
+        if self.network is None and self.model == NETWORK:
+            raise ValueError(
+                'Expected [learning.network] with learning.model = "network": its layers are not written down.'
+            )
+        if self.network is not None and self.model != NETWORK:
+            raise ValueError(
+                f"Expected learning.model or [learning.network], not both; got model {self.model!r} and a "
+                f"{self.network}."
+            )
         self.build(self.dimension or 1)
         return self
 
@@ -195,6 +216,21 @@ class LearningSection(Section):
         """Return the constants for a model of the given dimension."""
         constants = {field.name for field in dataclasses.fields(Learning)} - {"dimension"}
         return Learning(dimension=dimension, **self.model_dump(include=constants))
+
+    def build_network(self, *, input_shape: tuple[int, int, int], classes: int) -> Network:
+        """Return the network for images of the given shape: as written down, or the built-in one.
+
+        Raises:
+            ValueError: the images are too small for it, or the model is not a network.
+        """
+        if self.network is None:
+            return builtin(self.model, input_shape=input_shape, classes=classes)
+        return self.network.build(input_shape=input_shape, classes=classes)
+
+    @property
+    def model_title(self) -> str:
+        """What tables and notes call the model."""
+        return self.model if self.network is None else str(self.network)
 
 
 _CHOSEN: Final = "unless written down {}, or what a response is for"
@@ -285,9 +321,7 @@ class RunSection(Section):
 
     engine: Annotated[
         Literal["auto", "torch", "fused"],
-        Key(
-            "what trains", choices={"auto": "the fastest that fits", "torch": "any model", "fused": "built-in networks"}
-        ),
+        Key("what trains", choices={"auto": "the fastest that fits", "torch": "any model", "fused": "networks"}),
     ] = "auto"
     device: Annotated[str, Key("where the torch engine computes: auto, cpu, cuda, cuda:1, mps")] = "auto"
     threads: Annotated[Count | None, Key("threads that train; one per processor unless written down")] = None

@@ -7,7 +7,10 @@ from typing import Final
 from airfed._usercode import UserCode, named
 from airfed.planning import POLICIES
 
-MODELS: Final = ("cnn", "mlp", "logistic", "quadratic")
+NETWORK: Final = "network"
+"""What `learning.model` reads where [learning.network] writes the layers down."""
+
+MODELS: Final = ("cnn", "mlp", "logistic", "quadratic", NETWORK)
 """The models that need no code of the user's."""
 
 

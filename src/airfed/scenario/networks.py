@@ -1,0 +1,55 @@
+"""[learning.network]: a network of the family of `airfed.network`, written in the scenario."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from airfed.keys.declare import Count, Key, NonNegative, Section
+from airfed.network import Network, describe
+
+
+class NetworkSection(Section):
+    """[learning.network]: layers of one's own, instead of learning.model.
+
+    Convolutions without padding, each followed by a 2×2 max-pool and a ReLU; dense layers, each followed by a ReLU; one
+    more with as many outputs as the data have classes. Without any layer this is softmax regression.
+    """
+
+    convolutions: Annotated[list[list[Count]], Key("[channels, kernel size] of each: [[32, 5], [64, 5]]")] = Field(
+        default=[]
+    )
+    hidden: Annotated[list[Count], Key("width of each hidden dense layer: [512]")] = Field(default=[])
+    l2: Annotated[NonNegative, Key("of the regulariser (λ/2)‖w‖² over all parameters", "λ")] = 0.0
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        for index, pair in enumerate(self.convolutions):
+            if len(pair) != 2:
+                raise ValueError(
+                    f"Expected learning.network.convolutions[{index}] to be [channels, kernel size], got {pair!r:.60}."
+                )
+        return self
+
+    def __str__(self) -> str:
+        """Return the layers in a few words.
+
+        >>> print(NetworkSection(convolutions=[[32, 5], [64, 3]], hidden=[512]))
+        network 32c5-64c3-512
+        """
+        return describe(self.convolutions, self.hidden, self.l2)
+
+    def build(self, *, input_shape: tuple[int, int, int], classes: int) -> Network:
+        """Return the network for images of the given shape.
+
+        Raises:
+            ValueError: the images are too small for the convolutions.
+        """
+        return Network(
+            input_shape=input_shape,
+            convolutions=tuple((outputs, kernel) for outputs, kernel in self.convolutions),
+            hidden=tuple(self.hidden),
+            classes=classes,
+            l2=self.l2,
+        )
