@@ -22,6 +22,7 @@ from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.admission import CHANGES, NOTHING_OWN, Own, admit, find_own
 from airfed.planning import POLICIES
 from airfed.scenario import Scenario, ScenarioError, flatten, template
+from airfed.scenario.sections import PHYSICS
 
 Tables = dict[str, Any]
 
@@ -90,8 +91,9 @@ class Design:
     def change(self, key: str, value: Any) -> Design:
         """Return the design with one dotted key changed (None removes it); nothing is checked yet.
 
-        Another `channel.model` brings the keys it needs and drops those it does not know; another `learning.model`
-        than one's own drops the dimension that was found for that, another `policy.name` the settings it does not take.
+        Another `channel.model` brings the keys it needs and drops those it does not know; `link.noise_std` drops the
+        physics that it follows from; another `learning.model` than one's own drops the dimension that was found for
+        that, another `policy.name` the settings it does not take.
         """
         if key == _SPREAD:
             return replace(self, spread=value)
@@ -104,6 +106,9 @@ class Design:
                 tables.setdefault("fleet", {}).setdefault("num_devices", _start()["fleet"]["num_devices"])
             return replace(self, tables=tables)
         _put(tables, key, value)
+        if key == "link.noise_std" and value is not None:
+            for physics in PHYSICS:  # from which it would follow
+                _put(tables, f"link.{physics}", None)
         if key == "policy.name" and value in POLICIES:
             for setting in {"size", "threshold", "options"} - POLICIES[value].settings:
                 _put(tables, f"policy.{setting}", None)
