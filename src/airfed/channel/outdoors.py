@@ -58,16 +58,22 @@ class PathLoss(Fading):
         Control("Path loss exponent", 1.5, 5.0, "linear"),
     ] = 3.0
     close_in_distance: Annotated[
-        Metres, Key("of the log-distance law: up to here it is free space", "d₀", "m", note="at most inner_radius")
+        Metres,
+        Key("of the log-distance law: up to here it is free space", "d₀", "m", note="at most inner_radius"),
+        Control("Close-in distance", 0.01, 100.0),
     ] = 1.0
     base_height: Annotated[
         Metres | None,
         Key("height of the receiver's antenna", "h_b", "m", note="30 (COST-231-Hata), 25 (UMa), 10 (UMi) unless told"),
     ] = None
-    device_height: Annotated[Metres, Key("height of the devices' antennas", "h_m", "m")] = 1.5
-    antenna_gain: Annotated[Decibels, Key("gain of both antennas together", unit="dB", note="0 for isotropic ones")] = (
-        0.0
-    )
+    device_height: Annotated[
+        Metres, Key("height of the devices' antennas", "h_m", "m"), Control("Height of the devices", 1.0, 22.5)
+    ] = 1.5
+    antenna_gain: Annotated[
+        Decibels,
+        Key("gain of both antennas together", unit="dB", note='also "5 dB"; 0 for isotropic ones'),
+        Control("Antenna gain", 0.0, 30.0, "linear"),
+    ] = 0.0
     shadowing_db: Annotated[
         NonNegative,
         Key("standard deviation of the shadowing", unit="dB"),
@@ -78,7 +84,14 @@ class PathLoss(Fading):
         Key("power of the direct path over that of the scattered ones", "K"),
         Control("Line of sight over scatter", 0.0, 20.0, "linear", start=0.0),
     ] = 0.0
-    extrapolate: Annotated[bool, Key("compute a law outside the range that it was fitted for, too")] = False
+    extrapolate: Annotated[
+        bool,
+        Key(
+            "compute a law outside the range that it was fitted for, too",
+            choices={True: "computed", False: "refused"},
+        ),
+        Control("Outside a law's range"),
+    ] = False
 
     @property
     def paths(self) -> tuple[float, float]:

@@ -30,7 +30,7 @@ Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_
 Hertz = Annotated[float, BeforeValidator(in_si(HERTZ)), Field(gt=0, allow_inf_nan=False)]
 Kelvin = Annotated[float, BeforeValidator(in_si(KELVIN)), Field(gt=0, allow_inf_nan=False)]
 WattsPerHertz = Annotated[float, BeforeValidator(density), Field(gt=0, allow_inf_nan=False)]
-Decibels = Annotated[float, BeforeValidator(in_si(DECIBELS))]
+Decibels = Annotated[float, BeforeValidator(in_si(DECIBELS)), Field(ge=0, le=300, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]

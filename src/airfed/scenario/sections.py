@@ -80,7 +80,7 @@ class LinkSection(Section):
         Key("bandwidth, in place of noise_std", "B", "Hz", note='also "20 MHz"; σ² = N₀·B·F/2 follows from it'),
     ] = None
     noise_figure: Annotated[
-        Annotated[Decibels, Field(ge=0, le=300)] | None,
+        Decibels | None,
         Key("noise that the receiver adds to that of its bandwidth", "F", "dB", note='also "9 dB"; 0 unless written'),
     ] = None
     temperature: Annotated[
