@@ -90,6 +90,16 @@ def test_no_line_of_sight_never_loses_less_than_one(blocked, seen, own):
         assert np.all(most >= least)
         assert np.all(np.diff(most) > 0)
         assert np.any(most > least)
+        high = own | {"device_height": 10.0}
+        least = LAWS[seen].loss(distances, frequency=frequency, **high)
+        most = LAWS[blocked].loss(distances, frequency=frequency, **high)
+        assert np.all(most >= least)
+
+
+def test_close_to_a_high_device_no_line_of_sight_loses_as_much_as_one():
+    # at 10 m, 13 m high, 1 GHz: D = 15.6205, and 28 + 22·1.193695 = 54.261 is more than
+    # 13.54 + 39.08·1.193695 − 0.6·11.5 = 53.290
+    assert at("uma_nlos", 10, 1e9, base_height=25.0, device_height=13.0) == pytest.approx(54.2613, abs=2e-4)
 
 
 def test_a_gain_is_the_root_of_what_arrives_of_a_watt():
