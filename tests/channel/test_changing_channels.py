@@ -8,12 +8,13 @@ import pytest
 from scipy import stats
 
 from airfed import seeds
-from airfed.channel import Cell, Fixed, FromFile, Rayleigh, Rician, Uniform, changing
+from airfed.channel import Cell, Fixed, FromFile, PathLoss, Rayleigh, Rician, Uniform, changing
 
 DEVICES = 20_000
 SIGMAS = 5.0
 SCALE = 2.0
 IN_A_CELL = {"radius": 300.0, "reference_distance": 50.0, "shadowing_db": 4.0}
+OUTDOORS = {"loss": "uma_nlos", "frequency": 3.5e9, "radius": 800.0, "shadowing_db": 6.0, "k_factor": 2.0}
 CHANGING = [
     Rayleigh(coherence=1),
     Rayleigh(scale=SCALE, coherence=3, correlation=0.7, minimum=0.1, pin_minimum=True),
@@ -21,6 +22,7 @@ CHANGING = [
     Uniform(low=0.1, high=2.0, coherence=2, common_shadowing_db=3.0, shadowing_coherence=5),
     Cell(**IN_A_CELL, coherence=2, correlation=0.9, common_shadowing_db=8.0, shadowing_coherence=3),
     Cell(**IN_A_CELL, shadowing_coherence=4),
+    PathLoss(**OUTDOORS, coherence=2, correlation=0.6, common_shadowing_db=3.0, shadowing_coherence=3),
     Fixed(gains=[0.5, 0.1, 0.9, 1.2, 2.0], common_shadowing_db=6.0, shadowing_coherence=2, minimum=0.2),
 ]
 FADING = [

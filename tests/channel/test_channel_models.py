@@ -290,6 +290,17 @@ def in_a_cell(seed):
     return 0.7 * (distance / 2.0) ** -1.75 * shadow * fading
 
 
+def in_a_ring(seed):
+    """Gains between 20 and 50 m, by rejection from a square, a line of sight and the formula of free space."""
+    draw = rng(seed)
+    distance = np.hypot(*draw.uniform(-50, 50, (2, 100_000)))
+    distance = distance[(distance < 50) & (distance > 20)][:SAMPLES]
+    shadow = 10 ** (draw.normal(0, 3.0, SAMPLES) / 20)
+    fading = np.abs(np.sqrt(8) + draw.normal(size=SAMPLES) + 1j * draw.normal(size=SAMPLES)) / np.sqrt(10)  # K = 4
+    return np.sqrt(10**0.5) * 299_792_458 / (4 * np.pi * 2e9 * distance) * shadow * fading  # 5 dB of antennas
+
+
+RING = {"frequency": 2e9, "radius": 50.0, "inner_radius": 20.0, "shadowing_db": 3.0, "k_factor": 4.0}
 WIDE = {"radius": 50.0, "path_loss_exponent": 3.5, "shadowing_db": 6.0, "reference_distance": 2.0, "scale": 0.7}
 LAWS = {
     "fixed": [({"gains": GAINS}, GAINS)],
@@ -303,6 +314,7 @@ LAWS = {
         (WIDE, in_a_cell(5)),
         ({"radius": 100.0, "path_loss_exponent": 1e-9}, stats.rayleigh(scale=1 / np.sqrt(2)).cdf),
     ],
+    "path_loss": [({**RING, "antenna_gain": 5.0}, in_a_ring(6))],
     "file": [({}, GAINS)],
 }
 """What a model draws: a distribution function, or a sample (the gains themselves where it has gains of its own)."""

@@ -10,7 +10,7 @@ import pytest
 
 from airfed.cli import main
 from airfed.planning import POLICIES
-from airfed.scenario import template
+from airfed.scenario import template, worlds
 
 PUBLIC = {
     "scheduled",
@@ -399,6 +399,22 @@ def test_new(airfed, tmp_path):
     assert path.read_text() == "precious"
     code, out, _ = airfed("new", tmp_path / "other.toml", "--json")
     assert json.loads(out) == {"written": str(tmp_path / "other.toml")}
+
+
+def test_new_like_a_known_paper(airfed, tmp_path):
+    path = tmp_path / "known.toml"
+    code, out, err = airfed("new", path, "--like", "ncairfl")
+    assert (code, err) == (0, "")
+    assert path.read_text(encoding="utf-8") == worlds.world("ncairfl")
+    code, out, err = airfed("plan", path)
+    assert (code, err) == (0, "")
+    assert "ncairfl · policy optimal" in out
+    code, out, err = airfed("new", tmp_path / "none.toml", "--like", "nobody")
+    assert code == 2
+    assert err == f"airfed: Expected a known world, one of {', '.join(worlds.NAMES)}; got 'nobody'.\n"
+    assert not (tmp_path / "none.toml").exists()
+    code, out, err = airfed("new", "--help")
+    assert all(name in out for name in worlds.NAMES)
 
 
 # The program itself

@@ -7,6 +7,7 @@ import pytest
 
 from airfed import plan, scenario, seeds
 from airfed.scenario import Scenario, ScenarioError, template
+from airfed.scenario.sections import PHYSICS
 
 
 def tables(**changes):
@@ -390,9 +391,19 @@ def test_the_digest_knows_everything_that_shapes_a_result():
             }
         )
     )
-    seen = {base.digest()}
+    physics = base.override({"link": {"bandwidth": 1e6, "noise_figure": 3.0, "temperature": 300.0}})
+    seen = {base.digest(), physics.digest()}
+    for key, value in leaves(physics.model_dump()["link"], "link."):
+        if value is not None and key != "link.noise_source":
+            changed = physics.override({key: another(key, value)})
+            assert changed.digest() not in seen, key
+            seen.add(changed.digest())
+    changed = physics.override({"link.temperature": None, "link.noise_density": 5e-20})
+    assert changed.digest() not in seen
     for key, value in leaves(base.model_dump()):
         if key in ("name", "channel.model", "budget.account") or key.startswith(("policy.", "run.")):
+            continue
+        if key.removeprefix("link.") in PHYSICS:
             continue
         changed = base.override({key: another(key, value)})
         assert changed.digest() not in seen, key

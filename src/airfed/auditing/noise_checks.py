@@ -126,7 +126,7 @@ def _key(subject: Subject, source: NoiseSource) -> Check:
     scenario, gain = subject.scenario, subject.plan.problem.fleet.gain
     first = source.draw(0, 64, 1.0)
     again = subject.noise().draw(0, 64, 1.0)
-    link = scenario.link.model_copy(update={"noise_std": 2 * scenario.link.noise_std})
+    link = scenario.link.model_copy(update={"noise_std": 2 * scenario.link.received_std})
     budget = scenario.budget.model_copy(update={"epsilon": 2 * scenario.budget.epsilon})
     others = {
         "gains": {"gains": signal_digests(scenario, gain * (1 + 2.0**-52))["gains"]},

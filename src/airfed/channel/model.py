@@ -86,17 +86,18 @@ class ChannelModel(Section, ABC):
         """Enter the model under its name."""
         if not (field := cls.model_fields["model"]).is_required():
             MODELS[field.default] = cls
-            _OWN_KEYS[field.default] = ", ".join(cls.starts())
+            own = (key for key in cls.model_fields if key not in ChannelModel.model_fields)
+            _OWN_KEYS[field.default] = ", ".join(own)
 
     @classmethod
     def starts(cls) -> dict[str, Any]:
-        """Return the keys that not every model has, each with the value that a page starts from."""
+        """Return the keys that not every model has, each with the value that a page starts from, if there is one."""
         found = {}
         for key, info in cls.model_fields.items():
             if key not in ChannelModel.model_fields:
                 control = control_of(info)
                 found[key] = info.default if control is None or control.start is None else control.start
-        return found
+        return {key: value for key, value in found.items() if value is not None}
 
     @property
     def num_gains(self) -> int | None:

@@ -71,6 +71,15 @@ class Fading(ChannelModel):
         return replace(state, small=np.abs(direct + scattered), scattered=scattered)
 
 
+def rician_paths(k_factor: float) -> tuple[float, float]:
+    """Return amplitude of the direct path, and standard deviation of the scattered ones per real dimension, at rms 1.
+
+    >>> rician_paths(0.0) == (0.0, float(np.sqrt(0.5)))
+    True
+    """
+    return float(np.sqrt(k_factor / (k_factor + 1))), float(np.sqrt(0.5 / (k_factor + 1)))
+
+
 class Rayleigh(Fading):
     """Rayleigh fading, |h| of h ~ CN(0, scale²): no line of sight."""
 
@@ -96,8 +105,7 @@ class Rician(Fading):
     @property
     def paths(self) -> tuple[float, float]:
         """Amplitude of the direct path, and standard deviation of the scattered ones per real dimension."""
-        direct = np.sqrt(self.k_factor / (self.k_factor + 1))
-        return float(direct), float(np.sqrt(0.5 / (self.k_factor + 1)))
+        return rician_paths(self.k_factor)
 
     def start(self, num_devices: int, rng: np.random.Generator) -> State:
         """Return independent Rician gains."""

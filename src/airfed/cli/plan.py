@@ -17,7 +17,7 @@ from airfed.planning import FadingPlan, Plan, prices
 from airfed.planning.prices import Price
 from airfed.planning.uncertain import matters
 from airfed.problem import InfeasibleError, Problem
-from airfed.scenario import Scenario, template
+from airfed.scenario import Scenario, template, worlds
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import output, tables
 
@@ -179,12 +179,14 @@ def new(
     file: Annotated[Path, Parameter(help="Where to write it; an existing file is never overwritten.")],
     /,
     *,
+    like: Annotated[str | None, Parameter(help=f"A known paper's world: {', '.join(worlds.NAMES)}.")] = None,
     json: Json = False,
 ) -> int:
-    """Write a commented scenario to start from."""
+    """Write a commented scenario to start from: a small one, or the world of a known paper."""
+    text = template.SCENARIO if like is None else worlds.world(like)
     try:
         with file.open("x", encoding="utf-8") as stream:
-            stream.write(template.SCENARIO)
+            stream.write(text)
     except FileExistsError:
         raise ScenarioError(f"Expected {file} not to exist; it is left as it is.") from None
     except OSError as error:

@@ -37,7 +37,7 @@ def settings(
         "P": f"P = {world.fleet.peak_power:g} W" if isinstance(world.fleet.peak_power, float) else "P given per device",
         "P_tot": f"P_tot = {budget.total_power:g} W",
         "h": f"gains {_law(world)}",
-        "σ": f"σ = {world.link.noise_std:g} per real dimension",
+        "σ": f"σ = {world.link.received_std:g} per real dimension",
         "ε": f"ε = {budget.epsilon:g} and ξ = {budget.delta:g} {scope} ({formula})",
         "ϖ": f"ϖ = {learning.clip_norm:g}",
         "τ": f"τ = {learning.learning_rate:g}",

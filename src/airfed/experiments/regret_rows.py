@@ -91,7 +91,7 @@ def _row(title: str, record: Record) -> dict[str, Any]:
         "rounds": plan["rounds"],
         "num_scheduled": plan["num_scheduled"],
         "clip_norm": plan["clip_norm"],
-        "noise": world.link.noise_std * _crest(plan) / (plan["num_scheduled"] * plan["alignment"]),
+        "noise": world.link.received_std * _crest(plan) / (plan["num_scheduled"] * plan["alignment"]),
         "average": plan["average"],
         "binding": plan["binding"],
         "status": record.status,
@@ -118,7 +118,7 @@ def about(world: Scenario) -> str:
     scope = "in each round" if budget.scope == "round" else "in total"
     return (
         f"{model}, {learning.dataset}{images}{dealt}, T = {learning.total_steps}, N = {world.num_devices}, "
-        f"ε = {budget.epsilon:g} {scope}, P_tot = {budget.total_power:g} W, σ = {world.link.noise_std:g}"
+        f"ε = {budget.epsilon:g} {scope}, P_tot = {budget.total_power:g} W, σ = {world.link.received_std:g}"
     )
 
 

@@ -52,7 +52,7 @@ class Results:
                         "label": record.point.label,
                         "seed": world.seed,
                         "channel.minimum": float(world.channel.minimum),
-                        "link.noise_std": float(world.link.noise_std),
+                        "link.noise_std": float(world.link.received_std),
                         "learning.clip_norm": float(world.learning.clip_norm),
                         **{key: record.plan[key] for key in ("num_devices", "num_scheduled", "rounds")},
                         "status": record.status,

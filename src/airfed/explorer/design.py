@@ -22,6 +22,7 @@ from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
 from airfed.planning import POLICIES
 from airfed.scenario import Scenario, ScenarioError, flatten, template
+from airfed.scenario.sections import PHYSICS
 
 Tables = dict[str, Any]
 
@@ -91,8 +92,9 @@ class Design:
         """Return the design with one dotted key changed (None removes it); nothing is checked yet.
 
         Another `channel.model` brings the keys it needs and drops those it does not know or refuses; fading that
-        lasts the whole run drops its `correlation`, another `learning.model` than one's own its layers and the
-        dimension that was found for it, another `policy.name` the settings it does not take.
+        lasts the whole run drops its `correlation`, `link.noise_std` the physics that it follows from, another
+        `learning.model` than one's own its layers and the dimension that was found for it, another `policy.name` the
+        settings it does not take.
         """
         if key == _SPREAD:
             return replace(self, spread=value)
@@ -105,6 +107,9 @@ class Design:
                 tables.setdefault("fleet", {}).setdefault("num_devices", _start()["fleet"]["num_devices"])
             return replace(self, tables=tables)
         _put(tables, key, value)
+        if key == "link.noise_std" and value is not None:
+            for physics in PHYSICS:  # from which it would follow
+                _put(tables, f"link.{physics}", None)
         if key == "policy.name" and value in POLICIES:
             for setting in {"size", "threshold", "options"} - POLICIES[value].settings:
                 _put(tables, f"policy.{setting}", None)

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from airfed._validate import LARGEST_INTEGER, LARGEST_SEED
 from airfed.keys.sentences import sentence
-from airfed.keys.units import METRES, WATTS, in_si
+from airfed.keys.units import DECIBELS, HERTZ, KELVIN, METRES, WATTS, density, in_si
 
 UNSHOWN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Categories of characters that are not to be seen, or that move what is."""
@@ -27,6 +27,10 @@ def _shown(text: str) -> str:
 
 Watts = Annotated[float, BeforeValidator(in_si(WATTS)), Field(gt=0, allow_inf_nan=False)]
 Metres = Annotated[float, BeforeValidator(in_si(METRES)), Field(gt=0, allow_inf_nan=False)]
+Hertz = Annotated[float, BeforeValidator(in_si(HERTZ)), Field(gt=0, allow_inf_nan=False)]
+Kelvin = Annotated[float, BeforeValidator(in_si(KELVIN)), Field(gt=0, allow_inf_nan=False)]
+WattsPerHertz = Annotated[float, BeforeValidator(density), Field(gt=0, allow_inf_nan=False)]
+Decibels = Annotated[float, BeforeValidator(in_si(DECIBELS)), Field(ge=0, le=300, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]

@@ -17,8 +17,37 @@ WATTS: Final[dict[str, _Converter]] = {
     "dBm": lambda x: 10 ** (x / 10) * 1e-3,
 }
 METRES: Final[dict[str, _Converter]] = {"m": lambda x: x, "km": lambda x: x * 1e3}
+HERTZ: Final[dict[str, _Converter]] = {
+    "Hz": lambda x: x,
+    "kHz": lambda x: x * 1e3,
+    "MHz": lambda x: x * 1e6,
+    "GHz": lambda x: x * 1e9,
+}
+KELVIN: Final[dict[str, _Converter]] = {"K": lambda x: x}
+DECIBELS: Final[dict[str, _Converter]] = {"dB": lambda x: x}
+WATTS_PER_HERTZ: Final[dict[str, _Converter]] = {
+    "W/Hz": lambda x: x,
+    "mW/Hz": lambda x: x * 1e-3,
+    "dBW/Hz": lambda x: 10 ** (x / 10),
+    "dBm/Hz": lambda x: 10 ** (x / 10) * 1e-3,
+}
 
-_QUANTITY = re.compile(r"\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)\s*")
+
+
+def density(value: Any) -> Any:
+    """Return a noise density in W/Hz; a bare number that can only be meant in decibels is told how to be written.
+
+    >>> density("-174 dBm/Hz")  # doctest: +ELLIPSIS
+    3.98...e-21
+    >>> density(-174)
+    Traceback (most recent call last):
+    ...
+    ValueError: expected a number > 0 in W/Hz, or a text such as "-174 dBm/Hz"
+    """
+    if isinstance(value, int | float) and value <= 0:
+        raise ValueError('expected a number > 0 in W/Hz, or a text such as "-174 dBm/Hz"')
+    return in_si(WATTS_PER_HERTZ)(value)
 
 
 def amplitude(value: Any) -> Any:

@@ -18,15 +18,18 @@ from airfed._validate import LARGEST
 from airfed.channel import MODELS, ChannelModel
 from airfed.keys.declare import Key, Section, key_of
 from airfed.keys.sentences import expectation
-from airfed.keys.units import METRES, WATTS
+from airfed.keys.units import DECIBELS, HERTZ, KELVIN, METRES, WATTS, WATTS_PER_HERTZ
 from airfed.scenario.scenario import Scenario
 
 _HEAD = f"""\
 # Keys of a scenario
 
-A scenario is a TOML file; `airfed new FILE.toml` writes a commented one. Unknown keys are refused. Bare numbers are in
-SI units; a power may also be a text with a unit, `"30 dBm"` ({", ".join(WATTS)}), and so may a length
-({", ".join(METRES)}). Numbers that are not counts or probabilities are at most {LARGEST:g}. Paths start at the
+A scenario is a TOML file; `airfed new FILE.toml` writes a commented one, `--like NAME` that of a
+[known paper](worlds.md). Unknown keys are refused. Bare numbers are in SI units, or in dB where the unit says so; a
+power may also be a text with a unit, `"30 dBm"` ({", ".join(WATTS)}), and so may a length ({", ".join(METRES)}), a
+frequency ({", ".join(HERTZ)}), a temperature ({", ".join(KELVIN)}), a density of noise
+({", ".join(WATTS_PER_HERTZ)}) and a gain or noise figure ({", ".join(DECIBELS)}).
+Numbers that are not counts or probabilities are at most {LARGEST:g}. Paths start at the
 scenario's folder. Symbols are those of [notation.md](notation.md).
 
 This page is generated from the declarations (`python -m airfed.scenario.reference docs/scenario.md`).
@@ -57,7 +60,7 @@ def _with_inner(name: str, kind: type[Section]) -> Iterator[tuple[str, type[Sect
 def find(key: str) -> FieldInfo:
     """Return the declaration of a dotted key.
 
-    >>> find("link.noise_std").is_required()
+    >>> find("budget.epsilon").is_required()
     True
     """
     table, _, name = key.rpartition(".")

@@ -23,6 +23,7 @@ from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.responses import is_shipped, named_response, shipped_response
 from airfed.scenario.sections import (
+    PHYSICS,
     BudgetSection,
     Channel,
     FleetSection,
@@ -44,6 +45,7 @@ _LATER: Final = {
     "channel": ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence"),
     "budget": ("power", "device_power"),
     "learning": ("images", "network"),
+    "link": PHYSICS,
 }  # keys that came after the first release: at their defaults, seeds draw the noise that they drew before
 
 
@@ -156,7 +158,7 @@ class Scenario(Section):
             return Problem(
                 fleet=Fleet(gain=gains, peak_power=self.fleet.peak_power),
                 link=Link(
-                    noise_std=self.link.noise_std,
+                    noise_std=self.link.received_std,
                     estimation_error=self.channel.estimation_error,
                     estimation_failure=self.channel.estimation_failure,
                     trust_estimates=self.channel.trust_estimates,

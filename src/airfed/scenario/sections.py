@@ -9,12 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airfed.channel import MODELS, ChannelModel
+from airfed.channel.noise import BOLTZMANN, NOISE_TEMPERATURE, thermal_std
 from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
-from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Watts
+from airfed.keys.declare import (
+    Control,
+    Count,
+    Decibels,
+    Fraction,
+    Hertz,
+    Kelvin,
+    Key,
+    NonNegative,
+    Positive,
+    Section,
+    Watts,
+    WattsPerHertz,
+)
 from airfed.keys.units import amplitude
 from airfed.network import Network, builtin
 from airfed.planning import POLICIES, Average
-from airfed.problem import Budget, Formula, Learning, Power, Relation, Scope
+from airfed.problem import Budget, Formula, Learning, Link, Power, Relation, Scope
 from airfed.scenario.networks import NetworkSection
 from airfed.scenario.usercode import NETWORK, own_policy, user_code
 
@@ -28,6 +42,10 @@ _POLICIES: Final = {
     name: ", ".join(sorted(policy.settings & {"size", "threshold", "objective"})) or name
     for name, policy in POLICIES.items()
 }
+
+
+PHYSICS: Final = ("bandwidth", "noise_figure", "temperature", "noise_density")
+"""Keys of [link] that stand in place of `noise_std`."""
 
 
 class FleetSection(Section):
@@ -46,14 +64,35 @@ class FleetSection(Section):
 
 
 class LinkSection(Section):
-    """[link]: the receiver."""
+    """[link]: the receiver, by its noise or by the physics that make it.
+
+    Either `noise_std` is written down, or `bandwidth` B is: then the noise is thermal, of power s² = N₀·B·F watts, and
+    σ = s/√2 per real dimension. N₀ = kT is the density of the noise at `temperature` T, with Boltzmann's constant
+    k = 1.380649e-23 J/K, or `noise_density` itself; F = 10^(noise_figure/10).
+    """
 
     noise_std: Annotated[
-        Positive,
+        Positive | None,
         BeforeValidator(amplitude),
         Key("receiver noise", "σ", "√W", note="per real dimension: complex noise of s² W has σ = s/√2"),
         Control("Receiver noise", 0.01, 10.0),
-    ]
+    ] = None
+    bandwidth: Annotated[
+        Hertz | None,
+        Key("bandwidth, in place of noise_std", "B", "Hz", note='also "20 MHz"; σ² = N₀·B·F/2 follows from it'),
+    ] = None
+    noise_figure: Annotated[
+        Decibels | None,
+        Key("noise that the receiver adds to that of its bandwidth", "F", "dB", note='also "9 dB"; 0 unless written'),
+    ] = None
+    temperature: Annotated[
+        Kelvin | None,
+        Key("temperature of the noise, N₀ = kT", "T", "K", note=f"{NOISE_TEMPERATURE:g} unless written down"),
+    ] = None
+    noise_density: Annotated[
+        WattsPerHertz | None,
+        Key("density of the noise, in place of temperature", "N₀", "W/Hz", note='also "-174 dBm/Hz"'),
+    ] = None
     noise_source: Annotated[
         Literal["seeded", "secure"],
         Key(
@@ -64,6 +103,35 @@ class LinkSection(Section):
             },
         ),
     ] = "seeded"
+
+    @property
+    def received_std(self) -> float:
+        """σ [√W] per real dimension: `noise_std`, or what the physics make of it."""
+        if self.noise_std is not None:
+            return self.noise_std
+        return thermal_std(
+            bandwidth=self.bandwidth or 0.0,
+            noise_figure=self.noise_figure or 0.0,
+            density=BOLTZMANN * (self.temperature or NOISE_TEMPERATURE)
+            if self.noise_density is None
+            else self.noise_density,
+        )
+
+    @model_validator(mode="after")
+    def _check_noise(self) -> Self:
+        physics = [key for key in PHYSICS if getattr(self, key) is not None]
+        if self.noise_std is not None and physics:
+            raise ValueError(f"Expected link.noise_std or link.{physics[0]}, from which it follows; got both.")
+        if self.noise_std is None and self.bandwidth is None:
+            got = f"link.{physics[0]} alone" if physics else "neither"
+            raise ValueError(
+                f"Expected link.noise_std, a number > 0, or link.bandwidth, from which it follows; got {got}."
+            )
+        if self.temperature is not None and self.noise_density is not None:
+            raise ValueError("Expected link.temperature or link.noise_density, which is kT; got both.")
+        if self.noise_std is None:
+            Link(noise_std=self.received_std)
+        return self
 
 
 class BudgetSection(Section):

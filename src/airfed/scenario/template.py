@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from airfed.keys.declare import key_of
-from airfed.scenario.reference import find
+from airfed.scenario.reference import find, sections
 
 _VALUES: Final = """\
 # An airfed scenario. Numbers are in SI units; powers may also be texts such as "30 dBm" or "500 mW".
@@ -65,20 +65,30 @@ _COLUMN: Final = 33  # where the comments start
 _WIDTH: Final = 120
 
 
-def _commented() -> Iterator[str]:
+def commented(text: str) -> str:
+    """Return a scenario's text with the meaning of its keys beside them, as their declarations tell it."""
+    return "\n".join(_lines(text)) + "\n"
+
+
+def _lines(text: str) -> Iterator[str]:
+    declared = {(found, name) for found, kind in sections() for name in kind.model_fields}
     table = ""
-    for line in _VALUES.splitlines():
+    for line in text.splitlines():
         if header := re.fullmatch(r"(?:# )?\[(\w+)\]", line):
-            table = f"{header[1]}."
+            table = header[1]
         value = re.fullmatch(r"(?:# )?(\w+) = .+", line)
-        if value is None or (key := key_of(find(table + value[1]))) is None:
+        key = None
+        if value is not None and (table, value[1]) in declared:  # prose may say "# h = ..."
+            key = key_of(find(f"{table}.{value[1]}".removeprefix(".")))
+        if key is None:
             yield line
             continue
         unit = f" [{key.unit}]" if key.unit else ""
-        text = f"{key.symbol}{unit}: {key.text}" if key.symbol else f"{key.text}{unit}"
-        wrapped = textwrap.wrap(text.replace(" (", "\0("), _WIDTH - _COLUMN - len("# "))  # brackets follow their word
+        meaning = f"{key.symbol}{unit}: {key.text}" if key.symbol else f"{key.text}{unit}"
+        whole = meaning.replace(" (", "\0(")  # brackets follow their word
+        wrapped = textwrap.wrap(whole, _WIDTH - _COLUMN - len("# "))
         for start, part in zip([line, *[""] * len(wrapped)], wrapped, strict=False):
             yield f"{start:<{_COLUMN}}# {part}".replace("\0", " ")
 
 
-SCENARIO: Final = "\n".join(_commented()) + "\n"
+SCENARIO: Final = commented(_VALUES)

@@ -1,0 +1,32 @@
+"""Known worlds: scenarios of papers in the field, with their sources, to start from or to compare on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from airfed.scenario.errors import ScenarioError
+from airfed.scenario.template import commented
+
+FOLDER: Final = Path(__file__).parent.parent / "worlds"
+NAMES: Final = tuple(sorted(file.stem for file in FOLDER.glob("*.toml")))
+"""Every known world by its name."""
+
+
+def world(name: str) -> str:
+    """Return a known world as a commented scenario, in TOML.
+
+    Its first lines name the paper, how it defines its SNR, and what a scenario cannot say of it.
+
+    Args:
+        name: one of `NAMES`.
+
+    Raises:
+        ScenarioError: there is no such world.
+
+    >>> world("yan").splitlines()[0][:30]
+    '# The world of N. Yan, K. Wang'
+    """
+    if name not in NAMES:
+        raise ScenarioError(f"Expected a known world, one of {', '.join(NAMES)}; got {name!r:.60}.")
+    return commented((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,94 @@
+"""Known worlds: every one parses, has a plan, names its source and is what its paper says."""
+
+import math
+import tomllib
+
+import numpy as np
+import pytest
+
+from airfed import scenario
+from airfed.channel import path_loss
+from airfed.scenario import ScenarioError, worlds
+
+EXPECTED = {"yan", "liu-simeone", "liu-lmc", "ris-fl", "pomfl", "ncairfl"}
+
+
+def world(name):
+    return scenario.parse(tomllib.loads(worlds.world(name)))
+
+
+def test_there_are_those_worlds(repository):
+    assert set(worlds.NAMES) == EXPECTED
+    page = (repository / "docs" / "worlds.md").read_text(encoding="utf-8")
+    for name in worlds.NAMES:
+        assert f"\n| `{name}` |" in page
+
+
+@pytest.mark.parametrize("name", worlds.NAMES)
+def test_a_world_says_whose_it_is_and_has_a_plan(name):
+    text = worlds.world(name)
+    head = text[: text.index("\nname = ")]
+    assert head.startswith("# The world of ")
+    for words in ("# SNR: ", "Used instead: ", "urs"):  # "Ours: ", "ε and δ are ours"
+        assert words in head
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert all("# " in line[2:] for line in lines if " = " in line and line[0] not in " #")
+    known = world(name)
+    assert known.name == name
+    short = {"policy.rounds": 20} if name == "liu-lmc" else {}  # 600 rounds take seconds
+    plan = known.override(short).plan()
+    assert plan.num_scheduled > 0
+    assert plan.binding != "total_power" or name == "yan"
+    if name != "yan":  # no other paper has a total
+        most = known.num_devices * known.fleet.peak_power * known.learning.total_steps
+        assert known.budget.total_power == pytest.approx(most, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "decibels"),
+    [
+        ("liu-simeone", 10, 30.0),
+        ("liu-lmc", 30, 20.0),
+        ("ris-fl", 40, 90.0),
+        ("pomfl", 10, None),
+        ("ncairfl", 20, None),
+    ],
+)
+def test_power_of_an_entry_over_noise_is_that_of_the_paper(name, devices, decibels):
+    known = world(name)
+    problem = known.problem()
+    assert problem.fleet.num_devices == devices
+    entry = problem.fleet.peak_power[0] / problem.learning.dimension
+    noise = problem.link.noise_std**2
+    if name in ("liu-simeone", "liu-lmc"):  # noise of a real entry
+        assert 10 * math.log10(entry / noise) == pytest.approx(decibels)
+    elif name == "ris-fl":  # of a complex one
+        assert 10 * math.log10(entry / (2 * noise)) == pytest.approx(decibels, abs=1e-5)
+        assert entry == pytest.approx(0.1)
+    else:
+        power, density = {"pomfl": (15, -174 + 10 + 40 + 50), "ncairfl": (3, -173 + 10 * math.log10(20e6))}[name]
+        assert 10 * math.log10(entry / 1e-3) == pytest.approx(power, abs=1e-3)
+        assert 10 * math.log10(2 * noise / 1e-3) == pytest.approx(density, abs=1e-3)
+
+
+def test_the_path_loss_of_ris_fl_is_a_power_of_the_wavelength():
+    channel = world("ris-fl").channel
+    distance = np.array([31.6, 40.0, 52.0])
+    gain = 10**0.5 * (path_loss.LIGHT / 915e6 / 4 / np.pi / distance) ** 3.76
+    np.testing.assert_allclose(channel.decibels(distance), -10 * np.log10(gain), atol=1e-4)
+
+
+def test_the_path_loss_of_pomfl_is_that_of_its_code_but_for_a_tenth_of_a_decibel():
+    distance = np.array([10.0, 50.0, 100.0])
+    device = 3.2 * np.log10(11.75) ** 2 - 4.97  # its correction for devices at 1 m is that of a large city
+    base = np.log10(30.0)
+    code = 46.3 + 33.9 * np.log10(2000) - 13.82 * base - device + (44.9 - 6.55 * base) * np.log10(distance / 1e3)
+    np.testing.assert_allclose(world("pomfl").channel.decibels(distance) - code, 0.11, atol=0.005)
+
+
+def test_an_unknown_world_is_one_sentence():
+    with pytest.raises(ScenarioError, match=r"^Expected a known world, one of liu-lmc, .*, yan; got 'yin'\.$"):
+        worlds.world("yin")
+    with pytest.raises(ScenarioError, match=r"got '\.\./responses"):
+        worlds.world("../responses/x")
