@@ -6,6 +6,7 @@ A constant plan is a sequence of equal entries that share their arrays; entries 
 from __future__ import annotations
 
 import collections.abc
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
@@ -66,8 +67,29 @@ class PlannedRound:
         return gaussian_epsilon(self.mu, self.delta)
 
 
+class Entries(collections.abc.Sequence[PlannedRound]):
+    """Rounds that are made when they are asked for, as many as there are `local_steps`."""
+
+    local_steps: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.local_steps)
+
+    @overload
+    def __getitem__(self, index: int) -> PlannedRound: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PlannedRound, ...]: ...
+    def __getitem__(self, index: int | slice) -> PlannedRound | tuple[PlannedRound, ...]:
+        places = range(len(self))[index]
+        return tuple(map(self._entry, places)) if isinstance(places, range) else self._entry(places)
+
+    @abstractmethod
+    def _entry(self, place: int) -> PlannedRound:
+        """Make one of them."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RoundSequence(collections.abc.Sequence[PlannedRound]):
+class RoundSequence(Entries):
     """The rounds of a plan; index it as a list.
 
     Args:
@@ -87,17 +109,6 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
     largest_power: Floats
     shares: Floats
     delta: float
-
-    def __len__(self) -> int:
-        return len(self.local_steps)
-
-    @overload
-    def __getitem__(self, index: int) -> PlannedRound: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[PlannedRound, ...]: ...
-    def __getitem__(self, index: int | slice) -> PlannedRound | tuple[PlannedRound, ...]:
-        places = range(len(self))[index]
-        return tuple(map(self._entry, places)) if isinstance(places, range) else self._entry(places)
 
     def _entry(self, place: int) -> PlannedRound:
         share = float(self.shares[place])

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import collections.abc
 from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed.planning._equal import Floats
 from airfed.planning.fading._cells import Bools
-from airfed.planning.sequence import PlannedRound
+from airfed.planning.sequence import Entries, PlannedRound
 from airfed.problem import Fleet
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class VaryingSequence(collections.abc.Sequence[PlannedRound]):
+class VaryingSequence(Entries):
     """The rounds of a plan; index it as a list. It answers what `RoundSequence` answers for a constant one.
 
     Args:
@@ -37,17 +35,6 @@ class VaryingSequence(collections.abc.Sequence[PlannedRound]):
     clip_norms: Floats
     mus: Floats
     delta: float
-
-    def __len__(self) -> int:
-        return len(self.local_steps)
-
-    @overload
-    def __getitem__(self, index: int) -> PlannedRound: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[PlannedRound, ...]: ...
-    def __getitem__(self, index: int | slice) -> PlannedRound | tuple[PlannedRound, ...]:
-        places = range(len(self))[index]
-        return tuple(map(self._entry, places)) if isinstance(places, range) else self._entry(places)
 
     def _entry(self, place: int) -> PlannedRound:
         power = self._power(place)
