@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -276,8 +277,8 @@ def _ablation(found: Studies) -> tuple[Rows, Figure]:
     return rows, curves.training_figure(rows, note)
 
 
-def _fading(found: Studies) -> tuple[Rows, Figure]:
-    (study,) = found.values()
+def _fading(found: Studies, experiment: str) -> tuple[Rows, Figure]:
+    study = found[experiment]
     extra = "Gains change in each round; a plan knows those of a round when it comes, and before it only their law."
     rows = _training_rows(study)
     return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
@@ -365,8 +366,8 @@ _ALL: Final = (
         takes="two calibrations and the trainings of both models, one after another: several minutes",
     ),
     Definition(name="ablation", experiments=("ablation",), build=_ablation),
-    Definition(name="fading", experiments=("fading",), build=_fading),
-    Definition(name="shadowing", experiments=("shadowing",), build=_fading),
+    Definition(name="fading", experiments=("fading",), build=partial(_fading, experiment="fading")),
+    Definition(name="shadowing", experiments=("shadowing",), build=partial(_fading, experiment="shadowing")),
     Definition(
         name="regret",
         experiments=regret_rows.WORLDS,
