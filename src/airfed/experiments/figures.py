@@ -279,9 +279,11 @@ def _ablation(found: Studies) -> tuple[Rows, Figure]:
 
 def _fading(found: Studies, experiment: str) -> tuple[Rows, Figure]:
     study = found[experiment]
+    world, shared = _world(study), _world(study).channel.common_shadowing_db
     extra = "Gains change in each round; a plan knows those of a round when it comes, and before it only their law."
+    extra = f"All devices share shadowing of {shared:g} dB. {extra}" if shared else extra
     rows = _training_rows(study)
-    return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+    return rows, curves.training_figure(rows, notes.settings(world, seeds=study.seeds, extra=extra))
 
 
 def _bounds(found: Studies) -> tuple[Rows, Figure]:
