@@ -108,7 +108,7 @@ def test_ledger_metrics_and_devices_follow_the_sequence(tmp_path, name):
 def test_a_run_that_is_stopped_in_any_round_resumes_to_the_same_bits(tmp_path, every, name):
     built = world(**{"run.checkpoint_every": every}, **WORLDS[name])
     execute(built, tmp_path / "whole")
-    for questions in range(0, 11, 2):
+    for questions in range(1, 11, 3):
         out = tmp_path / f"run-{questions}"
         assert execute(built, out, stop=StopAfter(questions)).status == "stopped"
         assert execute(built, out, resume=True).status == "finished"

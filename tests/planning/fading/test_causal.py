@@ -145,7 +145,7 @@ def test_with_devices_own_budgets_no_draw_ends_in_want(random_world, shadowing_d
     rng = np.random.default_rng(11)
     law = draws(rng, 8, 15, 50, shadowing_db=shadowing_db)
     regret, cost = [], []
-    for _ in range(12):
+    for _ in range(5):
         gain = draws(rng, 1, 15, 50, shadowing_db=shadowing_db)[0]
         world = random_world(rng, devices=50, rounds=15, gain=gain, **budgets, **LEARNING)
         known = clairvoyant(world, rounds=15).objective

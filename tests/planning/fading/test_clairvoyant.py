@@ -203,7 +203,7 @@ def test_the_gap_is_small_from_five_to_a_thousand_devices(random_world, check_li
 def test_the_gap_with_devices_own_budgets(random_world, check_limits, budgets):
     rng = np.random.default_rng(6)
     gaps = []
-    for _ in range(10):
+    for _ in range(5):
         world = random_world(rng, devices=int(rng.integers(20, 80)), rounds=int(rng.integers(20, 40)), **budgets)
         found = clairvoyant(world)
         check_limits(world, found)
