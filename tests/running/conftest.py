@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 PATIENCE = 300.0  # s, for a machine that has much else to do
@@ -99,3 +101,46 @@ class Gated:
 def gated(processes, wait_for):
     """A run that can be held in a round."""
     return Gated(processes, wait_for)
+
+
+FILES = ("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl", "plan.json", "run.json")
+
+
+@pytest.fixture
+def no_flush(monkeypatch):
+    """Nothing waits for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def contents():
+    """The bytes of every file that a finished run leaves, by name."""
+    return lambda path: {name: (path / name).read_bytes() for name in FILES}
+
+
+class StopAfter:
+    """Says stop from its n-th question on."""
+
+    def __init__(self, questions: int) -> None:
+        self.left = questions
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.fixture
+def stop_after():
+    return StopAfter
+
+
+class Shout:
+    """Every device sends the same direction, far too long."""
+
+    def updates(self, parameters, devices, *, steps, round_index):
+        yield devices, np.full((devices.size, parameters.size), 1e3, np.float32)
+
+
+@pytest.fixture
+def shout():
+    return Shout()

@@ -1,6 +1,5 @@
 """Runs whose gains change: each round is transmitted by, charged to and metered for its own devices."""
 
-import os
 import tomllib
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from airfed.running.run import Run
 from airfed.running.setup import prepare
 
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
-FILES = ("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl", "plan.json", "run.json")
 WORLDS = {
     "rayleigh": {},
     "correlated": {"channel.correlation": 0.9},
@@ -38,38 +36,16 @@ def world(**changes):
     )
 
 
-@pytest.fixture(autouse=True)
-def _no_flush(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-def contents(path):
-    return {name: (path / name).read_bytes() for name in FILES}
-
-
-class StopAfter:
-    def __init__(self, questions):
-        self.left = questions
-
-    def __call__(self):
-        self.left -= 1
-        return self.left < 0
-
-
-class Shout:
-    """Every device sends the same direction, far too long."""
-
-    def updates(self, parameters, devices, *, steps, round_index):
-        yield devices, np.full((devices.size, parameters.size), 1e3, np.float32)
+pytestmark = pytest.mark.usefixtures("no_flush")
 
 
 @pytest.mark.parametrize("name", [name for name in WORLDS if name != "rough"])
-def test_each_round_arrives_and_costs_as_its_entry_says(name):
+def test_each_round_arrives_and_costs_as_its_entry_says(name, shout):
     setup = prepare(world(**WORLDS[name]))
     plan, noise = setup.plan, SeededNoise(b"")
     assert len({entry.scheduled.tobytes() for entry in plan.sequence}) > 1  # rounds differ
     start = np.zeros(60, np.float32)
-    rounds = list(federated_averaging(plan, setup.airs, Shout(), noise, parameters=start))
+    rounds = list(federated_averaging(plan, setup.airs, shout, noise, parameters=start))
     for done, decided in zip(rounds, plan.sequence, strict=True):
         got, size = done.reception, decided.scheduled.size
         sent = got.received - noise.draw(done.index, 60, plan.problem.link.noise_std)
@@ -105,18 +81,18 @@ def test_ledger_metrics_and_devices_follow_the_sequence(tmp_path, name):
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("name", ["correlated", "batteries"])
-def test_a_run_that_is_stopped_in_any_round_resumes_to_the_same_bits(tmp_path, every, name):
+def test_a_run_that_is_stopped_in_any_round_resumes_to_the_same_bits(tmp_path, every, name, stop_after, contents):
     built = world(**{"run.checkpoint_every": every}, **WORLDS[name])
     execute(built, tmp_path / "whole")
     for questions in range(1, 11, 3):
         out = tmp_path / f"run-{questions}"
-        assert execute(built, out, stop=StopAfter(questions)).status == "stopped"
+        assert execute(built, out, stop=stop_after(questions)).status == "stopped"
         assert execute(built, out, resume=True).status == "finished"
         assert contents(out) == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("every", [1, 4])
-def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, monkeypatch, every):
+def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, monkeypatch, every, contents):
     """Killed as its noise is drawn: charged and sent, with nothing else on the disk."""
 
     class Killed(BaseException):
@@ -141,9 +117,9 @@ def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, mo
         assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_a_transmission_that_is_repeated_with_other_noise_is_charged_to_its_devices_again(tmp_path):
+def test_a_transmission_that_is_repeated_with_other_noise_is_charged_to_its_devices_again(tmp_path, stop_after):
     built = world(**{"link.noise_source": "secure", "run.checkpoint_every": 6})
-    execute(built, tmp_path / "run", stop=StopAfter(5))
+    execute(built, tmp_path / "run", stop=stop_after(5))
     for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
         checkpoint.unlink()
     before = Ledger.load(tmp_path / "run" / "ledger.jsonl")

@@ -1,7 +1,6 @@
 """Runs whose θ grows and whose ϖ falls: each round is transmitted, charged and recorded as its own entry says."""
 
 import json
-import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from airfed.running.run import Run
 from airfed.running.setup import prepare
 
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
-FILES = ("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl", "plan.json", "run.json")
 GROWTH, DECAY = 4.0, 0.5
 
 
@@ -31,36 +29,14 @@ def world(**changes):
     return scenario.parse(TINY).override({"learning.dimension": 60, **policy, **moving, **total, **changes})
 
 
-@pytest.fixture(autouse=True)
-def _no_flush(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_flush")
 
 
-def contents(path):
-    return {name: (path / name).read_bytes() for name in FILES}
-
-
-class StopAfter:
-    def __init__(self, questions):
-        self.left = questions
-
-    def __call__(self):
-        self.left -= 1
-        return self.left < 0
-
-
-class Shout:
-    """Every device sends the same direction, far too long."""
-
-    def updates(self, parameters, devices, *, steps, round_index):
-        yield devices, np.full((devices.size, parameters.size), 1e3, np.float32)
-
-
-def test_each_round_arrives_and_costs_as_its_entry_says():
+def test_each_round_arrives_and_costs_as_its_entry_says(shout):
     plan = prepare(world()).plan
     dimension = plan.problem.learning.dimension
     noise, start = SeededNoise(b""), np.zeros(dimension, np.float32)
-    rounds = list(federated_averaging(plan, Airs(plan=plan), Shout(), noise, parameters=start))
+    rounds = list(federated_averaging(plan, Airs(plan=plan), shout, noise, parameters=start))
     for done, decided in zip(rounds, plan.sequence, strict=True):
         got, size = done.reception, decided.scheduled.size
         sent = got.received - noise.draw(done.index, dimension, plan.problem.link.noise_std)
@@ -107,18 +83,18 @@ def test_ledger_metrics_and_devices_follow_the_sequence(tmp_path):
 
 
 @pytest.mark.parametrize("every", [1, 4])
-def test_a_run_that_is_stopped_in_any_round_resumes_to_the_same_bits(tmp_path, every):
+def test_a_run_that_is_stopped_in_any_round_resumes_to_the_same_bits(tmp_path, every, stop_after, contents):
     built = world(**{"run.checkpoint_every": every})
     execute(built, tmp_path / "whole")
     for questions in range(0, 11):
         out = tmp_path / f"run-{questions}"
-        assert execute(built, out, stop=StopAfter(questions)).status == "stopped"
+        assert execute(built, out, stop=stop_after(questions)).status == "stopped"
         assert execute(built, out, resume=True).status == "finished"
         assert contents(out) == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("every", [1, 4])
-def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, monkeypatch, every):
+def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, monkeypatch, every, contents):
     """Killed as its noise is drawn: charged and sent, with nothing else on the disk."""
 
     class Killed(BaseException):
@@ -146,13 +122,13 @@ def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, mo
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("cut", [2, 40])
-def test_half_a_line_is_charged_at_least_as_much_as_the_round_that_it_may_be_about(tmp_path, every, cut):
+def test_half_a_line_is_charged_at_least_as_much_as_the_round_that_it_may_be_about(tmp_path, every, cut, stop_after):
     secure = {"link.noise_source": "secure", "run.checkpoint_every": every, "budget.scope": "round"}
     built = world(**secure)
     plan = prepare(built).plan
     for questions in (1, 3, 5, 7, 9):
         out = tmp_path / f"run-{questions}"
-        execute(built, out, stop=StopAfter(questions))
+        execute(built, out, stop=stop_after(questions))
         file = out / "ledger.jsonl"
         book = Ledger.load(file)
         index = book.rounds  # the next one is charged, and the process killed within the line
@@ -191,9 +167,9 @@ def test_a_charge_of_a_round_that_no_plan_has_is_noticed(tmp_path):
         Run.open(tmp_path / "run").checked()
 
 
-def test_a_plan_of_another_course_is_refused(tmp_path):
+def test_a_plan_of_another_course_is_refused(tmp_path, stop_after):
     out = tmp_path / "run"
-    execute(world(), out, stop=StopAfter(3))
+    execute(world(), out, stop=stop_after(3))
     with pytest.raises(ValueError, match=r"policy\.growth"):
         execute(world(**{"policy.growth": 2.0}), out, resume=True)
     with pytest.raises(ValueError, match=r"policy\.clip_decay"):

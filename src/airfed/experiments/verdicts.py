@@ -231,7 +231,7 @@ def _fading(results: Results, figure: str) -> list[Verdict]:
         Verdict(
             claim="Where channels change, a plan that prices what is left does better than others on the same budgets",
             figure=figure,
-            comparison=f"causal − {other}",
+            comparison=f"{figure}: causal − {other}",
             effect=_difference(results, "causal", other),
             unit="points",
             remark="not a claim of the paper",
