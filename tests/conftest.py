@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 from hypothesis import HealthCheck, settings
 
 import airfed
@@ -75,6 +76,24 @@ def _random_problem(
             relation=relation,
         ),
     )
+
+
+MEMORY = Path("/dev/shm")
+ROOM = 4 * 2**30  # bytes
+
+
+def pytest_configure() -> None:
+    """Let nothing wait that need not.
+
+    Each process of the tests, and what it starts, has one thread for linear algebra: with several at a time on few
+    processors the threads of small matrices mostly wait for each other, up to thirty times as long as one alone takes.
+    Temporary folders are in memory where there is room: runs flush every line, and a disk takes its time for it.
+    """
+    for library in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    threadpoolctl.threadpool_limits(1)  # of what is loaded already
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

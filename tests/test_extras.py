@@ -24,7 +24,8 @@ def project(repository):
 
 
 def test_the_table_is_that_of_the_package(project):
-    declared = {name: _packages(given) for name, given in project["optional-dependencies"].items() if name != "dev"}
+    extras = project["optional-dependencies"].items()
+    declared = {name: _packages(given) for name, given in extras if name not in ("dev", "docs")}  # for who works on it
     assert declared == {extra: set(packages) for extra, packages in _extras.EXTRAS.items()}
     assert set.union(*declared.values()).isdisjoint(_packages(project["dependencies"]))
 

@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 import venv
+from pathlib import Path
 
 import pytest
 
@@ -81,7 +83,7 @@ def install(wheel, repository, tmp_path_factory):
         return next((python.parents[1] / "lib").glob("python*/site-packages"))
 
     def make(extra=""):
-        folder = tmp_path_factory.mktemp("installed")
+        folder = Path(tempfile.mkdtemp(dir=large))
         venv.create(folder / "env", with_pip=False)
         python = folder / "env" / "bin" / "python"
         if extra:
@@ -92,8 +94,6 @@ def install(wheel, repository, tmp_path_factory):
         assert done.returncode == 0, done.stderr
         return python
 
-    core = make()
-
     def settle(extra=""):
         home = tmp_path_factory.mktemp("home")
         (home / "s.toml").write_text(WORLD)
@@ -102,7 +102,9 @@ def install(wheel, repository, tmp_path_factory):
         airfed.run(airfed.load(home / "s.toml").override({"policy.rounds": 3}), home / "run", progress=False)
         return Installation(home, str(make(extra) if extra else core))
 
-    return settle
+    with tempfile.TemporaryDirectory() as large:  # a gigabyte: not for the folders of the tests, which may be in memory
+        core = make()
+        yield settle
 
 
 def test_the_core_alone(install):

@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # not from typing: the less is imported here, the sooner 
 if TYPE_CHECKING:
     from typing import Any
 
-    from airfed.notebook import compare, run
+    from airfed.notebook import compare, league, run
     from airfed.planning.decision import Decision
     from airfed.planning.plan import Plan
     from airfed.planning.policies import plan
@@ -32,6 +32,7 @@ __all__ = [
     "Run",
     "Scenario",
     "compare",
+    "league",
     "load",
     "plan",
     "run",
@@ -40,7 +41,7 @@ _HOMES = {
     "planning": ("Decision", "Plan", "plan"),
     "running.run": ("Run",),
     "scenario": ("Scenario", "load"),
-    "notebook": ("compare", "run"),
+    "notebook": ("compare", "league", "run"),
 }
 __version__ = "0.1.0"
 

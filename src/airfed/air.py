@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from airfed import _validate
 from airfed.planning import Plan
+from airfed.planning.uplink import ALIGNED, UNCLIPPED
 
 Vector = NDArray[np.float64]
 
@@ -109,7 +110,11 @@ class Air:
         alignment_coefficient: ν, by which the receiver divides.
         transmit_amplitude: √(φ_k P_k) [√W] of each scheduled device at full norm.
         coefficient: a_k, complex: what device k's clipped update is multiplied by on its way.
-        noise_std: σ per real dimension.
+        noise_std: of what is received, per real dimension.
+        steady_power: [W] that each scheduled device transmits whatever its update is.
+        by_largest: whether the largest update of a round sets everybody's scale (`schemes.Precoded`): the noise grows,
+            and the power falls, with it. `clip_norm` is then only a guard, at `guard` times the norm of reference.
+        guard: how many times ϖ `clip_norm` is; 1 where updates are clipped to ϖ.
     """
 
     scheduled: NDArray[np.intp]
@@ -118,6 +123,9 @@ class Air:
     transmit_amplitude: Vector
     coefficient: NDArray[np.complex128]
     noise_std: float
+    steady_power: Vector | None = None
+    by_largest: bool = False
+    guard: float = 1.0
 
     @classmethod
     def from_plan(
@@ -141,25 +149,50 @@ class Air:
 
         Implements [Yan23, (6)], [Yan23, (10)], [Yan23, (14)].
         """
+        if not plan.uplink.on_air:
+            return cls._handed_over(plan, index)
         decided, fleet = plan.sequence[index], plan.problem.fleet
+        uploads = plan.uploads_in(index)
         chosen, clip_norm = decided.scheduled, decided.clip_norm
         gain = fleet.gain_in(decided.index)[chosen]
         psi = np.zeros(chosen.size) if phase is None else np.asarray(phase, dtype=np.float64)[chosen]
         # √(φ_k P_k): inverts the channel [Yan23, (14)], or does not scale at all. No device exceeds its peak power; one
         # that a plan asks for more (a printed policy may) arrives weaker than the others.
         peak = np.sqrt(fleet.peak_power[chosen])
-        amplitude = np.minimum(decided.alignment / gain, peak) if aligned else peak
+        amplitude = np.minimum(uploads.amplitude, peak) if aligned else peak
         known = gain * np.exp(1j * psi)
         true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
         coefficient = true * np.exp(-1j * psi) * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
         nu = decided.alignment_coefficient if aligned else float(np.mean(np.abs(coefficient)))
+        if plan.uplink != ALIGNED:
+            nu = uploads.divisor / (chosen.size * clip_norm)
+        guard = 1.0 if plan.uplink.clips else UNCLIPPED
         return cls(
             scheduled=chosen,
-            clip_norm=clip_norm,
+            clip_norm=clip_norm * guard,
             alignment_coefficient=nu,
             transmit_amplitude=amplitude,
             coefficient=coefficient,
-            noise_std=plan.problem.link.noise_std,
+            noise_std=uploads.noise_std,
+            steady_power=uploads.steady_power if uploads.steady_power.any() else None,
+            by_largest=plan.uplink.by_largest,
+            guard=guard,
+        )
+
+    @classmethod
+    def _handed_over(cls, plan: Plan, index: int) -> Air:
+        """The air of a scheme in which no channel shapes what is added up."""
+        decided, uploads = plan.sequence[index], plan.uploads_in(index)
+        guard = 1.0 if plan.uplink.clips else UNCLIPPED
+        return cls(
+            scheduled=decided.scheduled,
+            clip_norm=decided.clip_norm * guard,
+            alignment_coefficient=decided.alignment_coefficient,
+            transmit_amplitude=np.zeros(decided.scheduled.size),
+            coefficient=np.full(decided.scheduled.size, decided.alignment_coefficient, dtype=np.complex128),
+            noise_std=uploads.noise_std,
+            steady_power=uploads.steady_power,
+            guard=guard,
         )
 
     def slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -175,7 +208,10 @@ class Air:
         return slots
 
     def undo_precoding(self, devices: NDArray[np.intp], signals: ArrayLike) -> Vector:
-        """Return the updates that devices have precoded into the given signals, (m, d); the inverse of `precode`."""
+        """Return the updates that devices have precoded into the given signals, (m, d); the inverse of `precode`.
+
+        Only where updates modulate the carrier, and alone.
+        """
         scale = self.clip_norm / self.transmit_amplitude[self.slots(devices)]
         with np.errstate(over="ignore", invalid="ignore"):  # from a faulty device; `clip` refuses the row
             return np.asarray(signals, dtype=np.float64) * scale[:, None]
@@ -291,7 +327,8 @@ class Superposition:
         self.heard = np.zeros(count, np.bool_)
         strongest = max(self.air.largest_amplitude, nu * self.air.clip_norm)
         self._quantum = _quantum(count * strongest)
-        self._power_quantum = _quantum(float(np.sum(np.square(self.air.transmit_amplitude))))
+        steady = 0.0 if self.air.steady_power is None else float(np.sum(self.air.steady_power))
+        self._power_quantum = _quantum(float(np.sum(np.square(self.air.transmit_amplitude))) + steady)
         self._longest_norm = self.air.clip_norm * _LONGEST_NORM
         self._norm_quantum = _quantum(count * self._longest_norm)
 
@@ -323,6 +360,8 @@ class Superposition:
         self.norms[slots] = norms
         sent = np.add.reduce(np.square(rows), axis=1)
         self.energy[slots] = np.square(self.air.transmit_amplitude[slots] / self.air.clip_norm) * sent
+        if self.air.steady_power is not None:
+            self.energy[slots] += self.air.steady_power[slots]
         self._count(slots)
         real = self.air.coefficient.real[slots]
         if self.plain is not None:
@@ -362,9 +401,14 @@ class Superposition:
         fading = 0.0
         if self.plain is not None:
             fading = math.sqrt(_squared_norm((self.signal - self.plain).astype(np.float64) * self._quantum)) / scale
+        heard, usable, clipped, power, norms = (int(value) for value in self.tally)
+        share = 1.0
+        if self.air.by_largest:
+            largest = min(self.norm_max, self.air.clip_norm)
+            noise = noise * (largest / (self.air.clip_norm / self.air.guard))
+            share = (self.air.clip_norm / largest) ** 2 if largest else 0.0
         received = signal + noise
         noise_power = _squared_norm(noise)
-        heard, usable, clipped, power, norms = (int(value) for value in self.tally)
         refused = self.heard & np.isnan(self.norms)
         return Reception(
             received=received,
@@ -372,7 +416,7 @@ class Superposition:
             fading_error=fading,
             noise_error=math.sqrt(noise_power) / scale,
             signal_to_noise=_squared_norm(signal) / noise_power if noise_power else math.inf,
-            power=power * self._power_quantum,
+            power=power * self._power_quantum * share,
             heard=heard,
             usable=usable,
             clipped=clipped,
@@ -381,7 +425,7 @@ class Superposition:
             norms=self.norms,
             refused=self.air.scheduled[refused],
             missing=self.air.scheduled[~self.heard],
-            energy=self.energy,
+            energy=self.energy * share if self.air.by_largest else self.energy,
         )
 
     def _slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -399,6 +443,8 @@ class Superposition:
 
 def _quantum(largest: float) -> float:
     """The power of two of which sums up to `largest` are fewer than 2^62: they cannot overflow an int64."""
+    if not largest:  # nothing is transmitted
+        return 1.0
     return float(2.0 ** (math.ceil(math.log2(largest)) - 62))
 
 

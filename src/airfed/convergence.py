@@ -71,14 +71,14 @@ def local_steps(total_steps: int, rounds: int) -> tuple[int, ...]:
     return (short + 1,) * longer + (short,) * (rounds - longer)
 
 
-def participation_error(num_scheduled: int, num_devices: int) -> float:
-    """Return term A of Theorem 1, 4(1 − |K|/N)²."""
-    if not 1 <= num_scheduled <= num_devices:
-        raise ValueError(f"Expected 1 <= num_scheduled={num_scheduled} <= num_devices={num_devices}.")
+def participation_error(num_scheduled: float, num_devices: int) -> float:
+    """Return term A of Theorem 1, 4(1 − |K|/N)²; |K| need not be whole (devices that arrive weaker than others)."""
+    if not 0 < num_scheduled <= num_devices:
+        raise ValueError(f"Expected 0 < num_scheduled={num_scheduled} <= num_devices={num_devices}.")
     return 4.0 * (1.0 - num_scheduled / num_devices) ** 2
 
 
-def noise_error(dimension: int, noise_std: float, num_scheduled: int, alignment: float) -> float:
+def noise_error(dimension: int, noise_std: float, num_scheduled: float, alignment: float) -> float:
     """Return term C of Theorem 1, dσ² / (2|K|²θ²); noise_std = 0 is allowed here (a noiseless channel)."""
     _validate.non_negative(noise_std=noise_std)
     _validate.positive(alignment=alignment)
@@ -89,7 +89,7 @@ def noise_error(dimension: int, noise_std: float, num_scheduled: int, alignment:
 def descent_bound(
     learning: Learning,
     *,
-    num_scheduled: int,
+    num_scheduled: float,
     num_devices: int,
     alignment: float,
     noise_std: float,
@@ -129,7 +129,7 @@ def descent_bound(
 def convex_gap(
     learning: Learning,
     *,
-    num_scheduled: int,
+    num_scheduled: float,
     num_devices: int,
     alignment: float,
     noise_std: float,
@@ -165,10 +165,10 @@ def convex_gap(
 def sequence_gap(
     learning: Learning,
     *,
-    num_scheduled: NDArray[np.int64],
+    num_scheduled: NDArray[np.int64] | NDArray[np.float64],
     num_devices: int,
     alignment: NDArray[np.float64],
-    noise_std: float,
+    noise_std: float | NDArray[np.float64],
 ) -> Bound:
     """Return the bound of Theorem 1 where each round has devices and an alignment of its own.
 
@@ -177,7 +177,8 @@ def sequence_gap(
     Args:
         learning: the task.
         num_scheduled, alignment: |K_i| and θ_i, (I,) each.
-        num_devices, noise_std: N and σ.
+        num_devices: N.
+        noise_std: σ, or that of each round.
 
     Implements [Yan23, Thm 1].
     Deviations: the paper knows one K and one θ; the recursion of its proof holds round by round.
@@ -197,10 +198,10 @@ def sequence_gap(
 def sequence_squared_gradient(
     learning: Learning,
     *,
-    num_scheduled: NDArray[np.int64],
+    num_scheduled: NDArray[np.int64] | NDArray[np.float64],
     num_devices: int,
     alignment: NDArray[np.float64],
-    noise_std: float,
+    noise_std: float | NDArray[np.float64],
 ) -> Bound:
     """Return the bound of Theorem 2 where each round has devices and an alignment of its own.
 
@@ -227,10 +228,10 @@ def round_weights(learning: Learning, rounds: int) -> NDArray[np.float64]:
 
 def _errors(
     learning: Learning,
-    num_scheduled: NDArray[np.int64],
+    num_scheduled: NDArray[np.int64] | NDArray[np.float64],
     num_devices: int,
     alignment: NDArray[np.float64],
-    noise_std: float,
+    noise_std: float | NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Terms A and C of each round, without their weights."""
     with np.errstate(over="ignore", divide="ignore"):
@@ -249,7 +250,7 @@ def noise_free_gap(learning: Learning) -> float:
 def mean_squared_gradient(
     learning: Learning,
     *,
-    num_scheduled: int,
+    num_scheduled: float,
     num_devices: int,
     alignment: float,
     noise_std: float,

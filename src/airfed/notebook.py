@@ -1,11 +1,11 @@
-"""What a person calls in a notebook: run a scenario, and lay runs side by side."""
+"""What a person calls in a notebook: run a scenario, lay runs side by side, and have schemes compete."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -15,6 +15,9 @@ from airfed.scenario import Scenario, load
 from airfed.showing import output, words
 from airfed.showing.live import LiveLine
 from airfed.showing.tables import as_html, as_text, plain_table
+
+if TYPE_CHECKING:
+    from airfed.experiments.standings import League
 
 
 def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = False, progress: bool = True) -> Run:
@@ -124,3 +127,51 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
     if not found:
         raise ValueError("Expected at least one run to compare.")
     return Comparison(found)
+
+
+def league(
+    scenario: Scenario | str | Path,
+    out: str | Path,
+    *,
+    seeds: int = 5,
+    policies: Sequence[str] | None = None,
+    total: float | None = None,
+    per_round: bool = False,
+    jobs: int = 1,
+    progress: bool = True,
+) -> League:
+    """Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank them.
+
+    The command line's `airfed league`: what is in the folder already is not trained again.
+
+    Args:
+        scenario: the world and its budgets, or its file; its seed is the first.
+        out: the folder of the league.
+        seeds: how many.
+        policies: who plays; by default all.
+        total: ε of the whole training; by default the scenario's, or of one per round what full participation spends.
+        per_round: keep a budget per round, though schemes then spend different totals.
+        jobs: runs at a time.
+        progress: show the live line.
+
+    Raises:
+        MissingExtra: the model, its data, or running several at a time need an extra.
+        RunError: the folder belongs to another scenario, is busy, or cannot be written.
+        ValueError: `seeds` is below 1, a policy is unknown, or the scenario is wrong.
+
+    >>> import airfed, tempfile, tomllib
+    >>> from airfed.scenario import parse, template
+    >>> world = parse(tomllib.loads(template.SCENARIO)).override({
+    ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = airfed.league(world, folder, seeds=2, policies=["optimal", "top_k"], progress=False)
+    >>> [(row["policy"], row["rounds"], row["seeds"]) for row in table.rows()]
+    [('optimal', 4, 2), ('top_k', 4, 2)]
+    """
+    from airfed.experiments import league as leagues
+    from airfed.experiments.watching import progress_display
+
+    world = scenario if isinstance(scenario, Scenario) else load(scenario)
+    with explained(), progress_display(output.make_console(quiet=not progress), "league") as show:
+        world = world if per_round else leagues.one_total(world, total)
+        return leagues.run(world, Path(out), seeds=seeds, policies=policies, jobs=jobs, on_progress=show)

@@ -7,6 +7,7 @@ no square, product or quotient of two leaves the range of float64.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -133,6 +134,7 @@ class Link:
         estimation_failure: β, the probability with which some device may arrive stronger than is accounted for.
         trust_estimates: plan and account as if the estimates were exact (what the paper does). Where they are not, the
             privacy claimed is not kept, and an audit says so.
+        bandwidth: B [Hz], symbols a second, if time is to be told in seconds.
 
     Raises:
         ValueError: noise_std is not a positive finite number (without noise there is no privacy), or another value is
@@ -147,6 +149,7 @@ class Link:
     estimation_error: float = 0.0
     estimation_failure: float = 1e-6
     trust_estimates: bool = False
+    bandwidth: float | None = None
 
     def __post_init__(self) -> None:
         _validate.moderate(noise_std=self.noise_std)
@@ -155,6 +158,9 @@ class Link:
             _validate.moderate(estimation_error=self.estimation_error)
         _validate.fraction(estimation_failure=self.estimation_failure)
         _as_float(self, "noise_std", "estimation_error", "estimation_failure")
+        if self.bandwidth is not None:
+            _validate.moderate(bandwidth=self.bandwidth)
+            _as_float(self, "bandwidth")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +238,7 @@ class Budget:
             only with scope "total".
         device_power: a battery [W, summed over its rounds], one for all devices or one per device; None: no limit but
             the total.
+        air_time: seconds that all rounds may take on the air; None: no limit. It needs the link's bandwidth.
 
     Raises:
         ValueError: a value is out of range, or scope and formula contradict each other.
@@ -250,6 +257,7 @@ class Budget:
     power: Power = "worst"
     spent: float = 0.0
     device_power: float | tuple[float, ...] | None = None
+    air_time: float | None = None
 
     def __post_init__(self) -> None:
         if self.device_power is not None:
@@ -263,6 +271,9 @@ class Budget:
             _validate.positive(**{name: value})
             if float(value) > _validate.LARGEST:
                 raise ValueError(f"Expected {name}={value!r} <= {_validate.LARGEST:g}.")
+        if self.air_time is not None:
+            _validate.moderate(air_time=self.air_time)
+            _as_float(self, "air_time")
         _validate.fraction(delta=self.delta)
         _validate.non_negative(spent=self.spent)
         _as_float(self, "epsilon", "delta", "total_power", "spent")
@@ -314,11 +325,35 @@ class Problem:
             raise ValueError(
                 f"Expected one device_power per device: {num_devices} devices, {len(batteries)} batteries."
             )
+        if self.budget.air_time is not None and self.link.bandwidth is None:
+            raise ValueError("Expected a bandwidth of the link with air_time: how many symbols a second has.")
 
     @property
     def varies(self) -> bool:
         """Whether rounds differ in who had best transmit: gains change, or devices have batteries of their own."""
         return self.fleet.changes or self.budget.device_power is not None
+
+    @property
+    def symbols(self) -> float:
+        """How many symbols all rounds may take on the air; infinite where time is not limited."""
+        if self.budget.air_time is None or self.link.bandwidth is None:
+            return math.inf
+        return self.budget.air_time * self.link.bandwidth * (1 + 1e-12)
+
+    @property
+    def most_rounds(self) -> int:
+        """The largest I: a round has a local step or more and takes d symbols on the air.
+
+        Raises:
+            InfeasibleError: not even one round fits.
+        """
+        fit = self.symbols / self.learning.dimension
+        if fit < 1:
+            raise InfeasibleError(
+                f"No plan fits: a round takes {self.learning.dimension / (self.link.bandwidth or 1.0):.4g} s on the "
+                f"air, and there are {self.budget.air_time:.4g} s (air_time)."
+            )
+        return int(min(fit, self.learning.total_steps))
 
     def at(self, index: int) -> Problem:
         """Return the problem as round i alone shows it: with that round's gains."""

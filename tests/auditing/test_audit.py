@@ -186,12 +186,12 @@ def test_what_cannot_be_audited_is_said(tmp_path):
 @pytest.mark.slow
 def test_a_thousand_honest_seeds_raise_no_alarm(world):
     alarms = []
-    for seed in range(1000):
-        subject = Subject.of(half(world, seed=seed))
+    for seed in range(1000):  # what counts is their number; a false alarm is as rare in a small audit as in a large one
+        subject = Subject.of(half(world, seed=seed, policy__rounds=4))
         rng = np.random.default_rng(seed)
         scores = attack(subject, rng, trials=1500)
         plan = subject.plan
-        alarms += [check.name for check in noise_checks(subject, samples=100_000) if not check.passed]
+        alarms += [check.name for check in noise_checks(subject, samples=40_000) if not check.passed]
         alarms += ["round"] * evidence(scores.single, plan.mu_round).refuted
         alarms += ["total"] * evidence(scores.whole, plan.mu_total).refuted
     assert alarms == []

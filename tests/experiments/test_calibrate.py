@@ -13,6 +13,7 @@ from airfed.experiments.calibrate import calibrate
 from airfed.learning import curvature
 from airfed.network import Network
 from airfed.planning import plan
+from airfed.scenario import worlds
 
 SCENARIO = """
 seed = 0
@@ -111,6 +112,15 @@ def test_the_quadratic_task_knows_itself(file):
     found = calibrate(world)
     assert (found.smoothness, found.strong_convexity) == (10.0, 0.1)
     assert found.initial_gap > 0
+
+
+def test_the_constants_of_the_known_world_are_exact():
+    known = scenario.parse(tomllib.loads(worlds.world("liu-simeone")))
+    found, learning = calibrate(known), known.learning
+    for name in ("smoothness", "strong_convexity", "initial_gap"):
+        assert getattr(learning, name) == pytest.approx(getattr(found, name), rel=1e-6)
+    assert learning.learning_rate == pytest.approx(1 / found.smoothness, rel=1e-6)
+    assert found.apply(known).learning.smoothness == found.smoothness
 
 
 def test_the_command_writes_a_scenario_that_says_how(file, tmp_path, capsys):

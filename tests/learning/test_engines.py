@@ -20,6 +20,7 @@ from airfed.learning.models import initial_parameters
 from airfed.learning.partition import partition
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.learning.reference import ReferenceEngine
+from airfed.learning.ridge import RidgeTask
 from airfed.network import builtin
 from airfed.scenario.networks import NetworkSection
 
@@ -63,9 +64,18 @@ def images():
     return data, partition(labels, DEVICES, rng=rng)
 
 
+def known(name):
+    """A task without images."""
+    if name == "ridge":
+        return RidgeTask(dimension=9, num_devices=DEVICES, samples=203, seed=1)
+    return QuadraticTask(
+        dimension=9, num_devices=DEVICES, smoothness=4.0, strong_convexity=0.5, curvature="own", seed=1
+    )
+
+
 @dataclass(frozen=True)
 class Case:
-    """An engine with a model that it may serve; "quadratic" is both."""
+    """An engine with a model that it may serve; "quadratic" is both, and serves ridge regression too."""
 
     engine: str
     model: str
@@ -75,10 +85,7 @@ class Case:
         if self.engine == "quadratic":
             if options.get("batch_size") is not None:
                 pytest.skip("the quadratic task has no images")
-            task = QuadraticTask(
-                dimension=9, num_devices=DEVICES, smoothness=4.0, strong_convexity=0.5, curvature="own", seed=1
-            )
-            return make_engine("auto", task, None, None, **options)
+            return make_engine("auto", known(self.model), None, None, **options)
         try:
             return make_engine(self.engine, model(self.model), *images(), **options)
         except ValueError as error:
@@ -101,7 +108,8 @@ class Case:
         return ReferenceEngine(*arguments, learning_rate=0.1, dtype=torch.float64, **options)
 
 
-CASES = [Case(engine, name) for engine in IMAGE_ENGINES for name in MODELS] + [Case("quadratic", "quadratic")]
+CASES = [Case(engine, name) for engine in IMAGE_ENGINES for name in MODELS]
+CASES += [Case("quadratic", name) for name in ("quadratic", "ridge")]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case.engine}-{case.model}")
@@ -109,7 +117,10 @@ def case(request):
     return request.param
 
 
-@pytest.fixture(params=[case for case in CASES if case.model in ("mlp", "quadratic")], ids=lambda case: case.engine)
+@pytest.fixture(
+    params=[case for case in CASES if case.model in ("mlp", "quadratic", "ridge")],
+    ids=lambda case: f"{case.engine}-{case.model}",
+)
 def small(request):
     """One small model for each engine."""
     return request.param

@@ -94,13 +94,13 @@ def scale(request, monkeypatch):
 def test_equals_brute_force_over_all_subsets_and_rounds():
     rng = np.random.default_rng(1)
     binding = []
-    for trial in range(2800):
+    for trial in range(1750):
         gain, power, arguments = instance(rng, rng.integers(1, 9), rng.integers(1, 9), SHAPES[trial % len(SHAPES)])
         choice = best_schedule(gain, power, **arguments)
         assert choice.objective == pytest.approx(brute_force_schedule(gain, power, **arguments).objective, rel=1e-9)
         check_feasible(choice, gain, power, arguments)
         binding.append(choice.binding)
-    assert min(binding.count(name) for name in ("privacy", "peak_power", "total_power")) > 300
+    assert min(binding.count(name) for name in ("privacy", "peak_power", "total_power")) > 190
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -145,7 +145,7 @@ def test_equals_the_sweep_of_each_number_of_rounds(shape):
 
 def test_feasible_and_binding_on_many_larger_instances():
     rng = np.random.default_rng(5)
-    for trial in range(3500):
+    for trial in range(1400):
         gain, power, arguments = instance(rng, rng.integers(1, 201), rng.integers(1, 5), SHAPES[trial % len(SHAPES)])
         check_feasible(best_schedule(gain, power, **arguments), gain, power, arguments)
 

@@ -128,12 +128,21 @@ def attack(problem, policy, rounds):
         return decision
 
 
+MOST_APART = 40  # numbers of rounds that brute force tries one by one
+
+
 def check_optimum(problem, decision):
-    """`optimal` is within rounding of the best of all subsets and numbers of rounds."""
+    """`optimal` is within rounding of the best of all subsets and numbers of rounds.
+
+    Where each number of rounds has its own peak powers there are thousands of searches: its own and some others then.
+    """
     if decision is None:
         return
     rounds = np.arange(1, problem.learning.total_steps + 1)
-    groups = [rounds] if not matters(problem) or problem.budget.scope == "round" else np.split(rounds, rounds.size)
+    groups = [rounds]
+    if matters(problem) and problem.budget.scope == "total":
+        spread = np.geomspace(1, rounds.size, MOST_APART).astype(int)
+        groups = np.union1d(spread, decision.rounds)[:, None] if rounds.size > MOST_APART else rounds[:, None]
     best = math.inf
     with np.errstate(all="ignore"):
         for group in groups:
@@ -156,7 +165,7 @@ def test_extreme_problems_have_a_plan_or_a_sentence(problem, policy, rounds):
 
 
 @pytest.mark.slow
-@examples(2500)
+@examples(1200)
 @given(
     problem=problems(most_devices=30),
     policy=EVERY_POLICY,
@@ -173,7 +182,7 @@ def test_the_optimum_of_extreme_problems_is_that_of_all_subsets(problem):
 
 
 @pytest.mark.slow
-@examples(2000)
+@examples(1000)
 @given(problem=problems())
 def test_the_optimum_of_many_extreme_problems_is_that_of_all_subsets(problem):
     check_optimum(problem, attack(problem, "optimal", None))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-PATIENCE = 300.0  # s, for a machine that has much else to do
+from airfed.running.execution import execute
+from airfed.scenario import load
 
 SCENARIO = """
 name = "cluster"
@@ -49,12 +49,13 @@ HELD = 2  # the round in which a gated run is held
 class Gated:
     """A run of one scenario by several processes that wait in round `HELD` for `go`."""
 
-    def __init__(self, processes: Any, wait_for: Callable[[Callable[[], bool]], bool]) -> None:
-        self.processes, self.folder, self.wait_for = processes, processes.folder, wait_for
+    def __init__(self, processes: Any, wait_for: Callable[[Callable[[], bool]], bool], made: Path) -> None:
+        self.processes, self.folder, self.wait_for, self.made = processes, processes.folder, wait_for, made
         self.out, self.scenario = self.folder / "run", self.folder / "scenario.toml"
 
     def prepare(self, *, patience: float) -> None:
         self.scenario.write_text(SCENARIO.format(patience=patience))
+        self.whole = self.made / f"{patience}"
 
     @property
     def script(self) -> list[str | Path]:
@@ -85,22 +86,32 @@ class Gated:
         """Let one process go on, or all of them."""
         (self.folder / ("go" if rank is None else f"go-{rank}")).touch()
 
-    def alone(self, out: Path, *extra: str) -> dict[str, bytes]:
-        """Run or resume with one process and return the record."""
-        run = ("-m", "airfed", "run", self.scenario, "--out", out, *extra)
-        done = self.processes.start(sys.executable, *run, log="alone.log")
-        assert done.wait(PATIENCE) == 0, self.processes.text("alone.log")
-        return self.record(out)
+    def resumed(self) -> dict[str, bytes]:
+        """Let this process alone go on with the run, and return the record."""
+        assert execute(load(self.scenario), self.out, resume=True).status == "finished"
+        return self.record()
+
+    def undisturbed(self) -> dict[str, bytes]:
+        """The record of a run by this process alone, to the end; the tests of one patience share it."""
+        if not self.whole.exists():
+            assert execute(load(self.scenario), self.whole).status == "finished"
+        return self.record(self.whole)
 
     def record(self, out: Path | None = None) -> dict[str, bytes]:
         names = ("model.safetensors", "metrics.jsonl", "metrics.csv", "ledger.jsonl")
         return {name: ((out or self.out) / name).read_bytes() for name in names}
 
 
+@pytest.fixture(scope="session")
+def undisturbed_runs(tmp_path_factory):
+    """The folder of the runs that nothing disturbs."""
+    return tmp_path_factory.mktemp("undisturbed")
+
+
 @pytest.fixture
-def gated(processes, wait_for):
+def gated(processes, wait_for, undisturbed_runs):
     """A run that can be held in a round."""
-    return Gated(processes, wait_for)
+    return Gated(processes, wait_for, undisturbed_runs)
 
 
 FILES = ("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl", "plan.json", "run.json")

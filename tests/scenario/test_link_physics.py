@@ -63,10 +63,6 @@ def test_a_plan_by_physics_is_that_of_its_noise():
     [
         ({}, "Expected link.noise_std, a number > 0, or link.bandwidth, from which it follows; got neither."),
         ({"noise_figure": 5.0}, "from which it follows; got link.noise_figure alone."),
-        (
-            {"noise_std": 1.0, "bandwidth": "1 MHz"},
-            "Expected link.noise_std or link.bandwidth, from which it follows; got both.",
-        ),
         ({"noise_std": 1.0, "temperature": 290.0}, "Expected link.noise_std or link.temperature"),
         (
             {"bandwidth": 1e6, "temperature": 290.0, "noise_density": 1e-20},

@@ -145,7 +145,7 @@ def test_counts_name_the_key_and_the_range(key, value):
         ({"learning__dataset": "pictures/"}, "Missing key learning.dimension"),
         (
             {"policy__name": "best"},
-            "policy.name to be one of optimal, paper, full, uniform, top_k, threshold, clairvoyant, myopic, or",
+            "policy.name to be one of optimal, paper, full, uniform, top_k, threshold, clairvoyant, myopic, noise_free",
         ),
         ({"link__noise_source": "dice"}, "link.noise_source to be one of 'seeded', 'secure'"),
         ({"run__engine": "gpu"}, "run.engine to be one of"),
@@ -377,6 +377,7 @@ def another(key, value):
         "learning.images": 60,
         "learning.dimension": 99,
         "learning.network": {"hidden": [3]},
+        "learning.ridge": {"samples": 80},
         "budget.device_power": 7.0,
     }
     return words[key] if key in words else value * 1.5 if isinstance(value, float) else value + 1
@@ -400,8 +401,10 @@ def test_the_digest_knows_everything_that_shapes_a_result():
             seen.add(changed.digest())
     changed = physics.override({"link.temperature": None, "link.noise_density": 5e-20})
     assert changed.digest() not in seen
+    changed = physics.override({"budget.air_time": 5.0})
+    assert changed.digest() not in seen
     for key, value in leaves(base.model_dump()):
-        if key in ("name", "channel.model", "budget.account") or key.startswith(("policy.", "run.")):
+        if key in ("name", "channel.model", "budget.account", "budget.air_time") or key.startswith(("policy.", "run.")):
             continue
         if key.removeprefix("link.") in PHYSICS:
             continue

@@ -7,7 +7,7 @@ from airfed.scenario import ScenarioError, template
 from airfed.scenario.usercode import UserCode, user_code
 
 
-@pytest.mark.parametrize("name", ["cnn", "mlp", "logistic", "quadratic", "network"])
+@pytest.mark.parametrize("name", ["cnn", "mlp", "logistic", "quadratic", "ridge", "network"])
 def test_a_built_in_model_is_no_code(name):
     assert user_code(name) is None
 
@@ -39,7 +39,7 @@ def test_a_malformed_model_is_told_the_form(text, says):
         scenario.parse(tomllib.loads(changed))
     message = str(caught.value)
     assert message.startswith(
-        "Expected learning.model to be one of cnn, mlp, logistic, quadratic, network, or your own as"
+        "Expected learning.model to be one of cnn, mlp, logistic, quadratic, ridge, network, or your own as"
     )
     assert says in message
     assert message.endswith(".")

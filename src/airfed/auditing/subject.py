@@ -13,12 +13,40 @@ from numpy.typing import NDArray
 from airfed.air import Air, Airs
 from airfed.learning.task import dimension_of
 from airfed.planning import FadingPlan, Plan
+from airfed.planning.schemes import Masked, Saturated, Truncated
+from airfed.planning.uplink import ALIGNED
 from airfed.problem import Fleet
 from airfed.running.directory import RunError
 from airfed.running.noise import NoiseSource
 from airfed.running.run import Run
 from airfed.running.setup import airs_of, noise_source, signal_digests
 from airfed.scenario import Scenario
+
+
+def as_seen(plan: Plan) -> Plan:
+    """Return the plan of aligned uploads that shows as much of a device as a plan of another scheme does.
+
+    Artificial noise is noise of the receiver's. A trusted server has channels of gain 1 that cost nothing; and digital
+    uploads, each seen alone in its device's own noise, show as much as a sum of which all others are known.
+
+    Raises:
+        ValueError: the scheme claims no privacy, so that there is nothing to audit.
+    """
+    if plan.uplink == ALIGNED or isinstance(plan.uplink, Truncated | Saturated):
+        return plan
+    if not plan.private:
+        raise ValueError(f"Expected a policy with an ε to audit; {plan.policy!r} is not private.")
+    if isinstance(plan, FadingPlan):
+        raise ValueError(f"Expected channels that stay to audit {plan.policy!r}; here each round has noise of its own.")
+    problem = plan.problem
+    if isinstance(plan.uplink, Masked):
+        link = replace(problem.link, noise_std=plan.uploads.noise_std)
+        return replace(plan, problem=replace(problem, link=link), uplink=ALIGNED)
+    power = 2 * plan.alignment**2
+    fleet = Fleet(gain=np.ones(problem.fleet.num_devices), peak_power=power)
+    link = replace(problem.link, estimation_error=0.0)
+    budget = replace(problem.budget, total_power=power * plan.num_scheduled * plan.rounds)
+    return replace(plan, problem=replace(problem, fleet=fleet, link=link, budget=budget), uplink=ALIGNED)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,6 +59,7 @@ class Subject:
         airs: what the channel does to the uploads, round by round.
         signal: digests of what shapes the signal, by name; the key of the noise.
         run: the run's record, if it has run.
+        decided: the plan as it was decided, of which `plan` is what is seen of it.
     """
 
     scenario: Scenario
@@ -38,12 +67,13 @@ class Subject:
     airs: Airs
     signal: Mapping[str, str]
     run: Run | None = None
+    decided: Plan | None = None
 
     @classmethod
     def of(cls, scenario: Scenario, *, dimension: int | None = None) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
         problem = scenario.problem(dimension=dimension_of(scenario) if dimension is None else dimension)
-        plan = scenario.plan(problem)
+        plan = as_seen(scenario.plan(problem))
         signal = signal_digests(scenario, problem.fleet.gain)
         return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal)
 
@@ -67,7 +97,9 @@ class Subject:
         except ValueError:
             problem = scenario.problem(dimension=run.figures["dimension"])
             plan = scenario.plan(problem)
-        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=manifest["signal"], run=run)
+        seen = as_seen(plan)
+        airs = airs_of(scenario, seen)
+        return cls(scenario=scenario, plan=seen, airs=airs, signal=manifest["signal"], run=run, decided=plan)
 
     @cached_property
     def air(self) -> Air:

@@ -172,6 +172,8 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     if "per_device" in summary:
         total = f"device {summary['per_device']['epsilon']['most_exposed']}, the most exposed: {total}"
     console.print(f"\n{total}")
+    if not summary.get("private", True):
+        console.print("[bold red]not private: the scheme has no ε; these figures stand for infinity[/bold red]")
     if summary["scope"] == "total":
         covers = "all trainings together" if summary.get("account") else "the whole training"
         console.print(f"budget: {summary['epsilon_total'] / budget:.1%} of ε = {budget:g} for {covers}")

@@ -18,6 +18,7 @@ from airfed.cli import account as account_commands
 from airfed.cli import calibrate as calibrate_commands
 from airfed.cli import explore as explore_command
 from airfed.cli import figures as figures_commands
+from airfed.cli import league as league_command
 from airfed.cli import measure as measure_command
 from airfed.cli import plan as plan_commands
 from airfed.cli import report as report_commands
@@ -41,6 +42,7 @@ app.command(report_commands.report)
 app.command(account_commands.ledger)
 app.command(account_commands.audit)
 app.command(sweep_commands.sweep)
+app.command(league_command.league)
 app.command(figures_commands.figures)
 app.command(calibrate_commands.calibrate)
 app.command(measure_command.measure)

@@ -33,6 +33,7 @@ FigureName = Literal[
     "ablation",
     "fading",
     "shadowing",
+    "liu-simeone",
     "regret",
     "prediction",
 ]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from airfed.cli.plan import Json, ScenarioFile, read, whole_number
 from airfed.cli.run import signals
-from airfed.cli.sweep import Jobs, job_count, print_outcome, progress_display
+from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import output
 from airfed.showing.tables import plain_table
@@ -87,6 +87,7 @@ def measure(
     from airfed.experiments import measure as measuring
     from airfed.experiments import pilots as planned
     from airfed.experiments import sweep
+    from airfed.experiments.watching import progress_display
 
     console = output.make_console(stderr=json, quiet=json)
     pilots = planned.design(

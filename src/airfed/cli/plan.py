@@ -43,7 +43,7 @@ Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenar
 _MOST_LISTED: Final = 1_000_000  # devices of all rounds together that are listed in JSON
 _MOST_PRICED: Final = 1000  # devices of different limits: their plans take longer to find
 Policy = Annotated[
-    str | None, Parameter(help=f"Who decides: {', '.join(planning.POLICIES)}, or your own as module:callable.")
+    str | None, Parameter(help=f"Who decides: {', '.join(planning.EVERY)}, or your own as module:callable.")
 ]
 Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.", converter=whole_number)]
 
@@ -61,7 +61,8 @@ def decide(world: Scenario) -> Plan:
 
 
 def _expected(world: Scenario, decision: Plan) -> Plan:
-    return decision if (response := world.response) is None else planning.predicted(decision, response)
+    response = world.response
+    return planning.predicted(decision, response) if response is not None and decision.uplink.predictable else decision
 
 
 def plan(
@@ -102,6 +103,9 @@ def compare(
     seed: Seed = None,
     json: Json = False,
     plot: Annotated[Path | None, Parameter(help="Draw the policies' bounds (png, pdf, svg).")] = None,
+    rivals: Annotated[
+        bool, Parameter(help="Show the schemes of the field, too (docs/rivals.md).", negative="")
+    ] = False,
     total: Annotated[
         float | None, Parameter(help="ε in total of the second table (default: what full participation spends).")
     ] = None,
@@ -112,10 +116,10 @@ def compare(
     the same ε in total. Unless told, that is what full participation spends, the design that makes no choice.
     """
     world = read(file, policy__rounds=rounds, seed=seed)
-    plans, failures = _compared(world, problem_of(world))
+    plans, failures = _compared(world, problem_of(world), rivals=rivals)
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
-    equal = _equal_total(world, plans, total)
+    equal = _equal_total(world, plans, total, rivals=rivals)
     if plot is not None:
         from airfed.showing import figure, files
 
@@ -134,8 +138,8 @@ def compare(
     return 0
 
 
-def _compared(world: Scenario, problem: Problem) -> tuple[dict[str, Plan], dict[str, str]]:
-    plans, failures = world.compare(problem)
+def _compared(world: Scenario, problem: Problem, *, rivals: bool) -> tuple[dict[str, Plan], dict[str, str]]:
+    plans, failures = world.compare(problem, rivals=rivals)
     return {name: _expected(world, decision) for name, decision in plans.items()}, failures
 
 
@@ -161,7 +165,7 @@ def _rows(plans: Mapping[str, Plan]) -> dict[str, Any]:
 
 
 def _equal_total(
-    world: Scenario, plans: Mapping[str, Plan], epsilon: float | None
+    world: Scenario, plans: Mapping[str, Plan], epsilon: float | None, *, rivals: bool
 ) -> tuple[float, dict[str, Plan], dict[str, str]] | None:
     """The policies planned for one ε in total; None where the budget is a total already."""
     if epsilon is None:
@@ -169,7 +173,7 @@ def _equal_total(
         if world.budget.scope == "total" or not 0 < epsilon < math.inf:  # no budget could say so
             return None
     budget = {"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": epsilon}
-    found, failures = _compared(world, problem_of(world.override(budget)))
+    found, failures = _compared(world, problem_of(world.override(budget)), rivals=rivals)
     if "optimal" not in found:
         raise InfeasibleError(failures["optimal"])
     return epsilon, found, failures

@@ -169,6 +169,7 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "power_expected": power_expected(plan) if plan.problem.budget.power == "expected" else None,
         "power_transmitted": last.get("power_transmitted_total"),
         "power_budget": plan.problem.budget.total_power,
+        "private": plan.private,
         "epsilon_round": plan.epsilon_round,
         "epsilon_total": outcome.epsilon_total if records else None,
         "delta": plan.problem.budget.delta,
@@ -201,6 +202,8 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
                 "meter sees to the total"
             )
         relation = "replace one" if summary["relation"] == "replace" else "add or remove one"
+        if not summary["private"]:
+            console.print("[bold red]privacy none: the scheme has no ε; its record stands for infinity[/bold red]")
         console.print(
             f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
             f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']})"

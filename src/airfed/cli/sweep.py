@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,13 +16,11 @@ from airfed import _extras
 from airfed.cli.plan import Json, whole_number
 from airfed.cli.run import signals
 from airfed.showing import output
-from airfed.showing.live import work_line
 from airfed.showing.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.experiments.points import Point
     from airfed.experiments.records import Record
-    from airfed.experiments.watching import Progress
 
 _MOST_ROWS = 20
 
@@ -117,6 +114,7 @@ def run_points(
 ) -> list[Record]:
     """Run what is not done yet, telling how far it is and how long it still takes, and return all records."""
     from airfed.experiments import sweep
+    from airfed.experiments.watching import progress_display
 
     costs = print_effort(console, expanded, out, jobs) if expanded else {}
     with progress_display(console, name) as show:
@@ -135,22 +133,6 @@ def print_effort(console: Console, expanded: Sequence[Point], out: Path, jobs: i
         expected = effort.expect(expanded, out, jobs=jobs)
     console.print(expected.sentence(), soft_wrap=True)
     return expected.costs
-
-
-@contextmanager
-def progress_display(console: Console, name: str) -> Iterator[Callable[[Progress], None]]:
-    """Yield the function that shows a sweep's state: one line for all points."""
-    with work_line(console, name) as update:
-
-        def show(state: Progress) -> None:
-            text = f"{state.ended} of {state.points} points"
-            if state.running:
-                text += f", {state.running} under way"
-            if state.failed:
-                text += f", [red]{state.failed} failed[/red]"
-            update(state.share, text, state.seconds_left if state.ended + state.failed < state.points else None)
-
-        yield show
 
 
 def print_points(console: Console, results: list[Record]) -> None:

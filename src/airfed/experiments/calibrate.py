@@ -123,7 +123,7 @@ def calibrate(world: Scenario, on_step: Tell = lambda step, share: None) -> Cali
     task = build_task(world)
     try:
         if isinstance(task, QuadraticLearning):
-            return _quadratic(world, task)
+            return _known(task)
         assert isinstance(task, ImageTask)
         return _images(world, task, Steps(_SHARES, on_step))
     finally:
@@ -158,7 +158,7 @@ def linear_optimum(task: ImageTask, loss: curvature.Loss) -> float:
 
 
 def _images(world: Scenario, task: ImageTask, steps: Steps) -> Calibration:
-    from airfed.learning import curvature  # here: the quadratic task needs no torch
+    from airfed.learning import curvature  # here: a known task needs no torch
 
     held = np.sort(task.shards, axis=None)
     images, labels = task.dataset.train_images[held], task.dataset.train_labels[held]
@@ -272,17 +272,18 @@ def _norms(task: ImageTask, models: tuple[Parameters, ...], told: Steps) -> tupl
     return tuple(found)
 
 
-def _quadratic(world: Scenario, task: QuadraticLearning) -> Calibration:
-    gap = float(task.evaluate(task.initial_parameters)["loss"])
+def _known(task: QuadraticLearning) -> Calibration:
+    known = task.task
+    strong_convexity, smoothness = known.curvature_range
     return Calibration(
-        smoothness=world.learning.smoothness,
-        strong_convexity=world.learning.strong_convexity,
-        initial_gap=gap,
-        optimum=task.task.minimum,
+        smoothness=smoothness,
+        strong_convexity=strong_convexity,
+        initial_gap=known.initial_gap,
+        optimum=known.minimum,
         how={
-            "smoothness": "ζ: the quadratic task is made with it",
-            "strong_convexity": "ϱ: the quadratic task is made with it",
-            "initial_gap": "G: computed, the quadratic task knows its optimum",
+            "smoothness": "ζ: exact, the largest eigenvalue of ∇²L",
+            "strong_convexity": "ϱ: exact, the smallest eigenvalue of ∇²L",
+            "initial_gap": "G: exact, the task knows its optimum",
         },
         norms=(),
     )

@@ -148,7 +148,7 @@ def _costs(worlds: Mapping[str, Scenario], rates: Mapping[_Kind, _Rate | None]) 
         if time.monotonic() - started > _PLANNING_SECONDS:
             break
         devices, rounds = _plan(world)
-        images = 1 if world.learning.model == "quadratic" else rate.images / world.num_devices
+        images = 1 if world.learning.synthetic else rate.images / world.num_devices
         steps = devices * world.learning.total_steps * (world.learning.batch_size or images)
         costs[key] = _START_SECONDS + steps * rate.image + rounds / world.run.evaluate_every * rate.evaluation
     return costs

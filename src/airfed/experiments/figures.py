@@ -16,7 +16,18 @@ import numpy as np
 
 from airfed import planning
 from airfed._disk import write_whole
-from airfed.experiments import bounds, curves, notes, points, regret, regret_curves, regret_page, regret_rows
+from airfed.experiments import (
+    bounds,
+    curves,
+    liu_simeone,
+    liu_simeone_curves,
+    notes,
+    points,
+    regret,
+    regret_curves,
+    regret_page,
+    regret_rows,
+)
 from airfed.experiments.notes import definition_file
 from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.records import Record, csv_text
@@ -341,6 +352,13 @@ def _range(found: Studies) -> tuple[Rows, Figure]:
     return rows, curves.range_figure(rows, notes.settings(_world(study), seeds=study.seeds, varied=("σ", "ϖ")))
 
 
+def _liu_simeone(found: Studies) -> tuple[Rows, Figure]:
+    study = found["liu-simeone"]
+    worlds = {int(p.values["seed"]): liu_simeone.world(p.scenario) for p in study.points if p.scenario is not None}
+    rows = liu_simeone.rows(worlds, _world(study).budget.delta)
+    return rows, liu_simeone_curves.power_figure(rows, liu_simeone_curves.note(_world(study), draws=len(worlds)))
+
+
 def _regret(found: Studies) -> tuple[Rows, Figure]:
     rows = regret_rows.rows(found)
     return rows, regret_curves.regret_figure(rows, regret.note(rows))
@@ -370,6 +388,13 @@ _ALL: Final = (
     Definition(name="ablation", experiments=("ablation",), build=_ablation),
     Definition(name="fading", experiments=("fading",), build=partial(_fading, experiment="fading")),
     Definition(name="shadowing", experiments=("shadowing",), build=partial(_fading, experiment="shadowing")),
+    Definition(
+        name="liu-simeone",
+        experiments=("liu-simeone",),
+        build=_liu_simeone,
+        trains=False,
+        table=liu_simeone_curves.table,
+    ),
     Definition(
         name="regret",
         experiments=regret_rows.WORLDS,

@@ -168,8 +168,8 @@ def design(
     Raises:
         ScenarioError, DataError: the model has no accuracy, a list is wrong, or the data cannot be had.
     """
-    if world.learning.model == "quadratic":
-        raise ScenarioError("Expected a model that classifies: 'quadratic' has no accuracy to measure.")
+    if world.learning.synthetic:
+        raise ScenarioError(f"Expected a model that classifies: {world.learning.model!r} has no accuracy to measure.")
     if len(set(seeds)) < max(2, len(seeds)):
         raise ScenarioError(f"Expected --seeds to be two or more different ones, got {_text(seeds)}.")
     steps = world.learning.total_steps

@@ -215,7 +215,7 @@ def dataset_digest(name: str) -> str:
 def _data(world: Scenario) -> str:
     from airfed.learning.task import data_source
 
-    return "" if world.learning.model == "quadratic" else str(data_source(world))
+    return "" if world.learning.synthetic else str(data_source(world))
 
 
 def _model_digest(world: Scenario) -> str:

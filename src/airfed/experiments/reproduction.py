@@ -28,6 +28,7 @@ _SECTIONS: Final = {  # a figure and the experiments whose final figures are tol
     "fading": ("fading",),
     "shadowing": ("shadowing",),
     "limits": (),
+    "liu-simeone": (),
 }
 _TABLES: Final = {
     "bounds": "bounds",

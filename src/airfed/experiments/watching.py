@@ -6,14 +6,17 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rich.console import Console
+
 from airfed.experiments import records
 from airfed.experiments.points import Point
 from airfed.running.finding import progress
+from airfed.showing.live import work_line
 
 _POLL_SECONDS: Final = 0.5
 _TRUST: Final = 20.0  # [s] of computing that the first estimate counts for against what is then seen
@@ -135,3 +138,19 @@ class Watch:
         else:
             return None
         return (total - work) / speed
+
+
+@contextlib.contextmanager
+def progress_display(console: Console, name: str) -> Iterator[Callable[[Progress], None]]:
+    """Yield the function that shows a sweep's state: one line for all points."""
+    with work_line(console, name) as update:
+
+        def show(state: Progress) -> None:
+            text = f"{state.ended} of {state.points} points"
+            if state.running:
+                text += f", {state.running} under way"
+            if state.failed:
+                text += f", [red]{state.failed} failed[/red]"
+            update(state.share, text, state.seconds_left if state.ended + state.failed < state.points else None)
+
+        yield show

@@ -23,6 +23,7 @@ from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
 from airfed.planning import POLICIES
 from airfed.scenario import Scenario, ScenarioError, flatten, template
 from airfed.scenario.sections import PHYSICS
+from airfed.scenario.usercode import RIDGE
 
 Tables = dict[str, Any]
 
@@ -93,8 +94,8 @@ class Design:
 
         Another `channel.model` brings the keys it needs and drops those it does not know or refuses; fading that
         lasts the whole run drops its `correlation`, `link.noise_std` the physics that it follows from, another
-        `learning.model` than one's own its layers and the dimension that was found for it, another `policy.name` the
-        settings it does not take.
+        `learning.model` than one's own its layers and the dimension that was found for it, another than ridge
+        regression its table and dimension, another `policy.name` the settings it does not take.
         """
         if key == _SPREAD:
             return replace(self, spread=value)
@@ -108,13 +109,16 @@ class Design:
             return replace(self, tables=tables)
         _put(tables, key, value)
         if key == "link.noise_std" and value is not None:
-            for physics in PHYSICS:  # from which it would follow
+            for physics in set(PHYSICS) - {"bandwidth"}:  # from which it would follow
                 _put(tables, f"link.{physics}", None)
         if key == "policy.name" and value in POLICIES:
             for setting in {"size", "threshold", "options"} - POLICIES[value].settings:
                 _put(tables, f"policy.{setting}", None)
         if key == "channel.coherence" and value is None:
             _put(tables, "channel.correlation", _start()["channel"]["correlation"])
+        if key == "learning.model" and value != RIDGE and self.get("learning.ridge") is not None:
+            for setting in ("ridge", "dimension"):
+                _put(tables, f"learning.{setting}", None)
         if key == "learning.model" and self.own.dimension is not None:
             mine = value == self.own.model
             _put(tables, "learning.dimension", self.own.dimension if mine else None)

@@ -83,6 +83,8 @@ class OverTheAirFedAvg(Strategy):
         wait_for_devices: float = 120.0,
         clock: Clock = time,
     ) -> None:
+        if not plan.uplink.only_scales:
+            raise ValueError(f"Expected a policy whose devices only scale their updates; {plan.policy!r} does more.")
         self.plan = plan
         self.airs = Airs(plan=plan) if airs is None else airs
         self.noise = SecureNoise() if noise is None else noise

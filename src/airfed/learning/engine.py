@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from airfed import _validate
 from airfed.learning.data import Dataset
-from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
+from airfed.learning.quadratic import KnownTask, QuadraticEngine
 from airfed.network import Network
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Engine(Protocol):
 
 def make_engine(
     name: str,
-    model: Model | QuadraticTask,
+    model: Model | KnownTask,
     data: Dataset | None,
     shards: NDArray[np.intp] | None,
     *,
@@ -85,10 +85,10 @@ def make_engine(
     Args:
         name: "auto" takes "fused" where it applies (a network of the family, or a torch module that is one, on a
             CPU), else "torch".
-        model: a `Network`, a torch module, "module:callable", or a `QuadraticTask` (which brings its own
+        model: a `Network`, a torch module, "module:callable", or a `KnownTask` (which brings its own
             engine).
-        data: the training part is used; None for a `QuadraticTask`.
-        shards: images of each device, (N, D), as `partition` gives; None for a `QuadraticTask`.
+        data: the training part is used; None for a `KnownTask`.
+        shards: images of each device, (N, D), as `partition` gives; None for a `KnownTask`.
         learning_rate: τ.
         batch_size: images per local step; None is the full batch.
         seed: of the run; keys the mini-batches and a user model's initial values.
@@ -100,9 +100,9 @@ def make_engine(
         ValueError: no such engine, or it does not apply to the model; the message says why.
     """
     _validate.one_of(ENGINES, engine=name)
-    if isinstance(model, QuadraticTask):
+    if isinstance(model, KnownTask):
         if name != "auto" or batch_size is not None:
-            raise ValueError("Expected engine='auto' and no batch_size: the quadratic task brings its own engine.")
+            raise ValueError("Expected engine='auto' and no batch_size: a known task brings its own engine.")
         return QuadraticEngine(model, learning_rate=learning_rate, chunk=chunk)
     if data is None or shards is None:
         raise ValueError("Expected data and shards for a model that learns from images.")

@@ -1,14 +1,16 @@
-"""A task whose ζ, ϱ, G and optimum are known exactly, for checking theory; its devices cost no memory.
+"""Tasks whose ζ, ϱ, G and optimum are known exactly, and the engine that trains them.
 
-Device k has the loss L_k(w) = ½ (w − b_k)ᵀ A_k (w − b_k) with A_k diagonal, its entries between ϱ and ζ.
+Device k has the loss L_k(w) = ½ (w − b_k)ᵀ A_k (w − b_k), up to a constant. In the quadratic task A_k is diagonal, its
+entries between ϱ and ζ, and devices cost no memory; `airfed.learning.ridge` has another.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -23,8 +25,59 @@ _BLOCK: Final = 256  # devices per random stream; part of the task's definition,
 Floats = NDArray[np.float64]
 
 
+class KnownTask(ABC):
+    """Quadratic losses L_k of N devices, their mean L, and all that is to be known of it.
+
+    Attributes:
+        dimension: d.
+        num_devices: N.
+    """
+
+    dimension: int
+    num_devices: int
+
+    @property
+    @abstractmethod
+    def curvature_range(self) -> tuple[float, float]:
+        """ϱ and ζ of L, exactly."""
+
+    @property
+    @abstractmethod
+    def optimum(self) -> Floats:
+        """w*."""
+
+    @property
+    @abstractmethod
+    def minimum(self) -> float:
+        """L* = L(w*)."""
+
+    @abstractmethod
+    def applied(self, function: Callable[[Floats], Floats], point: Floats, devices: NDArray[np.intp]) -> Floats:
+        """Return f(A_k)(w − b_k) of the devices, (m, d).
+
+        Args:
+            function: f, applied to each eigenvalue of A_k; the identity gives ∇L_k(w).
+            point: w, (d,).
+            devices: k.
+        """
+
+    @abstractmethod
+    def loss(self, parameters: NDArray[np.floating]) -> float:
+        """Return L(w)."""
+
+    @property
+    def initial_parameters(self) -> NDArray[np.float32]:
+        """w⁰ = 0."""
+        return np.zeros(self.dimension, np.float32)
+
+    @property
+    def initial_gap(self) -> float:
+        """G = L(0) − L*."""
+        return self.loss(self.initial_parameters) - self.minimum
+
+
 @dataclass(frozen=True, kw_only=True)
-class QuadraticTask:
+class QuadraticTask(KnownTask):
     """The task: L = mean of the L_k over all N devices.
 
     b_k is uniform in the cube of half-width `spread` around (center, …, center). The first diagonal entry of
@@ -72,6 +125,11 @@ class QuadraticTask:
             raise ValueError(f"Expected dimension={self.dimension} >= 2: one entry is ϱ and one is ζ.")
         if self.strong_convexity > self.smoothness:
             raise ValueError(f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}.")
+
+    @property
+    def curvature_range(self) -> tuple[float, float]:
+        """ϱ and ζ, which the task is made with."""
+        return self.strong_convexity, self.smoothness
 
     def devices(self, indices: NDArray[np.intp]) -> tuple[Floats, Floats]:
         """Return b_k and the diagonals of A_k of the devices, each (m, d); made anew at every call."""
@@ -129,15 +187,10 @@ class QuadraticTask:
         away = np.asarray(parameters, np.float64) - self.optimum
         return self.minimum + float(np.sum(self._moments[0] * away**2)) / 2
 
-    @property
-    def initial_parameters(self) -> NDArray[np.float32]:
-        """w⁰ = 0."""
-        return np.zeros(self.dimension, np.float32)
-
-    @property
-    def initial_gap(self) -> float:
-        """G = L(0) − L*."""
-        return self.loss(self.initial_parameters) - self.minimum
+    def applied(self, function: Callable[[Floats], Floats], point: Floats, devices: NDArray[np.intp]) -> Floats:
+        """Return f(A_k)(w − b_k) of the devices, (m, d); see `KnownTask.applied`."""
+        centers, curvatures = self.devices(devices)
+        return function(curvatures) * (point - centers)
 
     def gradient_bound(self, radius: float) -> float:
         """Return a bound on ‖∇L_k(w)‖ over all devices and all w within `radius` of w*.
@@ -151,7 +204,7 @@ class QuadraticTask:
 
 
 class QuadraticEngine:
-    """Local training of the quadratic task; see `airfed.learning.engine.Engine`.
+    """Local training of a task that is known; see `airfed.learning.engine.Engine`.
 
     E gradient steps of a quadratic have a closed form: g_k = ((1 − (1 − τA_k)^E)/τ)(w⁰ − b_k), computed in
     float64.
@@ -164,7 +217,7 @@ class QuadraticEngine:
 
     name = "quadratic"
 
-    def __init__(self, task: QuadraticTask, *, learning_rate: float, chunk: int = 4096) -> None:
+    def __init__(self, task: KnownTask, *, learning_rate: float, chunk: int = 4096) -> None:
         _validate.positive(learning_rate=learning_rate)
         _validate.positive_integer(chunk=chunk)
         self.dimension = task.dimension
@@ -178,11 +231,13 @@ class QuadraticEngine:
         start = parameters.astype(np.float64)
         for first in range(0, len(devices), self._chunk):
             part = devices[first : first + self._chunk]
-            centers, curvatures = self._task.devices(part)
             with np.errstate(over="ignore", invalid="ignore"):  # a diverging rate is reported by the round loop
-                factor = (1 - (1 - self._learning_rate * curvatures) ** steps) / self._learning_rate
-                updates = factor * (start - centers)
+                updates = self._task.applied(partial(self._summed, steps), start, part)
                 yield part, updates.astype(np.float32)
+
+    def _summed(self, steps: int, curvatures: Floats) -> Floats:
+        """(1 − (1 − τa)^E)/τ for each curvature a."""
+        return (1 - (1 - self._learning_rate * curvatures) ** steps) / self._learning_rate
 
     def evaluate(
         self,

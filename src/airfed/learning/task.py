@@ -17,12 +17,14 @@ from airfed.learning import data
 from airfed.learning.engine import Engine, make_engine
 from airfed.learning.fused import FusedEngine
 from airfed.learning.partition import partition
-from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
+from airfed.learning.quadratic import KnownTask, QuadraticEngine, QuadraticTask
+from airfed.learning.ridge import RidgeTask
 from airfed.network import Network
 from airfed.problem import Problem
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
-from airfed.scenario.usercode import user_code
+from airfed.scenario.networks import RidgeSection
+from airfed.scenario.usercode import RIDGE, user_code
 
 if TYPE_CHECKING:
     from airfed.learning.models import Model
@@ -133,9 +135,9 @@ class ImageTask:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuadraticLearning:
-    """The quadratic task, of which everything is known; its loss is reported as the gap to the optimum."""
+    """A task of which everything is known; its loss is reported as the gap to the optimum."""
 
-    task: QuadraticTask
+    task: KnownTask
     engine: QuadraticEngine
     code_digest: ClassVar[str] = ""
     classes: ClassVar[None] = None
@@ -178,8 +180,8 @@ def build_task(scenario: Scenario) -> Task:
             written down is not the model's.
     """
     learning, run = scenario.learning, scenario.run
-    if learning.model == "quadratic":
-        return _quadratic(scenario)
+    if learning.synthetic:
+        return _known(scenario)
     dataset = data.load(data_source(scenario))
     shards = _shards(scenario, dataset.train_labels)
     built = _build(scenario, dataset)
@@ -229,7 +231,7 @@ def dimension_of(scenario: Scenario) -> int:
         ScenarioError, DataError: the model or the data that would tell is wrong.
     """
     learning = scenario.learning
-    if learning.dimension is not None or learning.model == "quadratic":
+    if learning.dimension is not None or learning.synthetic:
         return scenario.dimension
     if user_code(learning.model) is not None:
         from airfed.learning import models  # here: nothing else in planning needs torch
@@ -319,19 +321,41 @@ def _build(scenario: Scenario, dataset: data.Dataset) -> _Built:
     return _Built(own.module, models.flatten(own.module), shapes, own.digest)
 
 
-def _quadratic(scenario: Scenario) -> QuadraticLearning:
-    learning = scenario.learning
-    run = scenario.run
+def _known(scenario: Scenario) -> QuadraticLearning:
+    learning, run = scenario.learning, scenario.run
     if learning.batch_size is not None or run.engine != "auto" or run.device not in ("auto", "cpu"):
         raise ScenarioError(
-            "Expected no learning.batch_size, run.engine = 'auto' and run.device = 'auto': the quadratic model has an "
-            "engine of its own."
+            f"Expected no learning.batch_size, run.engine = 'auto' and run.device = 'auto': the {learning.model} model "
+            "has an engine of its own."
         )
-    task = QuadraticTask(
+    task = ridge_task(scenario) if learning.model == RIDGE else _quadratic(scenario)
+    return QuadraticLearning(task=task, engine=QuadraticEngine(task, learning_rate=learning.learning_rate))
+
+
+def _quadratic(scenario: Scenario) -> QuadraticTask:
+    return QuadraticTask(
         dimension=scenario.dimension,
         num_devices=scenario.num_devices,
-        smoothness=learning.smoothness,
-        strong_convexity=learning.strong_convexity,
+        smoothness=scenario.learning.smoothness,
+        strong_convexity=scenario.learning.strong_convexity,
         seed=scenario.seed,
     )
-    return QuadraticLearning(task=task, engine=QuadraticEngine(task, learning_rate=learning.learning_rate))
+
+
+def ridge_task(scenario: Scenario) -> RidgeTask:
+    """Return the ridge regression of a scenario, its data not drawn yet.
+
+    Raises:
+        ScenarioError: there are fewer features than labels need, or fewer samples than devices.
+    """
+    described = scenario.learning.ridge or RidgeSection()
+    try:
+        return RidgeTask(
+            dimension=scenario.dimension,
+            num_devices=scenario.num_devices,
+            samples=described.samples,
+            l2=described.l2,
+            seed=scenario.seed,
+        )
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
-from airfed.course import Course
+from airfed.course import CONSTANT, Course
 from airfed.planning import limits
 from airfed.planning.decision import Decision
-from airfed.planning.measured import best_design
+from airfed.planning.fading.plan import FadingPlan
+from airfed.planning.measured import best_design, thinned
 from airfed.planning.plan import FEASIBILITY_RTOL, Plan
 from airfed.planning.response import Response
+from airfed.planning.uplink import ALIGNED
 from airfed.problem import InfeasibleError, Problem
 
 _WORST_CASE: Final = "This plan counts power at its worst: only a measured response says what to expect of it."
@@ -41,12 +43,19 @@ def by_bound(
     Raises:
         InfeasibleError: the bound is not a finite number.
     """
-    theta, feasible = _alignments(problem, decision, scheduled, rounds, course, course.power_share)
-    size, num_devices, learning = scheduled.size, problem.fleet.num_devices, problem.learning
-    with np.errstate(divide="ignore", over="ignore"):
-        noise = problem.link.noise_std / (size * theta)
+    learning = problem.learning
+    rounds = _in_time(problem, decision, scheduled, rounds)
+    if decision.uplink == ALIGNED:
+        theta, feasible = _alignments(problem, decision, scheduled, rounds, course, course.power_share)
+        with np.errstate(divide="ignore"):
+            noise = problem.link.noise_std / (scheduled.size * theta)
+        left_out: Floats | float = convergence.participation_error(scheduled.size, problem.fleet.num_devices)
+    else:
+        theta, noise, missing = designs(problem, decision, scheduled, rounds)
+        feasible, left_out = np.ones(rounds.shape, dtype=bool), 4.0 * np.square(missing)
+    with np.errstate(over="ignore"):
         weight = 0.5 * learning.dimension * convergence.noise_factors(learning, rounds, course)
-        error = convergence.participation_error(size, num_devices) + weight * np.square(noise)
+        error = left_out + weight * np.square(noise)
         objective = convergence.round_offsets(learning, rounds, course)
         objective += convergence.round_scales(learning, rounds, course) * error
     objective[~feasible & feasible.any()] = np.inf
@@ -67,6 +76,7 @@ def by_bound(
         growth=course.growth,
         clip_decay=course.clip_decay,
         power_share=course.power_share,
+        uplink=decision.uplink,
     )
     return flagged(plan)
 
@@ -83,7 +93,9 @@ def by_response(
     Raises:
         InfeasibleError: nothing lies within what was measured.
     """
-    rounds = response.known(rounds)
+    rounds = response.known(_in_time(problem, decision, scheduled, rounds))
+    if decision.uplink != ALIGNED:
+        return _by_response(problem, decision, scheduled, rounds, response, policy)
 
     def alignments(
         rounds: Integers, course: Course, power_share: Floats, *, within_limits: bool
@@ -113,7 +125,91 @@ def by_response(
     return flagged(predicted(plan, response))
 
 
-def predicted(plan: Plan, response: Response) -> Plan:
+def _by_response(
+    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response, policy: str
+) -> Plan:
+    """The plan of another scheme: its noise and the share of the mean that it makes up say what to expect."""
+    worst = replace(problem, budget=replace(problem.budget, power="worst"))
+    theta, noise, missing = designs(worst, decision, scheduled, rounds)
+    size = (1.0 - missing) * problem.fleet.num_devices  # as many devices, and such a θ, as lead to these errors
+    alike = problem.link.noise_std / (size * noise)
+    best = best_design(
+        worst, rounds, response.only(growth=1.0, clip_decay=1.0), lambda *_: (size[:, None], alike[:, None])
+    )
+    plan = Plan(
+        problem=replace(problem, learning=replace(problem.learning, clip_norm=best.clip_norm)),
+        policy=policy,
+        scheduled=scheduled,
+        alignment=float(theta[best.index]),
+        rounds=int(rounds[best.index]),
+        notes=decision.notes,
+        objective="measured",
+        average=best.average,
+        uplink=decision.uplink,
+    )
+    return flagged(predicted(plan, response))
+
+
+def expected(plan: FadingPlan, response: Response) -> FadingPlan:
+    """Return a plan of a decision for each round with the ϖ and the average that a response expects most of.
+
+    Raises:
+        InfeasibleError: it lies outside of what was measured.
+    """
+    noise, share = np.array([plan.noise_share]), np.array([plan.device_share])
+    best = response.best(rounds=np.array([plan.rounds]), noise=noise, share=share, course=CONSTANT)
+    if not np.isfinite(best.accuracy[0]):
+        raise InfeasibleError(f"No plan fits: {response.outside(noise, share)}")
+    learning = replace(plan.problem.learning, clip_norm=float(best.clip_norm[0]))
+    chosen = replace(
+        plan,
+        problem=replace(plan.problem, learning=learning),
+        objective="measured",
+        average=response.averages[best.average[0]],
+    )
+    return predicted(chosen, response)
+
+
+def designs(
+    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers
+) -> tuple[Floats, Floats, Floats]:
+    """Return θ, the noise of the mean as a share of ϖ, and what is missing of it, of another scheme, for each I.
+
+    Args:
+        problem, decision, scheduled, rounds: as in `by_bound`.
+    """
+    gain, peak = problem.fleet.gain[scheduled], problem.fleet.peak_power[scheduled]
+    found = []
+    for number in rounds.tolist():
+        theta = decision.alignment or decision.uplink.largest(problem, scheduled, number)
+        uploads = decision.uplink.uploads(problem, gain, peak, theta, number)
+        found.append((theta, uploads.noise_share, uploads.missing))
+    theta, noise, missing = np.array(found).T
+    return theta, noise, missing
+
+
+def _in_time(problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers) -> Integers:
+    """Those numbers of rounds that fit the time on the air, and of other schemes on large fleets some."""
+    if decision.uplink != ALIGNED:
+        rounds = thinned(rounds, scheduled.size)
+    if problem.symbols == np.inf:
+        return rounds
+    uses = np.full(rounds.shape, float(problem.learning.dimension))
+    if decision.uplink != ALIGNED:
+        gain, peak = problem.fleet.gain[scheduled], problem.fleet.peak_power[scheduled]
+        every = (decision.uplink.uploads(problem, gain, peak, 1.0, number) for number in rounds.tolist())
+        uses = np.array([each.channel_uses for each in every])
+    fits = rounds * uses <= problem.symbols
+    if not fits.any():
+        seconds = rounds[0] * uses[0] / (problem.link.bandwidth or 1.0)
+        raise InfeasibleError(
+            f"No plan fits: rounds={rounds[0]} of {decision.uplink.name} access take {seconds:.4g} s on the air, and "
+            f"there are {problem.budget.air_time:.4g} s (air_time)."
+        )
+    return np.asarray(rounds[fits])
+
+
+def predicted(plan: _Plan, response: Response) -> _Plan:
     """Return the plan with the accuracy that a response expects of it; none outside of what was measured."""
     found = response.prediction(
         rounds=plan.rounds,

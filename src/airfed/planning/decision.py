@@ -7,7 +7,10 @@ from typing import Any, Final, Literal
 
 from numpy.typing import ArrayLike
 
-Average = Literal["none", "tail", "exponential"]  # `airfed.running.averages` says what they are
+from airfed.planning.uplink import ALIGNED, Uplink
+
+Average = Literal["none", "tail", "exponential"]
+"""Averages of the models that the receiver may take; `airfed.running.averages` says what they are."""
 _LONGEST_NOTE: Final = 1000  # characters
 
 
@@ -20,6 +23,7 @@ class Decision:
         alignment: θ, where the policy wants another than the largest that every limit allows.
         rounds: I, where the policy wants another than the best one.
         notes: remarks that a reader of the plan must know.
+        uplink: how the updates reach the receiver, where that is not aligned over the air (`airfed.planning.uplink`).
 
     >>> def strongest_three(problem):
     ...     return Decision(scheduled=problem.fleet.gain.argsort()[-3:], rounds=10)
@@ -32,6 +36,7 @@ class Decision:
     alignment: float | None = None
     rounds: int | None = None
     notes: tuple[str, ...] = ()
+    uplink: Uplink = ALIGNED
 
     def __post_init__(self) -> None:
         # What a record cannot hold must be told now: later a training would be charged that nobody can read.
@@ -40,6 +45,8 @@ class Decision:
                 f"Expected notes to be texts of at most {_LONGEST_NOTE} characters, got {self.notes!r:.80}."
             )
         object.__setattr__(self, "notes", tuple(self.notes))
+        if not isinstance(self.uplink, Uplink):
+            raise ValueError(f"Expected uplink to be an Uplink, got {self.uplink!r:.80}.")
 
 
 def _is_note(note: Any) -> bool:

@@ -26,7 +26,7 @@ from airfed.problem import InfeasibleError, Problem
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 # (I, course, q for each I) to the numbers of devices worth a look, in a row for each I, and the largest θ of each.
-Alignments = Callable[[Integers, Course, Floats], tuple[Integers, Floats]]
+Alignments = Callable[[Integers, Course, Floats], tuple[Integers | Floats, Floats]]
 
 _MOST_SPACES: Final = 20_000_000  # devices times numbers of rounds that are looked at: some seconds
 _FEWEST_ROUNDS: Final = 16
@@ -90,7 +90,7 @@ def _accuracy(best: Design | None) -> float:
     return -np.inf if best is None else best.accuracy
 
 
-def _noise(problem: Problem, size: Integers, theta: Floats) -> Floats:
+def _noise(problem: Problem, size: Integers | Floats, theta: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         return np.asarray(problem.link.noise_std / (size * theta))
 
@@ -153,7 +153,7 @@ def optimal(problem: Problem, rounds: Integers, response: Response) -> tuple[NDA
         InfeasibleError: no plan lies within what was measured.
     """
     require_gain(problem.fleet.gain)
-    some = _thinned(response.known(rounds), problem.fleet.num_devices)
+    some = thinned(response.known(rounds), problem.fleet.num_devices)
     counts = response.share.size > 1
 
     def alignments(rounds: Integers, course: Course, power_share: Floats) -> tuple[Integers, Floats]:
@@ -166,7 +166,8 @@ def optimal(problem: Problem, rounds: Integers, response: Response) -> tuple[NDA
     return _devices(problem, best, number), number
 
 
-def _thinned(rounds: Integers, num_devices: int) -> Integers:
+def thinned(rounds: Integers, num_devices: int) -> Integers:
+    """Return those numbers of rounds that are looked at: of very large fleets some, evenly over their logarithm."""
     most = max(_FEWEST_ROUNDS, _MOST_SPACES // num_devices)
     if rounds.size <= most:
         return rounds

@@ -48,7 +48,7 @@ def alternate(problem: Problem, *, rounds: int | None = None, course: Course = C
         raise InfeasibleError(
             "No plan fits: a device has gain 0, and the paper's pairs take every 1/|h|² for finite (peak_power)."
         )
-    chosen = problem.learning.total_steps if rounds is None else int(rounds)
+    chosen = problem.most_rounds if rounds is None else int(rounds)
     previous = np.inf
     notes: list[str] = []
     for _ in range(_MAX_ITERATIONS):
@@ -128,7 +128,7 @@ def solve_p3(
     Implements [Yan23, P3].
     """
     learning = problem.learning
-    rounds = np.arange(1, learning.total_steps + 1)
+    rounds = np.arange(1, problem.most_rounds + 1)
     crest = course.crests(rounds)
     total = limits.total_limits(problem, scheduled, rounds, crest=crest, power_share=course.power_share)
     feasible = total * (1 + _RTOL) >= theta

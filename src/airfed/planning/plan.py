@@ -22,9 +22,11 @@ from airfed.planning import limits
 from airfed.planning.decision import Average
 from airfed.planning.limits import Binding
 from airfed.planning.response import Prediction
+from airfed.planning.schemes import parse
 from airfed.planning.sequence import RoundSequence
+from airfed.planning.uplink import ALIGNED, Uplink, Uploads
 from airfed.privacy import classic_epsilon, classic_validity, compose, compose_all, gaussian_epsilon
-from airfed.problem import InfeasibleError, Problem
+from airfed.problem import Budget, InfeasibleError, Problem
 
 Objective = Literal["bound", "measured"]
 
@@ -56,6 +58,7 @@ class Plan:
         clip_decay: ρ in (0, 1]: ϖ_i = ϖ·ρ^(i/I).
         power_share: q in (0, 1], the share of the worst-case power that the devices are expected to transmit. Below 1
             the limit on the total power counts expected power.
+        uplink: how the updates reach the receiver: aligned over the air, or by a scheme that this is compared with.
 
     `sequence` is what is decided about each round; the other figures sum it up. "One round" is the most exposed one,
     the last.
@@ -90,9 +93,12 @@ class Plan:
     growth: float = 1.0
     clip_decay: float = 1.0
     power_share: float = 1.0
+    uplink: Uplink = ALIGNED
 
     def __post_init__(self) -> None:
         _validate.positive(alignment=self.alignment)
+        if self.uplink != ALIGNED and (self.growth, self.clip_decay, self.power_share) != (1.0, 1.0, 1.0):
+            raise ValueError(f"Expected growth, clip_decay and power_share of 1 with {self.uplink.name} access.")
         _validate.one_of(get_args(Average), average=self.average)
         convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
         if self.problem.fleet.changes and self.constant:
@@ -119,6 +125,8 @@ class Plan:
             "mu_round": self.mu_round,
             "the bound": self.bound.total,
         }
+        if not self.uplink.on_air:
+            del figures["power_total"]
         for name, value in figures.items():
             if not SMALLEST_FIGURE <= value <= LARGEST_FIGURE:
                 raise InfeasibleError(
@@ -126,7 +134,7 @@ class Plan:
                     f"{LARGEST_FIGURE:g} are not accounted for."
                 )
         weakest, power = self.sequence.least_power()
-        if power < SMALLEST_FIGURE**2:
+        if power < SMALLEST_FIGURE**2 and self.uplink.needs_everybody:
             raise InfeasibleError(f"No plan fits: device {weakest} would transmit less than {SMALLEST_FIGURE**2:g} W.")
 
     @property
@@ -176,15 +184,58 @@ class Plan:
         """The test accuracy to expect, in 0..1, where a response was asked."""
         return None if self.prediction is None else self.prediction.accuracy
 
+    @cached_property
+    def uploads(self) -> Uploads:
+        """How the uploads of the largest round arrive, and what they cost."""
+        fleet = self.problem.fleet
+        gain, peak = fleet.gain[self.scheduled], fleet.peak_power[self.scheduled]
+        return self.uplink.uploads(self.problem, gain, peak, self.alignment, self.rounds)
+
+    def uploads_in(self, index: int) -> Uploads:
+        """Return how the uploads of round i arrive, and what they cost."""
+        if self.growth == 1.0:
+            return self.uploads
+        decided, fleet = self.sequence[index], self.problem.fleet
+        gain, peak = fleet.gain[self.scheduled], fleet.peak_power[self.scheduled]
+        return self.uplink.uploads(self.problem, gain, peak, decided.alignment, self.rounds)
+
+    def noise_std_in(self, index: int) -> float:
+        """Return the standard deviation, per entry, of the noise in what is received in round i."""
+        return self.problem.link.noise_std if self.uplink == ALIGNED else self.uploads_in(index).noise_std
+
+    @property
+    def spendable(self) -> Budget:
+        """What the training is held to: the budget, less its privacy where the scheme has none."""
+        budget = self.problem.budget
+        return budget if self.private else replace(budget, epsilon=1e100, scope="round", formula="exact", spent=0.0)
+
+    @property
+    def private(self) -> bool:
+        """Whether the scheme has an ε at all; where not, the figures of privacy stand for infinity."""
+        return self.uplink.private
+
     @property
     def noise_share(self) -> float:
         """σ/(|K|θ_rms): the noise per coordinate of the recovered mean, as a share of ϖ."""
-        return self.problem.link.noise_std / (self.num_scheduled * self.alignment) * self.crest
+        return self.uploads.noise_share * self.crest
 
     @property
     def device_share(self) -> float:
-        """|K|/N."""
-        return self.num_scheduled / self.problem.fleet.num_devices
+        """|K|/N; where devices arrive with different strengths, the share of the mean that they make up."""
+        return (
+            self.num_scheduled / self.problem.fleet.num_devices if self.uplink == ALIGNED else 1 - self.uploads.missing
+        )
+
+    @property
+    def channel_uses(self) -> float:
+        """Symbols that all rounds take on the air."""
+        return self.rounds * self.uploads.channel_uses
+
+    @property
+    def air_time(self) -> float | None:
+        """Seconds that all rounds take on the air; None where the link's bandwidth is not known."""
+        bandwidth = self.problem.link.bandwidth
+        return None if bandwidth is None else self.channel_uses / bandwidth
 
     @property
     def alignment_coefficient(self) -> float:
@@ -208,19 +259,22 @@ class Plan:
 
     @property
     def _decision(self) -> dict[str, Any]:
+        """What the bounds are told: of other schemes, as many devices and such a θ as lead to their errors."""
+        size: float = self.num_scheduled
+        if self.uplink != ALIGNED:
+            size = self.device_share * self.problem.fleet.num_devices
         return {
-            "num_scheduled": self.num_scheduled,
+            "num_scheduled": size,
             "num_devices": self.problem.fleet.num_devices,
-            "alignment": self.alignment,
-            "noise_std": self.problem.link.noise_std,
+            "alignment": self.alignment if self.uplink == ALIGNED else self.uploads.divisor / size,
+            "noise_std": self.uploads.noise_std,
             "course": self.course,
         }
 
     @cached_property
     def power(self) -> NDArray[np.float64]:
         """φ_k P_k [W]: what each scheduled device transmits per round (in the largest), at most (‖g_k‖ = ϖ)."""
-        with np.errstate(divide="ignore", over="ignore"):  # as printed, a plan may ask for more power than there is
-            power = np.square(self.alignment / self.problem.fleet.gain[self.scheduled])  # [Yan23, (16)]
+        power = self.uploads.power  # [Yan23, (16)]
         power.flags.writeable = False
         return power
 
@@ -233,6 +287,8 @@ class Plan:
     @cached_property
     def limits(self) -> dict[Binding, float]:
         """The largest θ that each limit allows to this set of devices in this many rounds."""
+        if self.uplink != ALIGNED:
+            return self.uplink.limits(self.problem, self.scheduled, self.rounds)
         return limits.alignment_limits(
             self.problem, self.scheduled, self.rounds, crest=self.crest, power_share=self.power_share
         )
@@ -251,7 +307,7 @@ class Plan:
     @cached_property
     def amplification(self) -> float:
         """max f_k over K: how much stronger than θ a device may arrive; 1 where the channels are known."""
-        return float(np.max(limits.amplifications(self.problem)[self.scheduled]))
+        return self.uplink.amplification(self.problem, self.scheduled)
 
     @property
     def mu_round(self) -> float:
@@ -259,7 +315,7 @@ class Plan:
         return float(self._mu(np.float64(self.alignment)))
 
     def _mu(self, alignment: NDArray[np.float64] | np.float64) -> Any:
-        return self.problem.budget.sensitivity * (alignment * self.amplification) / self.problem.link.noise_std
+        return self.problem.budget.sensitivity * (alignment * self.amplification) / self.uploads.hidden_by
 
     @cached_property
     def mu_total(self) -> float:
@@ -324,6 +380,7 @@ class Plan:
             growth=recorded.get("growth", 1.0),
             clip_decay=recorded.get("clip_decay", 1.0),
             power_share=recorded.get("power_share", 1.0),
+            uplink=parse(recorded.get("uplink")),
         )
         privacy = ("mu_round", "mu_total", "epsilon_round", "epsilon_total")
         for name in (*privacy, "power_total", "num_scheduled", "alignment_coefficient", "clip_norm"):
@@ -356,6 +413,10 @@ class Plan:
             "growth": self.growth,
             "clip_decay": self.clip_decay,
             "power_share": self.power_share,
+            "uplink": self.uplink.to_dict(),
+            "private": self.private,
+            "channel_uses": self.channel_uses,
+            "air_time": self.air_time,
             "predicted_accuracy": self.predicted_accuracy,
             "predicted_interval": None if self.prediction is None else [self.prediction.low, self.prediction.high],
             "predicted_loss": None if self.prediction is None else self.prediction.loss,

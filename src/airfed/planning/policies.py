@@ -18,6 +18,7 @@ from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings
 from airfed.planning.response import Response
+from airfed.planning.rivals import SCHEMES
 from airfed.planning.varying import Draws
 from airfed.problem import InfeasibleError, Problem
 
@@ -48,7 +49,8 @@ def plan(
         problem: the fleet, the link, the learning constants and the budgets.
         policy: "optimal", "paper" (Algorithms 1 and 2 as printed), "full" (every device), "uniform" (`size` devices at
             random), "top_k" (the `size` devices of largest gain), "threshold" (every gain of at least `threshold`);
-            or your own: a function from a `Problem` to device indices or a `Decision`, or "module:callable".
+            a scheme of the field's (`RIVALS`: "central", "digital", "truncated", ...); or your own: a function from a
+            `Problem` to device indices or a `Decision`, or "module:callable".
         rounds: I, to fix it; otherwise every I in 1..T is considered.
         size: |K| of "uniform" and "top_k"; half the fleet unless given.
         threshold: smallest gain that "threshold" schedules.
@@ -61,7 +63,7 @@ def plan(
         clip_decay: ρ of ϖ_i = ϖ·ρ^(i/I), at most 1: ϖ falls over the rounds.
         law: of gains that change, for decisions that know the gains of a round only when it comes: draws of them,
             (draws, rounds, N), or a function from the gains so far, (i, N), to draws of the rest, (draws, R − i, N).
-        options: what else your own policy takes, by name.
+        options: what else your own policy, or a rival, takes, by name.
 
     Raises:
         InfeasibleError: no plan meets every limit.
@@ -108,8 +110,8 @@ def find(name: str, folder: Path = Path()) -> Policy:
     Raises:
         ValueError: it is neither.
     """
-    code = _usercode.named(name, builtin=POLICIES, key="policy")
-    return POLICIES[name] if code is None else Policy(name=code.name, function=code, folder=folder)
+    code = _usercode.named(name, builtin=EVERY, key="policy")
+    return EVERY[name] if code is None else Policy(name=code.name, function=code, folder=folder)
 
 
 def _optimal(
@@ -117,7 +119,7 @@ def _optimal(
 ) -> Decision | Sequence:
     if problem.varies:
         return varying.optimal(problem, rounds=rounds, law=law)
-    every = np.arange(1, problem.learning.total_steps + 1) if rounds is None else np.array([int(rounds)])
+    every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
     if objective is None:
         return uncertain.optimal(problem, every, course)
     scheduled, chosen = measured.optimal(problem, every, objective)
@@ -148,7 +150,7 @@ def _paper(problem: Problem, *, rounds: int | None, course: Course, law: Draws |
             assert isinstance(one, Decision)
         devices = np.asarray(one.scheduled)
         fixed = Decision(scheduled=devices, rounds=one.rounds)
-        return varying.per_round(problem, lambda there, index: (devices, fixed), rounds=rounds, law=law)[0]
+        return varying.per_round(problem, lambda there, index: (devices, fixed), first=fixed, rounds=rounds, law=law)
     decision = alternate(uncertain.trusting(problem), rounds=rounds, course=course)
     return uncertain.backed_off(problem, decision, course)
 
@@ -192,3 +194,8 @@ POLICIES: Final = {
     each.__name__[1:]: Policy(name=each.__name__[1:], function=each, for_varying=each in _FOR_VARYING)
     for each in (*_BUILT_IN, *_FOR_VARYING)
 }
+"""airfed's own policies by their names in scenarios."""
+RIVALS: Final = {each.__name__: Policy(name=each.__name__, function=each, rival=True) for each in SCHEMES}
+"""The schemes of the field that airfed is compared with, by their names in scenarios."""
+EVERY: Final = POLICIES | RIVALS
+"""Every built-in policy by its name in scenarios."""

@@ -15,13 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from airfed import _usercode, _validate, convergence
 from airfed.course import Course
-from airfed.planning import varying
-from airfed.planning.completion import by_bound, by_response, flagged
+from airfed.planning import others, varying
+from airfed.planning.completion import by_bound, by_response, expected, flagged
 from airfed.planning.decision import Average, Decision
 from airfed.planning.fading import Sequence
 from airfed.planning.fading.plan import FadingPlan
 from airfed.planning.plan import Plan
 from airfed.planning.response import Response
+from airfed.planning.uplink import ALIGNED, Uplink
 from airfed.planning.varying import Draws
 from airfed.problem import InfeasibleError, Problem
 
@@ -110,6 +111,7 @@ class Policy:
             for the user's own code in a file, what is to be imported each time that it is asked.
         folder: where the user's code is looked for first.
         for_varying: whether it is "optimal" itself but where gains change or devices have batteries.
+        rival: whether it is a scheme of the field's, of another way over the air or none.
 
     >>> from airfed.planning import POLICIES
     >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
@@ -120,6 +122,7 @@ class Policy:
     function: Callable[..., Any] | _usercode.UserCode
     folder: Path = Path()
     for_varying: bool = False
+    rival: bool = False
 
     @classmethod
     def own(cls, function: Callable[..., Any]) -> Policy:
@@ -153,11 +156,20 @@ class Policy:
         settings = settings.fixed()
         with self._opened() as (decide, parameters):
             self._check(settings, parameters)
-            scheduled, decision = self._asked(decide, parameters, problem, settings)
+            decided = self._answer(decide, parameters, problem, settings)
+        if isinstance(decided, Sequence):
+            return self._sequence(problem, decided, settings)
+        scheduled, decision = self._devices_of(problem, decided)
         if decision.rounds is not None:
             candidates = _candidate_rounds(problem, decision.rounds)
-        if settings.objective is not None:
-            return by_response(problem, decision, scheduled, candidates, settings.objective, self.name)
+        if settings.objective is not None and decision.uplink.predictable:
+            try:
+                return by_response(problem, decision, scheduled, candidates, settings.objective, self.name)
+            except InfeasibleError as error:
+                if not self.rival:
+                    raise
+                # A rival that nobody would measure for is still to be seen.
+                decision = replace(decision, notes=(*decision.notes, f"Planned by the bound: {_reason(error)}"))
         plan = by_bound(problem, decision, scheduled, candidates, settings.course, self.name)
         return plan if settings.average is None else replace(plan, average=settings.average)
 
@@ -170,6 +182,12 @@ class Policy:
                     "own, by the bound."
                 )
         notes: tuple[str, ...] = ()
+        uplink = ALIGNED
+        if settings.rounds is not None and settings.rounds > problem.most_rounds:
+            raise InfeasibleError(
+                f"No plan fits: rounds={settings.rounds} take longer on the air than the {problem.budget.air_time:g} s "
+                "that there are (air_time)."
+            )
         with self._opened() as (decide, parameters):
             self._check(settings, parameters)
             if "law" in parameters:
@@ -179,10 +197,28 @@ class Policy:
                 def asked(there: Problem, index: int) -> tuple[NDArray[np.intp], Decision]:
                     return self._asked(decide, parameters, there, replace(settings, round_index=index))
 
-                decided, notes = varying.per_round(problem, asked, rounds=settings.rounds, law=settings.law)
+                first = asked(problem.at(0), 0)[1]
+                notes, uplink = first.notes, first.uplink
+                per_round = varying.per_round if uplink == ALIGNED else others.per_round
+                decided = per_round(problem, asked, first=first, rounds=settings.rounds, law=settings.law)
+        return self._sequence(problem, decided, settings, notes=notes, uplink=uplink)
+
+    def _sequence(
+        self,
+        problem: Problem,
+        decided: Any,
+        settings: Settings,
+        *,
+        notes: tuple[str, ...] = (),
+        uplink: Uplink = ALIGNED,
+    ) -> FadingPlan:
+        """The plan of a decision for each round."""
         if not isinstance(decided, Sequence):
             raise ValueError(f"Expected policy {self.name!r} to return a Sequence; got {type(decided).__name__}.")
-        plan = FadingPlan.of(problem, self.name, decided, notes=notes, average=settings.average or "none")
+        average = settings.average or "none"
+        plan = FadingPlan.of(problem, self.name, decided, notes=notes, average=average, uplink=uplink)
+        if settings.objective is not None:
+            plan = expected(plan, settings.objective)
         if not plan.lower_bound <= plan.bound.total * (1 + _RTOL):
             raise ValueError(
                 f"Expected policy {self.name!r} to return a lower_bound <= the plan's bound, {plan.bound.total:.5g}; "
@@ -209,7 +245,9 @@ class Policy:
         settings: Settings,
     ) -> tuple[NDArray[np.intp], Decision]:
         """K and the decision about one channel."""
-        decided = self._answer(decide, parameters, problem, settings)
+        return self._devices_of(problem, self._answer(decide, parameters, problem, settings))
+
+    def _devices_of(self, problem: Problem, decided: Any) -> tuple[NDArray[np.intp], Decision]:
         decision = decided if isinstance(decided, Decision) else Decision(scheduled=decided)
         return self._devices(problem, decision.scheduled), decision
 
@@ -265,9 +303,12 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in named if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 
 
+def _reason(error: InfeasibleError) -> str:
+    return str(error).removeprefix("No plan fits: ")
+
+
 def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]:
-    total_steps = problem.learning.total_steps
     if rounds is None:
-        return np.arange(1, total_steps + 1)
-    convergence.local_steps(total_steps, rounds)  # raises where rounds is out of range
+        return np.arange(1, problem.learning.total_steps + 1)
+    convergence.local_steps(problem.learning.total_steps, rounds)  # raises where rounds is out of range
     return np.array([int(rounds)])

@@ -64,8 +64,8 @@ def gains_of(problem: Problem) -> Floats:
     """Return the gains of all rounds that there may be, (R, N)."""
     fleet = problem.fleet
     if fleet.changes:
-        return fleet.gain
-    return np.broadcast_to(fleet.gain, (problem.learning.total_steps, fleet.num_devices))
+        return fleet.gain[: problem.most_rounds]
+    return np.broadcast_to(fleet.gain, (problem.most_rounds, fleet.num_devices))
 
 
 def factors(problem: Problem, gains: Floats) -> Floats:
@@ -82,7 +82,7 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
     """
     if not matters(problem):
         return 1.0
-    gains = gains_of(problem) if law is None else _first_draw(law, problem)
+    gains = gains_of(problem) if law is None else first_draw(law, problem)
     known = factors(problem, gains)[gains > 0]
     # Of gains that are not known yet: the strongest device of a round is not below their root mean square, whose f is
     # the same in each round, so that with no less than that somebody may always send.
@@ -105,6 +105,7 @@ def optimal(problem: Problem, *, rounds: int | None, law: Draws | None) -> Seque
     """Return the best plan for what is known: all gains, or with a law those that have come."""
     if law is None:
         return everything_known(problem, rounds=rounds)
+    law = _in_time(problem, law)
     if problem.budget.scope == "total":  # of devices' own privacy, equal shares of what is left are worth more
         found = equal_shares(problem, rounds=rounds, law=law, rolling=True)
     else:
@@ -125,7 +126,7 @@ def everything_known(problem: Problem, *, rounds: int | None) -> Sequence:
 def equal_shares(problem: Problem, *, rounds: int | None, law: Draws | None, rolling: bool = False) -> Sequence:
     """Return the plan in which each round spends 1/I of every budget, or of what is left of it an equal share."""
     ceiling = ceiling_of(problem, law)
-    draw = None if law is None else world_of(problem, _first_draw(law, problem), ceiling=ceiling).gain
+    draw = None if law is None else world_of(problem, first_draw(law, problem), ceiling=ceiling).gain
     return myopic(world_of(problem, ceiling=ceiling), rounds=rounds, draw=draw, rolling=rolling)
 
 
@@ -144,27 +145,28 @@ def per_round(
     problem: Problem,
     decide: Callable[[Problem, int], tuple[NDArray[np.intp], Decision]],
     *,
+    first: Decision,
     rounds: int | None,
     law: Draws | None,
-) -> tuple[Sequence, tuple[str, ...]]:
-    """Return the plan of a rule that is asked in each round, and its notes.
+) -> Sequence:
+    """Return the plan of a rule that is asked in each round.
 
     Args:
         problem: gains of all rounds.
         decide: from the problem as round i shows it, and i, to K_i and the decision.
+        first: what the rule decides about the first round.
         rounds: I; None: what the rule says of it in the first round, or the best, on a draw of the law if there is one.
         law: of the gains.
 
     Raises:
         InfeasibleError: somebody who is scheduled cannot be heard.
     """
-    first = decide(problem.at(0), 0)[1]
     rounds = rounds if first.rounds is None else first.rounds
     if rounds is None and law is not None:
-        gains = _first_draw(law, problem)
+        gains = first_draw(law, problem)
         there = replace(problem, fleet=Fleet(gain=gains, peak_power=problem.fleet.peak_power))
         rounds = _shared(there, decide, None).rounds
-    return _shared(problem, decide, rounds), first.notes
+    return _shared(problem, decide, rounds)
 
 
 def _shared(
@@ -244,10 +246,19 @@ def _value(world: World, member: Bools, each: Floats, shared: Floats) -> float:
 
 def _all_draws(law: Draws, problem: Problem) -> Floats:
     draws = law(np.empty((0, problem.fleet.num_devices))) if callable(law) else law
-    return np.asarray(draws, dtype=np.float64)
+    return np.asarray(draws, dtype=np.float64)[:, : problem.most_rounds]
 
 
-def _first_draw(law: Draws, problem: Problem) -> Floats:
+def _in_time(problem: Problem, law: Draws) -> Draws:
+    """The law of the rounds that there is time for."""
+    most = problem.most_rounds
+    if not callable(law):
+        return np.asarray(law, dtype=np.float64)[:, :most]
+    return lambda seen: np.asarray(law(seen))[:, : most - len(seen)]
+
+
+def first_draw(law: Draws, problem: Problem) -> Floats:
+    """Return the gains of one draw of the law, (R, N)."""
     return np.asarray(_all_draws(law, problem)[0])
 
 

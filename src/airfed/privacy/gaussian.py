@@ -23,6 +23,7 @@ from airfed import _validate
 from airfed.privacy import _decimal, _double
 
 Validity = Literal["proved", "unproven", "unsafe"]
+"""What is known of Lemma 1 at an ε: proved below 1, safe but unproven up to ε*, below the truth above it."""
 
 
 def classic_epsilon(mu: float, delta: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from airfed.showing.words import (
     SCOPES,
     TERMS,
     VALIDITY,
+    air_sentence,
     course_sentence,
     decision_sentence,
     devices_text,
@@ -38,6 +40,7 @@ from airfed.showing.words import (
     number,
     power_expected,
     privacy_basis,
+    uplink_sentence,
 )
 
 # A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
@@ -152,7 +155,7 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "seed": run.scenario.seed,
         "name": run.scenario.name,
         "path": run.path.name,
-        "sentence": f"{decision_sentence(plan)} {course_sentence(plan)}".rstrip(),
+        "sentence": " ".join(filter(None, (decision_sentence(plan), uplink_sentence(plan), course_sentence(plan)))),
         "expectation": expectation(plan),
         "gap": gap_sentence(varied) if varied else "",
         "exposure": exposure_sentence(varied) if varied else "",
@@ -166,8 +169,10 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "accuracy": final["accuracy"],
         "loss": final["loss"],
         "bound": plan.bound.total,
-        "epsilon_round": plan.epsilon_round,
-        "epsilon_total": ledger.epsilon_total,
+        "epsilon_round": plan.epsilon_round if plan.private else math.inf,
+        "epsilon_total": ledger.epsilon_total if plan.private else math.inf,
+        "private": plan.private,
+        "air": air_sentence(plan),
         "epsilon_paper": plan.epsilon_paper,
         "validity": VALIDITY[plan.epsilon_paper_validity],
         "epsilon_budget": budget.epsilon,

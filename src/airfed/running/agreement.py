@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from airfed.planning import Plan
+from airfed.planning.uplink import ALIGNED
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running.directory import RunDirectory, RunError, sha256
 from airfed.running.setup import Setup
@@ -106,6 +107,7 @@ def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
         "trust_estimates": link.trust_estimates,
         "privacy": privacy,
         "devices": plan.scheduled.tolist(),
+        **({} if plan.uplink == ALIGNED else {"uplink": plan.uplink.name, "private": plan.private}),
     }
 
 

@@ -68,7 +68,7 @@ class LedgerBooks:
         earlier = self.ledger.find(index, run=self._training)
         if earlier is None or earlier.sent:
             self._batteries.check(index)
-            _charge(self.ledger, self.plan, index, within=self.plan.problem.budget, run=self._training)
+            _charge(self.ledger, self.plan, index, within=self.plan.spendable, run=self._training)
 
     def send(self, index: int, signal: str) -> str:
         """Mark the charge as used; its name and number set the noise apart."""
@@ -107,6 +107,8 @@ class RunBooks:
         remote: str = "",
         on_round: Callable[[dict[str, Any]], None] = lambda record: None,
     ) -> None:
+        if setup.scenario.account_path is not None and not setup.plan.private:
+            raise RunError(f"Expected no budget.account with policy {setup.plan.policy}: it is not private.")
         self.setup, self.directory, self._on_round = setup, directory, on_round
         self._every = 1 if remote else setup.scenario.run.checkpoint_every
         self._repeatable = setup.noise.repeatable and not remote
@@ -163,7 +165,7 @@ class RunBooks:
         return f"{self._name}{charge.attempt}" if self._name or charge.attempt else ""
 
     def _charge(self, index: int) -> None:
-        plan, budget = self.setup.plan, self.setup.plan.problem.budget
+        plan, budget = self.setup.plan, self.setup.plan.spendable
         self._batteries.check(index)
         if self.account is not None:
             decided, members = plan.sequence[index], _members(plan, index)

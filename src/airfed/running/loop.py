@@ -198,7 +198,7 @@ def receive(
         index: i.
         transmission: what sets this transmission's noise apart (`Books.send`).
     """
-    learning, noise_std = plan.problem.learning, plan.problem.link.noise_std
+    learning, noise_std = plan.problem.learning, plan.noise_std_in(index)
     added = noise.draw(index, learning.dimension, noise_std, transmission=transmission)
     _check_noise(added, noise_std)
     reception = superposition.receive(added)  # [Yan23, (12)]

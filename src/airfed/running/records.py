@@ -100,9 +100,9 @@ class BoundFigures(TypedDict):
 class Limits(TypedDict):
     """The largest θ that each limit allows."""
 
-    privacy: Amount
-    peak_power: Amount
-    total_power: Amount
+    privacy: NotRequired[Amount]
+    peak_power: NotRequired[Amount]
+    total_power: NotRequired[Amount]
     device_power: NotRequired[Amount]
 
 
@@ -142,6 +142,10 @@ class PlanFigures(TypedDict):
     growth: NotRequired[Annotated[float, Field(ge=1, le=LARGEST_GROWTH)]]
     clip_decay: NotRequired[Annotated[float, Field(ge=SMALLEST_DECAY, le=1)]]
     power_share: NotRequired[Annotated[float, Field(gt=0, le=1)]]
+    uplink: NotRequired[dict[Text, bool | int | float | Text]]
+    private: NotRequired[bool]
+    channel_uses: NotRequired[Amount]
+    air_time: NotRequired[Amount | None]
     predicted_accuracy: NotRequired[Share | None]
     predicted_loss: NotRequired[Amount | None]
     predicted_basis: NotRequired[Text]

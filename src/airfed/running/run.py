@@ -281,7 +281,7 @@ class Run:
     @property
     def place(self) -> tuple[int, str, int]:
         """Where the run stands among others: by policy (the optimum first), then by settings, then by seed."""
-        known = list(planning.POLICIES)
+        known = list(planning.EVERY)
         name = self.scenario.policy.name
         return known.index(name) if name in known else len(known), self.label, self.scenario.seed
 

@@ -1,4 +1,4 @@
-"""[learning.network]: a network of the family of `airfed.network`, written in the scenario."""
+"""Tables within [learning]: a network of the family of `airfed.network`, and ridge regression."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from airfed.keys.declare import Count, Key, NonNegative, Section
+from airfed.keys.declare import Count, Key, NonNegative, Positive, Section
 from airfed.network import Network, describe
 
 
@@ -53,3 +53,23 @@ class NetworkSection(Section):
             classes=classes,
             l2=self.l2,
         )
+
+
+class RidgeSection(Section):
+    """[learning.ridge]: least squares with a regulariser, on data drawn from the seed.
+
+    Features x ~ N(0, I) of learning.dimension d >= 5, and labels y = x₂ + 3x₅ + 0.2·N(0, 1). Device k has the loss
+    (1/D_k) Σ ½(xᵀm − y)² + λ‖m‖²/2 over its D_k samples, as many as every other device has. Runs record L − L*;
+    airfed calibrate tells ζ, ϱ and G, which are known exactly.
+    """
+
+    samples: Annotated[Count, Key("samples, of all devices together", "n")] = 10_000
+    l2: Annotated[Positive, Key("of the regulariser (λ/2)‖m‖²", "λ")] = 1e-4
+
+    def __str__(self) -> str:
+        """Return the task in a few words.
+
+        >>> print(RidgeSection(samples=500))
+        ridge n500-l2:0.0001
+        """
+        return f"ridge n{self.samples}-l2:{self.l2:g}"

@@ -32,19 +32,22 @@ from airfed.scenario.sections import (
     PolicySection,
     RunSection,
 )
-from airfed.scenario.usercode import own_policy, user_code
+from airfed.scenario.usercode import RIDGE, own_policy, user_code
 
 Floats = NDArray[np.float64]
 
 DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
     name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
 }
+"""(channels, height, width) of the images of each named data set, and its classes."""
+
+RIDGE_DIMENSION: Final = 10  # where a scenario does not say it
 
 _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
 _LATER: Final = {
     "channel": ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence"),
-    "budget": ("power", "device_power"),
-    "learning": ("images", "network"),
+    "budget": ("power", "device_power", "air_time"),
+    "learning": ("images", "network", "ridge"),
     "link": PHYSICS,
 }  # keys that came after the first release: at their defaults, seeds draw the noise that they drew before
 
@@ -96,13 +99,15 @@ class Scenario(Section):
 
     @property
     def dimension(self) -> int:
-        """d, as written, or of a network on a built-in data set; `learning.task.dimension_of` finds others.
+        """d, as written, of ridge regression, or of a network on a built-in data set; `dimension_of` finds others.
 
         Raises:
             ScenarioError: the scenario alone does not know it.
         """
         if self.learning.dimension is not None:
             return self.learning.dimension
+        if self.learning.model == RIDGE:
+            return RIDGE_DIMENSION
         if self.learning.model == "quadratic":
             raise ScenarioError(
                 "Missing key learning.dimension: expected a whole number >= 1 (the quadratic model has any size)."
@@ -162,6 +167,7 @@ class Scenario(Section):
                     estimation_error=self.channel.estimation_error,
                     estimation_failure=self.channel.estimation_failure,
                     trust_estimates=self.channel.trust_estimates,
+                    bandwidth=self.link.bandwidth,
                 ),
                 learning=self.learning.build(self.dimension if dimension is None else dimension),
                 budget=self.budget.build(spent=self.account_spent() if spent is None else spent),
@@ -254,9 +260,16 @@ class Scenario(Section):
         problem = self.problem() if problem is None else problem
         return self.decider.plan(problem, self._informed(problem))
 
-    def compare(self, problem: Problem | None = None) -> tuple[dict[str, Plan], dict[str, str]]:
-        """Return the plan of every built-in policy and of the scenario's own, and the reason of each without one."""
-        policies = {**planning.POLICIES, self.decider.name: self.decider}
+    def compare(
+        self, problem: Problem | None = None, *, rivals: bool = False
+    ) -> tuple[dict[str, Plan], dict[str, str]]:
+        """Return the plan of every built-in policy and of the scenario's own, and the reason of each without one.
+
+        Args:
+            problem: the realisation, where it was drawn already.
+            rivals: whether the schemes of the field's are asked, too.
+        """
+        policies = {**(planning.EVERY if rivals else planning.POLICIES), self.decider.name: self.decider}
         problem = self.problem() if problem is None else problem
         return planning.compare(problem, self._informed(problem), policies=policies.values())
 

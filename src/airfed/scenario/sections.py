@@ -27,10 +27,10 @@ from airfed.keys.declare import (
 )
 from airfed.keys.units import amplitude
 from airfed.network import Network, builtin
-from airfed.planning import POLICIES, Average
+from airfed.planning import EVERY, Average
 from airfed.problem import Budget, Formula, Learning, Link, Power, Relation, Scope
-from airfed.scenario.networks import NetworkSection
-from airfed.scenario.usercode import NETWORK, own_policy, user_code
+from airfed.scenario.networks import NetworkSection, RidgeSection
+from airfed.scenario.usercode import NETWORK, RIDGE, SYNTHETIC, own_policy, user_code
 
 if TYPE_CHECKING:
     Channel = ChannelModel
@@ -40,7 +40,7 @@ else:
 
 _POLICIES: Final = {
     name: ", ".join(sorted(policy.settings & {"size", "threshold", "objective"})) or name
-    for name, policy in POLICIES.items()
+    for name, policy in EVERY.items()
 }
 
 
@@ -66,9 +66,9 @@ class FleetSection(Section):
 class LinkSection(Section):
     """[link]: the receiver, by its noise or by the physics that make it.
 
-    Either `noise_std` is written down, or `bandwidth` B is: then the noise is thermal, of power s² = N₀·B·F watts, and
-    σ = s/√2 per real dimension. N₀ = kT is the density of the noise at `temperature` T, with Boltzmann's constant
-    k = 1.380649e-23 J/K, or `noise_density` itself; F = 10^(noise_figure/10).
+    Either `noise_std` is written down, or `bandwidth` B alone: then the noise is thermal, of power s² = N₀·B·F watts,
+    and σ = s/√2 per real dimension. N₀ = kT is the density of the noise at `temperature` T, with Boltzmann's constant k
+    = 1.380649e-23 J/K, or `noise_density` itself; F = 10^(noise_figure/10).
     """
 
     noise_std: Annotated[
@@ -79,7 +79,12 @@ class LinkSection(Section):
     ] = None
     bandwidth: Annotated[
         Hertz | None,
-        Key("bandwidth, in place of noise_std", "B", "Hz", note='also "20 MHz"; σ² = N₀·B·F/2 follows from it'),
+        Key(
+            "bandwidth, for seconds on the air; in place of noise_std, too",
+            "B",
+            "Hz",
+            note='also "20 MHz"; without noise_std σ² = N₀·B·F/2 follows from it',
+        ),
     ] = None
     noise_figure: Annotated[
         Decibels | None,
@@ -119,7 +124,7 @@ class LinkSection(Section):
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:
-        physics = [key for key in PHYSICS if getattr(self, key) is not None]
+        physics = [key for key in PHYSICS if getattr(self, key) is not None and key != "bandwidth"]
         if self.noise_std is not None and physics:
             raise ValueError(f"Expected link.noise_std or link.{physics[0]}, from which it follows; got both.")
         if self.noise_std is None and self.bandwidth is None:
@@ -182,6 +187,14 @@ class BudgetSection(Section):
         ),
         Control("Battery of a device", 0.01, 1000.0, open=True),
     ] = None
+    air_time: Annotated[
+        Positive | None,
+        Key(
+            "time that all rounds may take on the air; no limit unless written down",
+            unit="s",
+            note="needs link.bandwidth",
+        ),
+    ] = None
     account: Annotated[
         str | None, Key('with scope = "total": a ledger that all trainings on the same data charge', file=True)
     ] = None
@@ -225,7 +238,7 @@ class LearningSection(Section):
         str,
         Key(
             'your own "module:callable" that returns a torch module (it may lie beside the scenario), quadratic, '
-            "network (which [learning.network] writes down), or built in",
+            "ridge (which [learning.ridge] describes), network (which [learning.network] writes down), or built in",
             choices={"cnn": "CNN", "mlp": "MLP", "logistic": "logistic"},
         ),
         Control("Model"),
@@ -233,8 +246,12 @@ class LearningSection(Section):
     network: Annotated[
         NetworkSection | None, Key("layers of your own, of which the fused engine trains any, instead of a model")
     ] = None
+    ridge: Annotated[
+        RidgeSection | None, Key("ridge regression on data drawn from the seed, instead of a model; may be left out")
+    ] = None
     dimension: Annotated[
-        Count | None, Key("number of the model's parameters; quadratic needs it, others tell", "d")
+        Count | None,
+        Key("number of the model's parameters; quadratic needs it, ridge has 10 unless written down, others tell", "d"),
     ] = None
     total_steps: Annotated[
         Count,
@@ -260,10 +277,12 @@ class LearningSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_network(cls, table: Any) -> Any:
-        """A table of layers is a model by itself."""
-        written = isinstance(table, dict) and table.get("network") is not None and "model" not in table
-        return {**table, "model": NETWORK} if written else table
+    def _name_model(cls, table: Any) -> Any:
+        """A table of layers, or of ridge regression, is a model by itself."""
+        if not isinstance(table, dict) or "model" in table:
+            return table
+        written = [name for name in (NETWORK, RIDGE) if table.get(name) is not None]
+        return {**table, "model": written[0]} if written else table
 
     @model_validator(mode="after")
     def _check_constants(self) -> Self:
@@ -272,11 +291,11 @@ class LearningSection(Section):
             raise ValueError(
                 'Expected [learning.network] with learning.model = "network": its layers are not written down.'
             )
-        if self.network is not None and self.model != NETWORK:
-            raise ValueError(
-                f"Expected learning.model or [learning.network], not both; got model {self.model!r} and a "
-                f"{self.network}."
-            )
+        for name, written in ((NETWORK, self.network), (RIDGE, self.ridge)):
+            if written is not None and self.model != name:
+                raise ValueError(
+                    f"Expected learning.model or [learning.{name}], not both; got model {self.model!r} and a {written}."
+                )
         self.build(self.dimension or 1)
         return self
 
@@ -294,6 +313,11 @@ class LearningSection(Section):
         if self.network is None:
             return builtin(self.model, input_shape=input_shape, classes=classes)
         return self.network.build(input_shape=input_shape, classes=classes)
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether data are drawn from the seed: then there are no images, no accuracy, and a known optimum."""
+        return self.model in SYNTHETIC
 
     @property
     def model_title(self) -> str:
@@ -364,7 +388,8 @@ class PolicySection(Section):
         ),
     ] = None
     options: Annotated[
-        dict[str, bool | int | float | str] | None, Key("what else your own policy takes, by name: {share = 0.5}")
+        dict[str, bool | int | float | str] | None,
+        Key("what else your own policy, or a rival, takes, by name: {share = 0.5}"),
     ] = None
 
     @field_validator("options", mode="before")
@@ -379,8 +404,8 @@ class PolicySection(Section):
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
-        if own_policy(self.name) is None and self.options:
-            raise ValueError(f"Expected no policy.options with policy {self.name!r}: they are for your own.")
+        if own_policy(self.name) is None and self.options and not EVERY[self.name].rival:
+            raise ValueError(f"Expected no policy.options with policy {self.name!r}: they are for your own, or rivals.")
         return self
 
 

@@ -74,7 +74,7 @@ def _lines(text: str) -> Iterator[str]:
     declared = {(found, name) for found, kind in sections() for name in kind.model_fields}
     table = ""
     for line in text.splitlines():
-        if header := re.fullmatch(r"(?:# )?\[(\w+)\]", line):
+        if header := re.fullmatch(r"(?:# )?\[([\w.]+)\]", line):
             table = header[1]
         value = re.fullmatch(r"(?:# )?(\w+) = .+", line)
         key = None

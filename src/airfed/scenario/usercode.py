@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from airfed._usercode import UserCode, named
-from airfed.planning import POLICIES
+from airfed.planning import EVERY
 
 NETWORK: Final = "network"
 """What `learning.model` reads where [learning.network] writes the layers down."""
 
-MODELS: Final = ("cnn", "mlp", "logistic", "quadratic", NETWORK)
+RIDGE: Final = "ridge"
+"""Ridge regression, which [learning.ridge] describes."""
+
+SYNTHETIC: Final = ("quadratic", RIDGE)
+"""The models whose data are drawn from the seed: no images, no accuracy, and a known optimum."""
+
+MODELS: Final = ("cnn", "mlp", "logistic", *SYNTHETIC, NETWORK)
 """The models that need no code of the user's."""
 
 
@@ -29,4 +35,4 @@ def own_policy(policy: str) -> UserCode | None:
     Raises:
         ValueError: it is neither a built-in policy nor "module:callable".
     """
-    return named(policy, builtin=POLICIES, key="policy.name")
+    return named(policy, builtin=EVERY, key="policy.name")

@@ -40,6 +40,11 @@ PALETTE: Final = {
     "policy-threshold": _PINK,
     "policy-clairvoyant": _GREY,
     "policy-myopic": _SKY,
+    # Schemes of the field's: names stand beside the marks, colours only group them (none, trusted, other ways to send).
+    "policy-noise_free": _GREY,
+    "policy-central": _GREY,
+    "policy-cotaf": _GREY,
+    **{f"policy-{name}": _BLUE for name in ("truncated", "threshold_power", "liu_simeone", "seif", "digital")},
     # Runs and curves side by side, in an order that keeps neighbours apart.
     **{f"run-{place}": c for place, c in enumerate((_GREEN, _ORANGE, _SKY, _PINK, _RED, _BLUE, _GREY))},
 }

@@ -38,7 +38,7 @@ def power_rows(plan: Plan) -> list[Row]:
         ]
     metered = budget.power == "expected"
     counted = power_expected(plan) if metered else plan.power_total
-    share = f"{counted / budget.total_power:.1%} of {budget.total_power:g} W"
+    share = f"{counted / budget.total_power:.1%} of {budget.total_power:g} W" if counted else "no radio"
     rows.append(("all devices, all rounds", _figure(plan.power_total), "" if metered else share))
     return [*rows, ("expected, all devices, all rounds", _figure(counted), share)] if metered else rows
 
@@ -64,6 +64,8 @@ def _device_rows(plan: FadingPlan) -> list[Row]:
 
 def privacy_rows(plan: Plan) -> list[Row]:
     """Return ε of one round and of all."""
+    if not plan.private:
+        return [("none: the scheme has no ε", "∞", "")]
     if isinstance(plan, FadingPlan):
         one, all_of_them, sum_of = "most exposed round", "most exposed device, its rounds", "√Σμ²"
     else:

@@ -62,7 +62,7 @@ def learning(runs: Sequence[Run], metric: str) -> Chart | None:
 
 def privacy(runs: Sequence[Run]) -> Chart | None:
     """Return ε so far over the rounds as the ledger has it, with the budget where it covers the whole training."""
-    lines = [_spent(run, "epsilon_total", label, look) for label, (run, *_), look in _looks(runs)]
+    lines = [_spent(run, "epsilon_total", label, look) for label, (run, *_), look in _looks(runs) if run.plan.private]
     level = _budget({run.scenario.budget.epsilon if run.scenario.budget.scope == "total" else None for run in runs})
     return training_chart("epsilon_total", lines, over="rounds charged", start=1, level=level)
 

@@ -13,21 +13,25 @@ from rich.table import Table
 
 from airfed.planning import FadingPlan, Plan
 from airfed.planning.prices import Price, next_device
+from airfed.planning.uplink import ALIGNED
 from airfed.running.run import Run
 from airfed.showing.rows import Row, limit_rows, power_rows, privacy_rows
 from airfed.showing.words import (
     LIMITS,
     TERMS,
     above,
+    air_sentence,
     compact,
     course_sentence,
     decision_sentence,
     devices_text,
+    epsilon_text,
     expectation,
     exposure_sentence,
     gap_sentence,
     privacy_basis,
     span,
+    uplink_sentence,
 )
 
 _LARGE: Final = 10_000  # devices
@@ -87,6 +91,8 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     """Print the decision, what limits it, the bound, the power spent and the privacy."""
     console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
     console.print(f"[bold]{decision_sentence(plan)}[/bold]")
+    if way := uplink_sentence(plan):
+        console.print(f"[bold]{way}[/bold]")
     if moves := course_sentence(plan):
         console.print(f"[bold]{moves}[/bold]")
     console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
@@ -107,7 +113,10 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
         console.print(gap)
     console.print(bound_basis(plan), style="dim", end="\n\n")
 
-    console.print(_grid("Power, worst case", "W", power_rows(plan)), "")
+    console.print(_grid("Power, worst case", "W", power_rows(plan)))
+    if on_air := air_sentence(plan):
+        console.print(on_air, style="dim")
+    console.print("")
 
     console.print(_grid("Privacy", "ε", privacy_rows(plan)))
     if isinstance(plan, FadingPlan):
@@ -138,7 +147,10 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     else:
         said = "above: how far the bound is above the optimum's; W: worst case, all devices and rounds;"
         console.print(f"[dim]{said}[/dim]")
-    epsilon = "of each round and of all"
+    timed = any(plan.problem.link.bandwidth or plan.uplink != ALIGNED for plan in plans.values())
+    if plans["optimal"].problem.link.bandwidth:
+        console.print("[dim]s: seconds on the air, all rounds;[/dim]")
+    epsilon = "of all rounds" if timed else "of each round and of all"
     if isinstance(plans["optimal"], FadingPlan):
         console.print("[dim]devices: in the smallest and the largest round; θ: in the largest;[/dim]")
         epsilon = "of the most exposed round and of the most exposed device"
@@ -152,22 +164,27 @@ def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan
 
 
 def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
-    best = plans["optimal"].bound.total
+    best, link = plans["optimal"].bound.total, plans["optimal"].problem.link
     measured = any(plan.prediction for plan in plans.values())
-    figures = ("devices", "rounds", "θ", "bound", "expected" if measured else "above", "W", "ε each", "ε all")
-    table = plain_table("policy", *figures, "limit", left=("policy", "limit"))
+    # Of airfed's own policies symbols are the rounds over again; where time is told, two columns make room for it.
+    timed = link.bandwidth is not None or any(plan.uplink != ALIGNED for plan in plans.values())
+    figures: list[tuple[str, Callable[[Plan], str]]] = [
+        ("devices", _devices),
+        ("rounds", lambda plan: f"{plan.rounds}"),
+        *([] if timed else [("θ", lambda plan: compact(plan.alignment, 3))]),
+        ("bound", lambda plan: compact(plan.bound.total, 4)),
+        ("expected", _accuracy) if measured else ("above", lambda plan: above(plan.bound.total / best - 1)),
+        ("W", lambda plan: compact(plan.power_total, 4)),
+        *([] if timed else [("ε each", lambda plan: epsilon_text(plan, plan.epsilon_round, 3))]),
+        ("ε all", lambda plan: epsilon_text(plan, plan.epsilon_total, 3)),
+        *([("symbols" if link.bandwidth is None else "s", _air)] if timed else []),
+    ]
+    table = plain_table("policy", *(name for name, _ in figures), "limit", left=("policy", "limit"))
     for policy, plan in plans.items():
         table.add_row(
             policy + ("*" if plan.violations else ""),
-            _devices(plan),
-            f"{plan.rounds}",
-            compact(plan.alignment, 3),
-            compact(plan.bound.total, 4),
-            _accuracy(plan) if measured else above(plan.bound.total / best - 1),
-            compact(plan.power_total, 4),
-            compact(plan.epsilon_round, 3),
-            compact(plan.epsilon_total, 3),
-            LIMITS[plan.binding].removesuffix(" power").removeprefix("a "),
+            *(figure(plan) for _, figure in figures),
+            LIMITS[plan.binding].removesuffix(" power").removeprefix("a ") if plan.private else "",
             style="bold" if policy == "optimal" else "",
         )
     unbounded = console.options.update(max_width=10_000)
@@ -186,6 +203,11 @@ def _devices(plan: Plan) -> str:
     if isinstance(plan, FadingPlan) and plan.sizes.max() >= _LARGE:
         return f"{span(np.round(plan.sizes / 1000), 'k-')}k"
     return devices_text(plan, "-")
+
+
+def _air(plan: Plan) -> str:
+    """How long a plan is on the air: seconds, or symbols where there is no bandwidth."""
+    return compact(plan.channel_uses if plan.air_time is None else plan.air_time, 3)
 
 
 def _accuracy(plan: Plan) -> str:

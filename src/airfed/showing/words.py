@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from airfed.course import Course
 from airfed.planning import FadingPlan, Plan
+from airfed.planning.uplink import ALIGNED
 
 FLEET_LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
 LIMITS: Final = {**FLEET_LIMITS, "device_power": "a battery"}
@@ -104,10 +105,29 @@ def decision_sentence(plan: Plan) -> str:
             f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices in {rounds} "
             f"({steps}{' each' * (plan.rounds > 1)}); {LIMITS[plan.binding]} is the limit."
         )
-    return (
-        f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {steps_text(plan)}; "
-        f"{LIMITS[plan.binding]} is the limit."
-    )
+    limit = f"{LIMITS[plan.binding]} is the limit" if plan.private or plan.uplink.on_air else "nothing is a limit"
+    return f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {steps_text(plan)}; {limit}."
+
+
+def uplink_sentence(plan: Plan) -> str:
+    """Return how the updates reach the receiver, in a sentence; "" where that is airfed's own way."""
+    return "" if plan.uplink == ALIGNED else plan.uplink.title
+
+
+def air_sentence(plan: Plan) -> str:
+    """Return how long the plan is on the air, in a sentence; "" where it is not."""
+    if not plan.channel_uses:
+        return ""
+    seconds = "" if plan.air_time is None else f", {compact(plan.air_time, 4)} s"
+    each = compact(plan.channel_uses / plan.rounds, 4)
+    limit = plan.problem.budget.air_time
+    allowed = "" if limit is None else f" of {limit:g} s"
+    return f"On the air: {compact(plan.channel_uses, 4)} symbols{seconds}{allowed} ({each} symbols a round)."
+
+
+def epsilon_text(plan: Plan, epsilon: float, digits: int) -> str:
+    """Return an ε of a plan for a column of a table; "∞" where the scheme has none."""
+    return compact(epsilon, digits) if plan.private else "∞"
 
 
 def devices_text(plan: Plan, to: str = " to ") -> str:
@@ -162,6 +182,8 @@ def number(value: float, digits: int = 3) -> str:
     >>> number(1200.0), number(0.25), number(123456.0), number(0.00003), number(2.5e7)
     ('1200', '0.25', '123000', '3e-5', '2.5e7')
     """
+    if value == math.inf:
+        return "∞"
     text = f"{value:.{digits}g}"
     if "e" not in text:
         return text

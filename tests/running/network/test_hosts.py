@@ -63,7 +63,7 @@ def test_a_link_that_comes_back_and_strangers_change_nothing(hosts, gated, wait_
     assert gated.rounds == 2
     hosts.restore()
     assert [launcher.wait(300) for launcher in launchers] == [0, 0], gated.processes.text("host-0.log")
-    assert gated.record() == gated.alone(gated.folder / "alone")
+    assert gated.record() == gated.undisturbed()
 
 
 def test_a_link_that_is_cut_ends_both_sides_and_one_host_goes_on(hosts, gated):
@@ -81,7 +81,7 @@ def test_a_link_that_is_cut_ends_both_sides_and_one_host_goes_on(hosts, gated):
         assert "exitcode : 5 " in text
     assert "Stopped before round 3; --resume goes on from there." in gated.processes.text("host-0.log")
     assert gated.rounds == 2
-    assert gated.alone(gated.out, "--resume") == gated.alone(gated.folder / "alone")
+    assert gated.resumed() == gated.undisturbed()
 
 
 def test_the_hosts_leave_nothing_behind(hosts):

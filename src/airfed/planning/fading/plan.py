@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
@@ -19,6 +19,7 @@ from airfed.planning.fading.rounds import VaryingSequence
 from airfed.planning.fading.sequence import Sequence
 from airfed.planning.limits import Binding
 from airfed.planning.plan import Plan
+from airfed.planning.uplink import ALIGNED, Uplink, Uploads
 from airfed.privacy import compose_all
 from airfed.privacy.members import Members
 from airfed.problem import Fleet, Problem
@@ -52,7 +53,14 @@ class FadingPlan(Plan):
 
     @classmethod
     def of(
-        cls, problem: Problem, policy: str, found: Sequence, *, notes: tuple[str, ...] = (), average: Any = "none"
+        cls,
+        problem: Problem,
+        policy: str,
+        found: Sequence,
+        *,
+        notes: tuple[str, ...] = (),
+        average: Any = "none",
+        uplink: Uplink = ALIGNED,
     ) -> FadingPlan:
         """Return the plan of a sequence.
 
@@ -60,7 +68,7 @@ class FadingPlan(Plan):
             problem: what was decided about.
             policy: who decided.
             found: the decisions.
-            notes, average: as in `Plan`.
+            notes, average, uplink: as in `Plan`.
 
         Raises:
             ValueError: it has no rounds, or its arrays are none of rounds and devices.
@@ -82,6 +90,7 @@ class FadingPlan(Plan):
             lower_bound=found.lower_bound,
             notes=notes,
             average=average,
+            uplink=uplink,
         )
 
     def __post_init__(self) -> None:
@@ -150,28 +159,58 @@ class FadingPlan(Plan):
     @property
     def noise_share(self) -> float:
         """The root of the mean of (σ/(|K_i|θ_i))²: the noise per coordinate of the recovered mean, as a share of ϖ."""
-        share = self.problem.link.noise_std / (self.sizes * self.alignments)
+        if self.uplink == ALIGNED:
+            share = self.problem.link.noise_std / (self.sizes * self.alignments)
+        else:
+            share = np.array([each.noise_share for each in self._all_uploads])
         return float(np.sqrt(np.mean(np.square(share))))
 
     @property
     def device_share(self) -> float:
-        """The mean of |K_i|/N."""
-        return float(np.mean(self.sizes)) / self.problem.fleet.num_devices
+        """The mean of |K_i|/N; where devices do not arrive alike, the share of the mean that they make up."""
+        if self.uplink == ALIGNED:
+            return float(np.mean(self.sizes)) / self.problem.fleet.num_devices
+        return 1.0 - float(np.mean([each.missing for each in self._all_uploads]))
+
+    @property
+    def channel_uses(self) -> float:
+        """Symbols that all rounds take on the air."""
+        return float(sum(each.channel_uses for each in self._all_uploads))
+
+    def uploads_in(self, index: int) -> Uploads:
+        """Return how the uploads of round i arrive, and what they cost."""
+        return self.sequence.uploads(range(self.rounds)[index])
+
+    @property
+    def _all_uploads(self) -> Iterator[Uploads]:
+        return map(self.sequence.uploads, range(self.rounds))
 
     @cached_property
     def sequence(self) -> VaryingSequence:  # type: ignore[override]
         """What is decided about each round: the only source for whoever handles one."""
-        factors = self._amplifications
         return VaryingSequence(
-            fleet=self.problem.fleet,
+            problem=self.problem,
+            uplink=self.uplink,
             member=self.member,
             scheduled=self.scheduled,
             local_steps=self.local_steps,
             alignments=self.alignments,
             clip_norms=np.broadcast_to(np.float64(self.clip_norm), (self.rounds,)),
-            mus=self.problem.budget.sensitivity * (self.alignments * factors) / self.problem.link.noise_std,
+            mus=self._mus,
             delta=self.problem.budget.delta,
         )
+
+    @property
+    def _mus(self) -> Floats:
+        """μ_i, (I,)."""
+        sensitivity, fleet = self.problem.budget.sensitivity, self.problem.fleet
+        if self.uplink == ALIGNED:
+            return np.asarray(sensitivity * (self.alignments * self._amplifications) / self.problem.link.noise_std)
+        hidden = []
+        for index, on in enumerate(self.member):
+            gain, peak, theta = fleet.gain_in(index)[on], fleet.peak_power[on], float(self.alignments[index])
+            hidden.append(self.uplink.uploads(self.problem, gain, peak, theta, self.rounds).hidden_by)
+        return np.asarray(sensitivity * (self.alignments * self._amplifications) / np.array(hidden))
 
     @cached_property
     def bound(self) -> convergence.Bound:
@@ -185,11 +224,19 @@ class FadingPlan(Plan):
 
     @property
     def _rounds(self) -> dict[str, Any]:
+        """What the bounds are told: of other schemes, as many devices and such θ as lead to their errors."""
+        size, theta = self.sizes, self.alignments
+        noise_std: Any = self.problem.link.noise_std
+        if self.uplink != ALIGNED:
+            every = list(self._all_uploads)
+            size = np.array([(1.0 - each.missing) * self.problem.fleet.num_devices for each in every])
+            theta = np.array([each.divisor for each in every]) / size
+            noise_std = np.array([each.noise_std for each in every])
         return {
-            "num_scheduled": self.sizes,
+            "num_scheduled": size,
             "num_devices": self.problem.fleet.num_devices,
-            "alignment": self.alignments,
-            "noise_std": self.problem.link.noise_std,
+            "alignment": theta,
+            "noise_std": noise_std,
         }
 
     @cached_property
@@ -203,6 +250,8 @@ class FadingPlan(Plan):
     def limits(self) -> dict[Binding, float]:
         """The largest θ that each limit would allow, if all θ_i grew together."""
         problem, theta = self.problem, self.alignment
+        if self.uplink != ALIGNED:
+            return self._other_limits()
         allowed = limits.allowed_mu(problem.budget)
         with np.errstate(divide="ignore"):
             found: dict[Binding, float] = {
@@ -216,6 +265,15 @@ class FadingPlan(Plan):
                 float(np.min(batteries / self.sequence.device_power(self.rounds)))
             )
         return found
+
+    def _other_limits(self) -> dict[Binding, float]:
+        """As `limits`, of another scheme, each round of which has an equal share of every budget."""
+        room: dict[Binding, float] = {}
+        for index, on in enumerate(self.member):
+            each = self.uplink.limits(self.problem.at(index), np.flatnonzero(on), self.rounds)
+            for name, largest in each.items():
+                room[name] = min(room.get(name, math.inf), largest / float(self.alignments[index]))
+        return {name: self.alignment * more for name, more in room.items()}
 
     @cached_property
     def ceilings(self) -> dict[Binding, Floats]:
@@ -236,6 +294,12 @@ class FadingPlan(Plan):
     @cached_property
     def _amplifications(self) -> Floats:
         """max f_k over K_i, (I,): how much stronger than θ_i a device may arrive."""
+        if self.uplink != ALIGNED:
+            found = (
+                self.uplink.amplification(self.problem.at(index), np.flatnonzero(on))
+                for index, on in enumerate(self.member)
+            )
+            return np.array(list(found))
         factors = limits.amplifications(self.problem)
         if factors.ndim == 1:
             factors = np.broadcast_to(factors, self.member.shape)

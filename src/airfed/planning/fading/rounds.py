@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from airfed.planning._equal import Floats
 from airfed.planning.fading._cells import Bools
 from airfed.planning.sequence import Entries, PlannedRound
-from airfed.problem import Fleet
+from airfed.planning.uplink import Uplink, Uploads
+from airfed.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,7 +20,8 @@ class VaryingSequence(Entries):
     """The rounds of a plan; index it as a list. It answers what `RoundSequence` answers for a constant one.
 
     Args:
-        fleet: the gains.
+        problem: the gains.
+        uplink: how the updates reach the receiver.
         member: who is in K_i, (I, N).
         scheduled: who is in any of them, ascending.
         local_steps: E_i.
@@ -27,7 +29,8 @@ class VaryingSequence(Entries):
         delta: of the budget.
     """
 
-    fleet: Fleet
+    problem: Problem
+    uplink: Uplink
     member: Bools
     scheduled: NDArray[np.intp]
     local_steps: tuple[int, ...]
@@ -51,10 +54,14 @@ class VaryingSequence(Entries):
             share=1.0,
         )
 
+    def uploads(self, place: int) -> Uploads:
+        """Return how the uploads of a round arrive, and what they cost."""
+        fleet, on, theta = self.problem.fleet, self.member[place], float(self.alignments[place])
+        return self.uplink.uploads(self.problem, fleet.gain_in(place)[on], fleet.peak_power[on], theta, len(self))
+
     def _power(self, place: int) -> Floats:
         """[W] of each device of K_i."""
-        with np.errstate(divide="ignore", over="ignore"):
-            power = np.asarray(np.square(self.alignments[place] / self.fleet.gain_in(place)[self.member[place]]))
+        power = self.uploads(place).power
         power.flags.writeable = False
         return power
 
@@ -71,14 +78,14 @@ class VaryingSequence(Entries):
 
     def device_power(self, rounds: int) -> Floats:
         """Return [W] of each scheduled device in the first `rounds` rounds together, at most."""
-        total = np.zeros(self.fleet.num_devices)
+        total = np.zeros(self.problem.fleet.num_devices)
         for place in range(rounds):  # row by row: what is held does not grow with the rounds
             total[self.member[place]] += self._power(place)
         return total[self.scheduled]
 
     def largest_power(self) -> Floats:
         """Return [W] of each scheduled device in the round in which it sends most."""
-        largest = np.zeros(self.fleet.num_devices)
+        largest = np.zeros(self.problem.fleet.num_devices)
         for place in range(len(self)):
             on = self.member[place]
             largest[on] = np.maximum(largest[on], self._power(place))
@@ -92,7 +99,7 @@ class VaryingSequence(Entries):
 
     def exposures(self) -> Floats:
         """Return Σ μ_i² over the rounds in which it sends, of each scheduled device."""
-        total = np.zeros(self.fleet.num_devices)
+        total = np.zeros(self.problem.fleet.num_devices)
         for place, mu in enumerate(self.mus.tolist()):
             total[self.member[place]] += mu**2
         return total[self.scheduled]

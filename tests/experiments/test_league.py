@@ -1,0 +1,370 @@
+"""Leagues: every scheme on the same seeds and budgets, as a table, in words and in pictures."""
+
+import csv
+import json
+import math
+import re
+import tomllib
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import airfed
+from airfed import scenario
+from airfed.cli import main
+from airfed.experiments import league, league_figures, statistics, sweep
+from airfed.experiments.standings import Entry, League
+from airfed.learning.task import QuadraticLearning
+from airfed.planning import POLICIES
+from airfed.privacy.ledger import Ledger
+from airfed.running.directory import RunError
+from airfed.running.execution import execute
+
+TINY = Path(__file__).parents[1] / "tiny.toml"
+PROMISED = {
+    *("policy", "accuracy", "accuracy_low", "accuracy_high", "epsilon_total", "mu_total", "power_total"),
+    *("power_transmitted", "air_time", "channel_uses", "behind", "private", "rounds", "num_scheduled", "seeds", "note"),
+}
+
+
+@pytest.fixture
+def tiny():
+    return scenario.parse(tomllib.loads(TINY.read_text())).override({"policy.size": 2})
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Pictures take seconds."""
+    monkeypatch.setattr(League, "plot", lambda self: {})
+
+
+def fake_run(score, *, epsilon=3.0, power=5.0, private=True, violations=(), **rest):
+    spent = (
+        {"epsilon_total": epsilon, "mu_total": 1.0}
+        if private
+        else dict.fromkeys(("epsilon_total", "mu_total"), math.inf)
+    )
+    return {
+        **{"accuracy": score, "loss": 1 - score, "power_total": power, "power_transmitted": power / 2},
+        **{"air_time": None, "channel_uses": 800, "rounds": 4, "num_scheduled": 3, "status": "finished"},
+        **{"private": private, "violations": list(violations)},
+        **spent,
+        **rest,
+    }
+
+
+def fake_league(schemes, seeds=3):
+    """A league of schemes, each given by its scores and what else its runs say."""
+    entries = [
+        Entry(
+            policy=name,
+            runs={seed: fake_run(score, **rest) for seed, score in scores.items()},
+            reasons={seed: "No plan fits." for seed in range(seeds) if seed not in scores},
+        )
+        for name, (scores, rest) in schemes.items()
+    ]
+    return League.of("fake", "ε = 2", range(seeds), entries)
+
+
+def over(*scores, **rest):
+    return dict(enumerate(scores)), rest
+
+
+def by_policy(rows):
+    return {row["policy"]: row for row in rows}
+
+
+def test_the_list_of_schemes_has_every_policy_once():
+    assert set(POLICIES) <= set(league.SCHEMES)
+    assert len(set(league.SCHEMES)) == len(league.SCHEMES)
+
+
+def test_all_play_but_those_that_lack_a_setting(tiny):
+    field = league.Field.of(tiny, seeds=2)
+    varying = {name for name, policy in POLICIES.items() if policy.for_varying}
+    assert {point.label for point in field.points} == set(POLICIES) - varying - {"threshold"}
+    assert [point.values["seed"] for point in field.points] == [3, 4] * (len(field.points) // 2)
+    assert set(field.absent) == varying
+    threshold = {"policy.name": "threshold", "policy.size": None, "policy.threshold": 0.5}
+    assert "threshold" in {point.label for point in league.Field.of(tiny.override(threshold), seeds=1).points}
+    changing = league.Field.of(tiny.override({"channel.coherence": 1}), seeds=1)
+    assert varying <= {point.label for point in changing.points}
+    own = league.Field.of(tiny.override({"policy.name": "json:dumps", "policy.size": None}), seeds=1)
+    assert own.points[-1].label == "json:dumps"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_every_scheme_is_trained_with_the_same_seeds(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(QuadraticLearning, "evaluate", _with_accuracy(QuadraticLearning.evaluate))
+    chosen = ["top_k", "myopic", "full", "uniform", "optimal"]
+    found = league.run(tiny, tmp_path, seeds=3, policies=chosen)
+    rows = by_policy(found.rows())
+    assert set(rows) == set(chosen)
+    assert all(row.keys() >= PROMISED for row in rows.values())
+    assert {name: row["seeds"] for name, row in rows.items()} == {**dict.fromkeys(chosen, 3), "myopic": 0}
+    assert rows["myopic"]["accuracy"] is None
+    assert "only where gains change" in rows["myopic"]["note"]
+    accuracies = [row["accuracy"] for row in found.rows() if row["accuracy"] is not None]
+    assert accuracies == sorted(accuracies, reverse=True)
+    # The same decision on the same draws gives the same bits: what differs is the scheme, not the luck.
+    assert found.entry("optimal").runs == found.entry("full").runs
+    for entry in found.entries:
+        for seed, run in entry.runs.items():
+            alone = tiny.vary({"policy.name": entry.policy, "seed": seed}).plan()
+            assert (run["epsilon_total"], run["rounds"]) == (pytest.approx(alone.epsilon_total), alone.rounds)
+            assert run["power_transmitted"] <= run["power_total"] * (1 + 1e-9)
+            assert run["power_total"] == pytest.approx(alone.power_total)
+    expected = statistics.estimate([found.entry("top_k").runs[seed]["accuracy"] for seed in (3, 4, 5)])
+    assert (rows["top_k"]["accuracy"], rows["top_k"]["accuracy_low"]) == (expected.mean, expected.low)
+
+
+def _with_accuracy(evaluate):
+    def evaluated(self, parameters):
+        found = evaluate(self, parameters)
+        return {**found, "accuracy": 1 / (1 + found["loss"])}
+
+    return evaluated
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_interrupted_league_ends_as_if_it_had_not_been_and_trains_nothing_twice(tiny, tmp_path, monkeypatch):
+    chosen = ("optimal", "uniform")
+    whole = league.run(tiny, tmp_path / "whole", seeds=2, policies=chosen)
+    out, field = tmp_path / "parts", league.Field.of(tiny, seeds=2, policies=chosen)
+    ended, half, *_ = field.points
+    sweep.run([ended], out)
+    calls = iter([False] * 3)
+    execute(half.scenario, out.resolve() / "runs" / half.key, stop=lambda: next(calls, True))
+    begun, run_point = [], sweep.run_point
+    monkeypatch.setattr(sweep, "run_point", lambda *task: (begun.append(task[2]), run_point(*task))[1])
+    again = league.run(tiny, out, seeds=2, policies=chosen)
+    assert sorted(begun) == sorted(point.key for point in field.points if point is not ended)
+    assert again.to_json() == whole.to_json()
+    assert (out / "league.csv").read_bytes() == (tmp_path / "whole" / "league.csv").read_bytes()
+    begun.clear()
+    more = league.run(tiny, out, seeds=2, policies=[*chosen, "top_k"])  # who comes later meets the same seeds
+    assert len(begun) == 2
+    assert [row for row in more.rows() if row["policy"] != "top_k"] == again.rows()
+    with pytest.raises(RunError, match="this is another"):
+        league.run(tiny.override({"link.noise_std": 0.5}), out, seeds=2, policies=chosen)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_scheme_without_a_plan_is_a_row_that_says_why(tiny, tmp_path):
+    strongest = [tiny.override({"seed": seed}).problem().fleet.gain.max() for seed in (3, 4)]
+    between = {"policy.name": "threshold", "policy.size": None, "policy.threshold": float(np.mean(strongest))}
+    found = league.run(tiny.override(between), tmp_path, seeds=2, policies=["threshold", "optimal"])
+    row = by_policy(found.rows())["threshold"]
+    lost = 3 + int(np.argmin(strongest))
+    assert row["seeds"] == 1
+    assert row["note"].startswith(f"Seed {lost}: No plan fits")
+    assert not found.entry("threshold").failed
+    assert [entry.policy for entry in found.contenders] == ["optimal"]  # no other met all seeds
+    found = league.run(tiny.override({**between, "policy.threshold": 1e9}), tmp_path / "no", seeds=2)
+    row = by_policy(found.rows())["threshold"]
+    assert (row["loss"], row["seeds"], row["private"]) == (None, 0, None)
+    assert row["note"].startswith("No plan fits")
+    assert r"threshold & -- & --" in found.to_latex()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_training_that_fails_is_no_lack_of_a_plan(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(QuadraticLearning, "evaluate", _broken)
+    found = league.run(tiny, tmp_path, seeds=1, policies=["full"])
+    assert found.entries[0].failed
+    file = tmp_path / "tiny.toml"
+    file.write_text(tiny.to_toml())
+    arguments = ("--policies", "full", "--seeds", "1", "--jobs", "1", "--json")
+    assert main(["league", str(file), "--out", str(tmp_path), *arguments]) == 2
+    assert "broken" in json.loads(capsys.readouterr().out)[0]["note"]
+
+
+def _broken(*arguments):
+    raise ValueError("The task is broken.")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_was_spent_is_what_the_ledger_says(tiny, tmp_path, monkeypatch):
+    chosen = {"seeds": 1, "policies": ["optimal"]}
+    before = league.run(tiny, tmp_path, **chosen).rows()[0]
+    monkeypatch.setattr(Ledger, "epsilon_total", 42.0)
+    monkeypatch.setattr(Ledger, "power_planned", 43.0)
+    after = league.run(tiny, tmp_path, **chosen).rows()[0]
+    assert (after["epsilon_total"], after["power_total"]) == (42.0, 43.0)
+    assert before["epsilon_total"] == pytest.approx(tiny.vary({"policy.name": "optimal"}).plan().epsilon_total)
+
+
+def test_the_distance_to_the_ceiling_is_paired_by_seed():
+    found = fake_league(
+        {
+            "noise_free": over(0.9, 0.5, 0.7, private=False),
+            "optimal": over(0.8, 0.4, 0.6),
+            "top_k": ({0: 0.7, 2: 0.6}, {}),
+        }
+    )
+    rows = by_policy(found.rows())
+    assert rows["noise_free"]["behind"] == 0
+    assert rows["optimal"]["behind"] == pytest.approx(0.1)
+    assert rows["top_k"]["behind"] == pytest.approx((0.2 + 0.1) / 2)  # not the difference of the means
+    assert rows["noise_free"]["epsilon_total"] == math.inf
+    assert json.loads(found.to_json())[0]["epsilon_total"] is None
+    assert [entry.policy for entry in found.contenders] == ["optimal"]
+    assert fake_league({"optimal": over(0.8, 0.4, 0.6)}).rows()[0]["behind"] is None
+
+
+@pytest.mark.parametrize(
+    ("rival", "said"),
+    [
+        (
+            over(0.81, 0.61, 0.71),
+            r"full beats airfed's plan \(optimal\) by 1\.00 points \(1\.00 to 1\.00, paired over 3",
+        ),
+        (over(0.90, 0.50, 0.75), r"full is ahead of airfed's plan .* by 1\.67 points .*: more seeds"),
+        (over(0.80, 0.60, 0.70), r"No rival .* beats airfed's plan \(optimal\); full is level with it\."),
+        (
+            over(0.78, 0.58, 0.68),
+            r"the nearest below, full, is 2\.00 points \(2\.00 to 2\.00, paired over 3 seeds\) behind",
+        ),
+        (over(0.99, 0.99, 0.99, violations=["total_power"]), r"Best within the budgets: optimal, accuracy 70\.0%"),
+        (over(0.99, 0.99, 0.99, private=False), r"Best within the budgets: optimal, accuracy 70\.0%"),
+    ],
+)
+def test_the_verdict_is_plain(rival, said):
+    found = fake_league({"optimal": over(0.8, 0.6, 0.7), "full": rival})
+    assert re.search(said, " ".join(found.verdict()))
+    if "70" in said:
+        assert not re.search("beats airfed's plan|ahead of", " ".join(found.verdict()))
+    assert max(map(len, str(found).splitlines())) <= 80
+
+
+def test_marks_are_explained():
+    found = fake_league({"cotaf": over(0.8, 0.6, private=False), "paper": over(0.5, 0.5, violations=["privacy"])}, 2)
+    text = str(found)
+    assert "cotaf†" in text
+    assert "paper*" in text
+    assert "† not private; * breaks a limit" in " ".join(text.split())
+    assert "No scheme has figures within the budgets" in text
+
+
+def test_the_csv_is_the_rows():
+    found = fake_league(
+        {"noise_free": over(0.9, 0.5, private=False), "uniform": ({}, {}), "optimal": over(1 / 3, 0.7)}, 2
+    )
+    read = list(csv.DictReader(found.to_csv().splitlines()))
+    rows = found.rows()
+    assert len(read) == len(rows) == 3
+    for cells, row in zip(read, rows, strict=True):
+        assert cells == {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+def test_the_latex_is_well_formed():
+    schemes = {
+        "noise_free": over(0.9, 0.5, private=False),
+        "top_k": over(0.4, 0.5, power=123456.0),
+        r"a\b&c:d%{~^": ({}, {}),
+    }
+    text = fake_league(schemes, 2).to_latex()
+    body = [line for line in text.splitlines() if not line.startswith("%")]
+    assert body[0] == r"\begin{tabular}{lrrrrrr}"
+    assert body[-1] == r"\end{tabular}"
+    assert [line for line in body if line.startswith("\\") and line.endswith("rule")] == [
+        r"\toprule",
+        r"\midrule",
+        r"\bottomrule",
+    ]
+    rows = [line for line in body if line.endswith(r"\\")]
+    assert len(rows) == 4
+    for line in rows:
+        bare = re.sub(r"\\[&%$#_{}]", "", line.removesuffix(r"\\"))  # what is escaped means nothing
+        assert bare.count("&") == 6
+        assert bare.count("{") == bare.count("}")
+        assert bare.count("$") % 2 == 0
+        assert not re.search(r"[%#~]", bare)
+        assert not re.search(r"[_^]", re.sub(r"\$[^$]*\$", "", bare))
+    assert r"\textbackslash{}b\&c:d\%\{\textasciitilde{}\textasciicircum{}" in text
+    assert r"$6.17\cdot10^{4}$" in text
+    assert r"noise\_free$^{\dagger}$" in text
+
+
+def test_pictures_show_each_scheme_once_and_name_it_off_the_others():
+    rng = np.random.default_rng(3)
+    schemes = {
+        name: over(
+            *(0.8 + 0.02 * index % 0.1 + 0.01 * rng.standard_normal(3)),
+            epsilon=3 + 0.1 * (index % 3),
+            power=1.0 + index,
+        )
+        for index, name in enumerate(league.SCHEMES)
+    }
+    schemes["noise_free"][1]["private"] = False
+    schemes["noise_free"][1]["power"] = 0.0
+    found = fake_league(schemes)
+    drawn = league_figures.figures(found)
+    assert list(drawn) == ["league-privacy", "league-power", "league-air"]
+    chart = league_figures.league_chart(found.rows(), "accuracy", "epsilon_total", "ε")
+    marks = {part.name: part for part in chart.parts if isinstance(part, league_figures.Line)}
+    wall = next(part.at for part in chart.parts if isinstance(part, league_figures.Level))
+    assert {name for name, part in marks.items() if part.x[0] > wall} == {"noise_free"}
+    for row in found.rows():
+        mark = marks[row["policy"]]
+        assert mark.y[0] == row["accuracy"]
+        assert mark.y[0] + mark.spread[0] == pytest.approx(row["accuracy_high"])
+    assert set(marks) == set(league.SCHEMES)
+    names = league_figures.named(chart)
+    assert sorted(", ".join(spot.text for spot in names).split(", ")) == sorted(marks)
+    assert not [(one.text, other.text) for one, other in combinations(names, 2) if one.meets(other)]
+    assert "noise_free" in drawn["league-power"]._supxlabel.get_text()  # it has no place on a logarithmic axis
+
+
+def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkeypatch):
+    file, out = tmp_path / "tiny.toml", tmp_path / "out"
+    file.write_text(tiny.to_toml())
+    command = ["league", str(file), "--out", str(out), "--seeds", "2", "--policies", "optimal, top_k", "--jobs", "1"]
+    assert main([*command, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["policy"] for row in rows] == ["optimal", "top_k"]
+    assert all(row.keys() >= PROMISED for row in rows)
+    assert rows == json.loads((out / "league.json").read_text())
+    pictures = {f"league-{name}.{ending}" for name in ("privacy", "power", "air") for ending in ("png", "pdf")}
+    tables = {"league.csv", "league.json", "league.tex", "points.csv", "rounds.csv"}
+    assert pictures | tables <= {path.name for path in out.iterdir()}
+    monkeypatch.setattr(League, "plot", lambda self: {})  # once is enough
+    assert main([*command, "--latex"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == (out / "league.tex").read_text()
+    assert "all done already" in printed.err
+    assert "Best within the budgets: optimal" in printed.err
+    again = airfed.league(file, out, seeds=2, policies=["optimal", "top_k"], progress=False)
+    assert json.loads(again.to_json()) == rows
+    assert again._repr_html_().startswith("<pre")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.toml"], "there is no such file"),
+        (["--seeds", "0"], "Expected seeds=0 >= 1."),
+        (["--seeds", "2.5"], "expected a whole number"),
+        (["--policies", "optimal,nobody"], "got 'nobody'"),
+        (["--policies", "myopic"], "only where gains change"),
+        (["--policies", ""], "got ''"),
+        (["--json", "--latex"], "not both"),
+        (["--jobs", "0"], "--jobs=0"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tiny, tmp_path, capsys, arguments, said):
+    file = tmp_path / "tiny.toml"
+    file.write_text(tiny.to_toml())
+    out = tmp_path / "out"
+    given = arguments if arguments[0] == "missing.toml" else [str(file), *arguments]
+    assert main(["league", *given, "--out", str(out)]) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_no_training_is_charged_to_an_account(tiny, tmp_path):
+    charged = tiny.override({"budget.account": "account.jsonl", "budget.scope": "total", "budget.formula": "exact"})
+    with pytest.raises(ValueError, match=r"Expected no budget\.account"):
+        league.run(charged, tmp_path)

@@ -1,0 +1,201 @@
+"""Ridge regression: what is claimed to be known of it is what brute force finds."""
+
+import itertools
+import tomllib
+
+import numpy as np
+import pytest
+
+from airfed import scenario
+from airfed.explorer.design import from_scenario
+from airfed.learning.quadratic import QuadraticEngine
+from airfed.learning.ridge import RidgeTask
+from airfed.learning.task import build_task
+from airfed.running.directory import RunError
+from airfed.running.execution import execute
+
+
+def task(**change):
+    return RidgeTask(**{"dimension": 6, "num_devices": 7, "samples": 200, "l2": 0.03, "seed": 2} | change)
+
+
+def loss(t, k, w):
+    """L_k(w) as it is written."""
+    features, labels = t.data
+    return np.mean((features[k] @ w - labels[k]) ** 2) / 2 + t.l2 * np.sum(w**2) / 2
+
+
+def mean_loss(t, w):
+    return np.mean([loss(t, k, w) for k in range(t.num_devices)])
+
+
+def test_the_optimum_solves_the_normal_equations():
+    t = task()
+    features, labels = (part.reshape(-1, *part.shape[2:]) for part in t.data)
+    assert len(labels) == 7 * 28  # as many for everybody, four are left over
+    solved = np.linalg.solve(features.T @ features + len(labels) * t.l2 * np.eye(6), features.T @ labels)
+    np.testing.assert_allclose(t.optimum, solved, rtol=1e-10)
+    rng = np.random.default_rng(0)
+    for w in (t.optimum, np.zeros(6), rng.normal(size=6)):
+        assert t.loss(w) == pytest.approx(mean_loss(t, w), rel=1e-12)
+    assert t.minimum == pytest.approx(mean_loss(t, solved), rel=1e-12)
+    assert t.initial_gap == pytest.approx(mean_loss(t, np.zeros(6)) - t.minimum, rel=1e-12)
+    assert all(t.loss(t.optimum + rng.normal(size=6) / 100) > t.minimum for _ in range(20))
+
+
+@pytest.mark.parametrize("samples", [200, 14])  # with two samples of six features a device's own losses are flat
+def test_one_step_is_the_gradient_by_finite_differences(samples):
+    t = task(samples=samples)
+    w = np.random.default_rng(1).normal(size=6).astype(np.float32)
+    ((_, rows),) = QuadraticEngine(t, learning_rate=0.3).updates(w, np.arange(7), steps=1, round_index=0)
+    for k, (place, direction) in itertools.product(range(7), enumerate(np.eye(6))):
+        sides = [loss(t, k, w + sign * 1e-4 * direction) for sign in (1, -1)]
+        assert rows[k, place] == pytest.approx((sides[0] - sides[1]) / 2e-4, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("samples", [200, 14])
+def test_updates_are_the_sum_of_the_local_gradients(samples):
+    t = task(samples=samples)
+    start = np.random.default_rng(0).normal(size=6).astype(np.float32)
+    devices = np.array([6, 0, 3])
+    ((_, updates),) = QuadraticEngine(t, learning_rate=0.2).updates(start, devices, steps=5, round_index=0)
+    for k, row in zip(devices, updates, strict=True):
+        features, labels = (part[k] for part in t.data)
+        w = start.astype(float)
+        for _ in range(5):
+            w -= 0.2 * (features.T @ (features @ w - labels) / len(labels) + t.l2 * w)
+        np.testing.assert_allclose(row, (start - w) / 0.2, rtol=1e-5, atol=1e-6)
+
+
+def test_smoothness_and_strong_convexity_are_the_ends_of_the_spectrum():
+    t = task()
+    features = t.data[0]
+    values = np.linalg.eigvalsh(np.mean([x.T @ x / len(x) for x in features], axis=0)) + t.l2
+    assert t.curvature_range == pytest.approx((values[0], values[-1]), rel=1e-12)
+    own = [np.linalg.norm(x.T @ x / len(x) + t.l2 * np.eye(6), 2) for x in features]
+    np.testing.assert_allclose(t.curvatures, own, rtol=1e-12)
+
+
+def test_bits_do_not_depend_on_chunks_order_or_who_else_is_asked():
+    t = task(num_devices=60, samples=600)
+    start = np.full(6, 0.3, np.float32)
+
+    def run(chunk, devices):
+        engine = QuadraticEngine(t, learning_rate=0.1, chunk=chunk)
+        rows = {}
+        for order, updates in engine.updates(start, devices, steps=3, round_index=0):
+            rows |= dict(zip(order.tolist(), updates, strict=True))
+        return np.stack([rows[k] for k in sorted(rows)])
+
+    whole = run(60, np.arange(60))
+    for chunk in (1, 7, 1000):
+        assert np.array_equal(run(chunk, np.arange(60)), whole)
+    assert np.array_equal(run(32, np.random.default_rng(0).permutation(60)), whole)
+    assert np.array_equal(run(32, np.array([5, 30])), whole[[5, 30]])
+
+
+def test_gradient_descent_contracts_to_the_optimum():
+    t = task()
+    low, high = t.curvature_range
+    w, engine, gaps = t.initial_parameters, QuadraticEngine(t, learning_rate=1 / high), []
+    for i in range(40):
+        gaps.append(engine.evaluate(w)[0] - t.minimum)
+        rows = np.concatenate([u for _, u in engine.updates(w, np.arange(7), steps=1, round_index=i)])
+        w = (w - rows.mean(axis=0, dtype=np.float64) / high).astype(np.float32)
+    assert gaps[0] == pytest.approx(t.initial_gap)
+    assert all(b <= (1 - low / high) * a + 1e-9 for a, b in itertools.pairwise(gaps))
+    np.testing.assert_allclose(w, t.optimum, atol=1e-3)
+
+
+def test_labels_follow_their_law():
+    t = task(num_devices=1, samples=20_000, dimension=5, l2=1e-9)
+    features, labels = (part[0] for part in t.data)
+    residual = labels - features @ np.array([0, 1, 0, 0, 3])
+    assert residual.std() == pytest.approx(0.2, rel=0.03)  # six standard errors of 20,000
+    assert abs(features.mean()) < 0.02
+    assert features.std() == pytest.approx(1.0, rel=0.02)
+    assert np.abs(features.T @ residual).max() / 20_000 < 0.01
+    assert not np.array_equal(t.data[1], task(num_devices=1, samples=20_000, dimension=5, seed=3).data[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dimension": 4}, "dimension=4 >= 5"),
+        ({"num_devices": 0}, "num_devices=0"),
+        ({"samples": 6}, "samples=6 >= 7"),
+        ({"l2": 0.0}, "l2=0.0"),
+        ({"samples": 10**7}, "samples=10000000.* to fit into memory"),
+        ({"dimension": 10**4}, "to fit into memory"),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        task(**change)
+
+
+# -- in a scenario
+
+
+def test_a_scenario_has_it_by_name_by_table_or_both(world):
+    written = {"learning__dimension": None}
+    named = world(learning__model="ridge", **written)
+    assert named.dimension == 10
+    assert build_task(named).task == RidgeTask(num_devices=6, seed=3)
+    table = world(learning__model="ridge", learning__dimension=5, learning__ridge={"samples": 60, "l2": 0.1})
+    assert build_task(table).task == RidgeTask(dimension=5, num_devices=6, samples=60, l2=0.1, seed=3)
+    alone = world(learning__model=None, learning__dimension=5, learning__ridge={"samples": 60, "l2": 0.1})
+    assert alone == table
+    assert scenario.parse(tomllib.loads(table.to_toml())) == table
+    others = [table.override({"learning.ridge.l2": 0.2}), table.override({"learning.ridge.samples": 61}), named]
+    assert len({found.digest() for found in (table, *others)}) == 4
+    assert len({build_task(found).data_digest for found in (table, *others)}) == 4
+
+
+def test_its_loss_is_the_gap_and_it_has_no_accuracy(world):
+    learning = build_task(world(learning__model="ridge", learning__ridge={"samples": 600}))
+    assert learning.evaluate(learning.initial_parameters) == {"loss": pytest.approx(learning.task.initial_gap)}
+    assert learning.evaluate(learning.task.optimum.astype(np.float32))["loss"] < 1e-9
+    assert learning.classes is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"learning__ridge": {"samples": 60}},
+            r"learning.model or \[learning.ridge\], not both",
+        ),
+        ({"learning__model": "ridge", "learning__ridge": {"sample": 60}}, "Unknown key 'learning.ridge.sample'"),
+        ({"learning__model": "ridge", "learning__ridge": {"l2": 0.0}}, "learning.ridge.l2=0.0 > 0"),
+        ({"learning__model": "ridge", "learning__dimension": 4}, "dimension=4 >= 5"),
+        ({"learning__model": "ridge", "learning__ridge": {"samples": 5}}, "samples=5 >= 6"),
+        ({"learning__model": "ridge", "learning__batch_size": 5}, "the ridge model has an engine of its own"),
+        ({"learning__model": "ridge", "run__engine": "torch"}, "the ridge model has an engine of its own"),
+    ],
+)
+def test_a_wrong_scenario_is_one_sentence(world, changes, says):
+    with pytest.raises(scenario.ScenarioError, match=says):
+        build_task(world(**changes))
+
+
+def test_runs_are_stopped_and_resumed_to_the_same_bits(world, tmp_path):
+    small = world(learning__model="ridge", learning__dimension=5, learning__ridge={"samples": 60}, policy__rounds=4)
+    assert execute(small, tmp_path / "whole").status == "finished"
+    done = []
+    half = execute(small, tmp_path / "half", on_round=done.append, stop=lambda: len(done) >= 2)
+    assert half.status == "stopped"
+    with pytest.raises(RunError, match=r"scenario \(learning.ridge.samples\)"):
+        execute(small.override({"learning.ridge.samples": 61}), tmp_path / "half", resume=True)
+    assert execute(small, tmp_path / "half", resume=True).status == "finished"
+    for name in ("model.safetensors", "metrics.csv", "ledger.jsonl"):
+        assert (tmp_path / "half" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert float((tmp_path / "whole" / "metrics.csv").read_text().splitlines()[1].split(",")[2]) > 0  # loss: L - L*
+
+
+def test_the_explorer_leaves_its_table_with_the_model(world):
+    design = from_scenario(world(learning__model="ridge", learning__dimension=5, learning__ridge={"samples": 60}))
+    assert design.world().learning.ridge.samples == 60
+    other = design.change("learning.model", "mlp").world()
+    assert other.learning.ridge is None
+    assert other.dimension > 1000

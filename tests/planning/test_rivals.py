@@ -1,0 +1,378 @@
+"""The field's schemes as policies: their limits, their privacy, and what their papers say of them."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import integrate, optimize
+
+import airfed
+from airfed import Budget, Decision, Fleet, InfeasibleError, Learning, Link, Problem
+from airfed.planning import RIVALS, FadingPlan, Plan, limits
+from airfed.planning.schemes import Masked, Orthogonal, Saturated, Truncated, Wired, denoising_factor, parse
+from airfed.planning.uplink import ALIGNED, NOT_PRIVATE_MU, Aligned
+
+WORLDS = {
+    "round": {},
+    "total": {"scope": "total", "epsilon": 8.0},
+    "power": {"total_power": 3.0},
+    "add_remove": {"scope": "total", "epsilon": 8.0, "relation": "add_remove"},
+}
+
+
+def gains(seed, *shape):
+    return np.maximum(np.random.default_rng(seed).rayleigh(np.sqrt(0.5), shape), 0.1)
+
+
+def world(gain=None, *, power=1.0, noise=0.3, dimension=50, steps=8, bandwidth=None, convexity=1.0, **budget):
+    return Problem(
+        fleet=Fleet(gain=gains(0, 8) if gain is None else gain, peak_power=power),
+        link=Link(noise_std=noise, bandwidth=bandwidth),
+        learning=Learning(
+            **{"dimension": dimension, "total_steps": steps, "clip_norm": 2.0, "learning_rate": 0.1},
+            **{"smoothness": 10.0, "strong_convexity": convexity, "initial_gap": 2.3},
+        ),
+        budget=Budget(**{"epsilon": 5.0, "delta": 1e-3, "total_power": 18.0} | budget),
+    )
+
+
+def check(plan):
+    """Every limit, added up here from what the devices of each round send."""
+    problem, total, shown = plan.problem, 0.0, np.zeros(plan.problem.fleet.num_devices)
+    budget, allowed = problem.budget, limits.allowed_mu(problem.budget)
+    for index, entry in enumerate(plan.sequence):
+        uploads = plan.uploads_in(index)
+        gain = problem.fleet.gain_in(index)[entry.scheduled]
+        signal = np.square(uploads.amplitude)
+        np.testing.assert_allclose(entry.power, signal + uploads.steady_power, rtol=1e-12)
+        assert np.all(entry.power <= problem.fleet.peak_power[entry.scheduled] * (1 + 1e-12))
+        if plan.uplink.on_air:
+            np.testing.assert_allclose(uploads.level, gain * uploads.amplitude, rtol=1e-12)
+        mu = budget.sensitivity * uploads.level.max() / uploads.hidden_by
+        assert entry.mu == pytest.approx(mu, rel=1e-12)
+        total += entry.power.sum()
+        shown[entry.scheduled] += mu**2
+        weight = np.zeros(problem.fleet.num_devices)
+        weight[entry.scheduled] = uploads.level / uploads.divisor
+        assert uploads.missing == pytest.approx(0.5 * np.abs(1 / weight.size - weight).sum(), abs=1e-12)
+    assert plan.power_total == pytest.approx(total, rel=1e-12)
+    assert total <= budget.total_power * (1 + 1e-12)
+    assert plan.mu_total == pytest.approx(math.sqrt(shown.max()), rel=1e-9)
+    if plan.private:
+        assert (plan.mu_total if budget.scope == "total" else plan.mu_round) <= allowed * (1 + 1e-12)
+    else:
+        assert plan.mu_round == pytest.approx(NOT_PRIVATE_MU)
+        assert any("Not private" in note for note in plan.notes)
+    assert not plan.violations
+    assert plan.bound.total == pytest.approx(recursion(plan), rel=1e-9)
+    written = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
+    again = type(plan).from_dict(problem, written)
+    assert again.to_dict() == plan.to_dict()
+    assert again.uplink == plan.uplink
+
+
+def recursion(plan):
+    """Theorem 1's recursion, with the error of each round's mean."""
+    learning, gap = plan.problem.learning, plan.problem.learning.initial_gap
+    for index, steps in enumerate(plan.local_steps):
+        uploads = plan.uploads_in(index)
+        error = 4 * uploads.missing**2 + (steps - 1) ** 2
+        error += 0.5 * learning.dimension * (uploads.noise_std / uploads.divisor) ** 2
+        gap = learning.contraction * gap + learning.clip_norm**2 / learning.smoothness * error
+    return gap
+
+
+@pytest.mark.parametrize("budget", WORLDS)
+@pytest.mark.parametrize("policy", RIVALS)
+def test_contract(policy, budget):
+    for seed in range(3):
+        powers = np.geomspace(0.2, 2.0, 8) if seed else 1.0
+        problem = world(gains(seed, 8), power=powers, **WORLDS[budget])
+        plan = airfed.plan(problem, policy=policy)
+        assert 1 <= plan.rounds <= 8
+        check(plan)
+        assert airfed.plan(problem, policy=policy, rounds=3).rounds == 3
+        assert plan.bound.total <= airfed.plan(problem, policy=policy, rounds=3).bound.total * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("policy", RIVALS)
+def test_contract_where_gains_change(policy, causal):
+    law = gains(9, 4, 8, 6) if causal else None
+    for budget in WORLDS.values():
+        problem = world(gains(5, 8, 6), **budget)
+        plan = airfed.plan(problem, policy=policy, law=law)
+        assert isinstance(plan, FadingPlan)
+        check(plan)
+        if causal:  # no decision looks ahead
+            later = np.array(problem.fleet.gain)
+            later[3:] *= 1.7
+            other = airfed.plan(replace(problem, fleet=Fleet(gain=later, peak_power=1.0)), policy=policy, law=law)
+            same = min(3, plan.rounds)
+            assert plan.alignments[:same].tolist() == other.alignments[:same].tolist()
+
+
+@pytest.mark.parametrize("policy", [name for name in RIVALS if name not in ("noise_free", "central", "cotaf")])
+def test_batteries_and_rough_channels_are_kept_or_refused(policy):
+    with pytest.raises(InfeasibleError, match="device_power"):
+        airfed.plan(world(gains(5, 8, 6), scope="total", epsilon=8.0, device_power=1.0), policy=policy)
+    rough = replace(world(), link=Link(noise_std=0.3, estimation_error=0.01))
+    if policy == "seif":
+        with pytest.raises(ValueError, match="exact channels"):
+            airfed.plan(rough, policy=policy)
+    else:
+        assert airfed.plan(rough, policy=policy).mu_round <= limits.allowed_mu(rough.budget) * (1 + 1e-12)
+
+
+# the trusted server, and digital uploads
+
+
+def test_a_trusted_server_adds_the_noise_of_the_gaussian_mechanism():
+    plan = airfed.plan(world(scope="total", epsilon=3.0), policy="central")
+    mu = limits.allowed_mu(plan.problem.budget) / math.sqrt(plan.rounds)
+    assert plan.noise_share == pytest.approx(2 / (plan.problem.fleet.num_devices * mu), rel=1e-9)
+    assert plan.power_total == 0.0
+    assert plan.channel_uses == 0.0
+    loud = world(gain=np.full(8, 50.0), total_power=1e9, scope="total", epsilon=3.0)  # power has no say
+    full = airfed.plan(loud, policy="full", rounds=plan.rounds)
+    assert full.noise_share == pytest.approx(plan.noise_share, rel=1e-9)
+
+
+def test_local_noise_has_as_many_times_the_variance_as_there_are_devices():
+    problem = world(gains(1, 30), scope="total", epsilon=3.0)
+    central = airfed.plan(problem, policy="central", rounds=4)
+    fine = airfed.plan(problem, policy="digital", rounds=4, options={"bits": 40})
+    assert fine.mu_total == pytest.approx(central.mu_total, rel=1e-12)
+    assert fine.noise_share**2 == pytest.approx(30 * central.noise_share**2, rel=1e-9)
+    coarse = airfed.plan(problem, policy="digital", rounds=4, options={"bits": 2})
+    step = 2 * (1 + 6 * 0.3 / coarse.alignment) / 3  # Δ/ϖ, in 2² − 1 steps
+    assert coarse.noise_share**2 == pytest.approx(fine.noise_share**2 + step**2 / 12 / 30, rel=1e-9)
+    assert coarse.mu_total == fine.mu_total
+
+
+def test_dithered_quantisation_has_the_error_that_is_counted():
+    rng = np.random.default_rng(3)
+    values, step = rng.normal(size=200_000), 0.7
+    dither = rng.uniform(-step / 2, step / 2, values.size)
+    error = np.rint((values + dither) / step) * step - dither - values
+    assert np.var(error) == pytest.approx(step**2 / 12, rel=0.02)
+    assert abs(np.corrcoef(error, values)[0, 1]) < 0.01
+
+
+@pytest.mark.parametrize("access", ["tdma", "ofdma"])
+def test_digital_latency_is_shannons(access):
+    problem = world(gain=[0.5, 1.0, 2.0], bandwidth=1000.0, total_power=6.0)
+    plan = airfed.plan(problem, policy="digital", rounds=4, options={"bits": 6, "access": access})
+    power = 6.0 / 4 / 3
+    snr = power * np.square([0.5, 1.0, 2.0]) / (50 * 2 * 0.3**2)  # in a symbol of the whole band, both its dimensions
+    if access == "tdma":
+        seconds = np.sum(6 * 50 / (1000 * np.log2(1 + snr)))
+    else:
+        seconds = np.max(6 * 50 / (1000 / 3 * np.log2(1 + 3 * snr)))
+    assert plan.air_time == pytest.approx(4 * seconds, rel=1e-12)
+    np.testing.assert_allclose(plan.power, power, rtol=1e-12)
+
+
+# threshold power control
+
+
+def mean_squared_error(root_eta, level, problem):
+    sent = np.minimum(root_eta, level)
+    return np.sum((sent / root_eta - 1) ** 2) / problem.learning.dimension + (problem.link.noise_std / root_eta) ** 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_closed_form_of_the_threshold_is_the_least_error(seed):
+    rng = np.random.default_rng(seed)
+    problem = world(noise=10.0 ** rng.uniform(-2, 0.5), dimension=int(rng.integers(1, 100)))
+    level = rng.uniform(0.05, 2.0, rng.integers(1, 9))
+    best = optimize.minimize_scalar(
+        lambda log: mean_squared_error(math.exp(log), level, problem), bounds=(-6, 12), method="bounded",
+        options={"xatol": 1e-10},
+    )  # fmt: skip
+    found = mean_squared_error(denoising_factor(level, problem), level, problem)
+    assert found <= best.fun * (1 + 1e-9)
+
+
+def test_threshold_power_lets_the_weak_count_less():
+    problem = world(gain=[0.1, 1.0, 1.1, 1.2], noise=0.05, dimension=10, epsilon=1e4, total_power=1e3)
+    plan = airfed.plan(problem, policy="threshold_power", rounds=4)
+    uploads = plan.uploads
+    assert uploads.level[0] == pytest.approx(0.1)  # at its peak power
+    assert uploads.amplitude[0] == pytest.approx(1.0)
+    assert np.ptp(uploads.level[1:]) == 0.0  # the others invert
+    assert uploads.level[1] > 0.5
+    assert uploads.divisor == pytest.approx(uploads.level.sum())
+    full = airfed.plan(problem, policy="full", rounds=4)
+    assert full.alignment == pytest.approx(0.1, rel=1e-9)  # everybody waits for the weakest
+    printed = airfed.plan(problem, policy="threshold_power", rounds=4, options={"shrink": True})
+    assert printed.uploads.divisor == pytest.approx(4 * denoising_factor(printed.uploads.level, problem))
+
+
+def test_equal_channels_leave_nothing_to_do_for_thresholds():
+    problem = world(gain=np.full(5, 0.7), noise=0.05, dimension=10, epsilon=50.0)
+    full, theirs = (airfed.plan(problem, policy=name, rounds=4) for name in ("full", "threshold_power"))
+    assert theirs.alignment <= full.alignment * (1 + 1e-9)
+    assert theirs.device_share == pytest.approx(1.0)
+
+
+def test_who_cannot_be_heard_counts_for_nothing():
+    plan = airfed.plan(world(gain=[0.0, 0.5, 1.0]), policy="threshold_power")
+    assert plan.uploads.level[0] == 0.0
+    check(plan)
+    with pytest.raises(InfeasibleError, match="nobody can be heard"):
+        airfed.plan(world(gain=[0.0, 0.0]), policy="threshold_power")
+    for policy in ("digital", "seif", "cotaf", "liu_simeone"):
+        with pytest.raises(InfeasibleError, match="gain 0"):
+            airfed.plan(world(gain=[0.0, 0.5, 1.0], scope="total"), policy=policy)
+
+
+# truncated inversion
+
+
+def test_truncation_spends_the_average_power_of_rayleigh_fading():
+    cutoff, mean, average = 0.3, 1.7, 0.02
+    problem = world(gain=np.full(100, 10.0), total_power=average * 100 * 4, epsilon=1e6)
+    scheme = Truncated(cutoff=cutoff, mean_square=mean)
+    rho = scheme.limits(problem, np.arange(100), 4)["total_power"] ** 2
+    spent, _ = integrate.quad(lambda square: rho / square * math.exp(-square / mean) / mean, cutoff * mean, math.inf)
+    assert spent == pytest.approx(average, rel=1e-9)
+
+
+def test_truncation_silences_the_weak_and_takes_the_best_cutoff():
+    problem = world(gains(2, 40), steps=20)
+    mean = np.mean(np.square(problem.fleet.gain))
+    plan = airfed.plan(problem, policy="truncated", options={"cutoff": 0.5})
+    assert plan.scheduled.tolist() == np.flatnonzero(np.square(problem.fleet.gain) >= 0.5 * mean).tolist()
+    best = airfed.plan(problem, policy="truncated").bound.total
+    for cutoff in (0.01, 0.1, 0.5, 1.0):
+        assert best <= airfed.plan(problem, policy="truncated", options={"cutoff": cutoff}).bound.total * 1.05
+    with pytest.raises(ValueError, match="cutoff"):
+        airfed.plan(problem, policy="truncated", options={"cutoff": -1.0})
+
+
+# Liu and Simeone
+
+
+def test_adaptive_power_is_the_optimum_of_their_problem():
+    rng = np.random.default_rng(4)
+    for _ in range(5):
+        problem = world(gains(rng.integers(99), 6, 3), steps=6, convexity=8.0, scope="total", epsilon=4.0)
+        plan = airfed.plan(problem, policy="liu_simeone", rounds=6)
+        ceiling = np.minimum(
+            np.min(np.square(problem.fleet.gain), axis=1), 18.0 / 6 / np.sum(1 / np.square(problem.fleet.gain), axis=1)
+        )
+        budget = (0.3 * limits.allowed_mu(problem.budget) / 2) ** 2
+        weights = problem.learning.contraction ** np.arange(5, -1, -1)
+        start = np.minimum(ceiling, budget / 6) * 0.9
+        found = optimize.minimize(
+            lambda logs, w=weights: math.log(np.sum(w / np.exp(logs))),
+            np.log(start),
+            bounds=[(None, math.log(each)) for each in ceiling],
+            constraints={"type": "ineq", "fun": lambda logs, b=budget: math.log(b) - math.log(np.exp(logs).sum())},
+            options={"ftol": 1e-14, "maxiter": 500},
+        )
+        assert math.log(np.sum(weights / np.square(plan.alignments))) == pytest.approx(found.fun, abs=1e-6)
+
+
+def test_without_a_peak_the_power_grows_as_their_paper_has_it():
+    problem = world(gain=np.full(4, 100.0), scope="total", epsilon=4.0, convexity=5.0)
+    plan = airfed.plan(problem, policy="liu_simeone", rounds=8)
+    growth = np.square(plan.alignments[1:] / plan.alignments[:-1])
+    np.testing.assert_allclose(growth, problem.learning.contraction ** (-1 / 2), rtol=1e-9)
+    static = airfed.plan(problem, policy="liu_simeone", rounds=8, options={"variant": "static"})
+    assert isinstance(static, Plan)
+    assert static.alignment == airfed.plan(problem, policy="full", rounds=8).alignment
+    # their gain: with ϱ/ζ = 0.907 adaptive power leaves some 16 times less noise than static
+    steep = world(gain=np.full(4, 100.0), scope="total", epsilon=4.0, convexity=9.07, steps=30)
+    noise = [
+        airfed.plan(steep, policy="liu_simeone", rounds=30, options={"variant": name}).bound.noise
+        for name in ("static", "adaptive")
+    ]
+    assert 14 < noise[0] / noise[1] < 18
+
+
+def test_a_law_that_knows_the_future_is_as_good_as_knowing_it():
+    problem = world(gains(5, 8, 6), scope="total", epsilon=8.0)
+    known = airfed.plan(problem, policy="liu_simeone", rounds=8)
+    told = airfed.plan(problem, policy="liu_simeone", rounds=8, law=np.array(problem.fleet.gain)[None])
+    np.testing.assert_allclose(told.alignments, known.alignments, rtol=1e-6)
+
+
+# artificial noise, precoding
+
+
+def test_artificial_noise_hides_and_is_paid_for():
+    problem = world(gain=[0.9, 1.0, 1.2], noise=0.1, dimension=5, epsilon=0.3, total_power=12.0)
+    plan = airfed.plan(problem, policy="seif", rounds=4)
+    uploads = plan.uploads
+    assert uploads.power.sum() == pytest.approx(3.0, rel=1e-9)
+    received = 0.01 + np.sum(np.square([0.9, 1.0, 1.2]) * uploads.steady_power) / 5
+    assert uploads.noise_std == uploads.hidden_by == pytest.approx(math.sqrt(received), rel=1e-12)
+    assert plan.mu_round == pytest.approx(limits.allowed_mu(problem.budget), rel=1e-9)
+    plain = airfed.plan(problem, policy="full", rounds=4)
+    assert plan.alignment > 2 * plain.alignment  # more signal,
+    assert plan.noise_share == pytest.approx(plain.noise_share, rel=1e-9)  # no better mean
+    assert plan.power_total > 5 * plain.power_total
+
+
+def test_precoding_by_the_largest_update_is_full_participation_once_clipped():
+    problem = world()
+    clipped = airfed.plan(problem, policy="cotaf", options={"clipped": True})
+    full = airfed.plan(problem, policy="full")
+    assert (clipped.alignment, clipped.rounds, clipped.uplink) == (full.alignment, full.rounds, ALIGNED)
+    assert not airfed.plan(problem, policy="cotaf").private
+
+
+# time
+
+
+def test_time_on_the_air_is_a_budget():
+    problem = world(bandwidth=50.0, steps=8)
+    every = {rounds: airfed.plan(problem, rounds=rounds) for rounds in range(1, 9)}
+    assert every[3].channel_uses == 150.0
+    assert every[3].air_time == 3.0
+    best = min(every, key=lambda rounds: every[rounds].bound.total)
+    assert best > 3
+    for policy in ("optimal", "full", "paper", "top_k", "seif", "threshold_power", "truncated", "liu_simeone"):
+        for scope in ("round", "total"):
+            limited = world(bandwidth=50.0, steps=8, air_time=3.5, scope=scope)
+            plan = airfed.plan(limited, policy=policy)
+            assert plan.rounds <= 3
+            free = [airfed.plan(limited, policy=policy, rounds=rounds).bound.total for rounds in (1, 2, 3)]
+            if policy != "paper":
+                assert plan.bound.total <= min(free) * (1 + 1e-9)
+            with pytest.raises(InfeasibleError, match="air_time"):
+                airfed.plan(limited, policy=policy, rounds=4)
+    changing = world(gains(5, 8, 6), bandwidth=50.0, air_time=3.5)
+    for policy in ("optimal", "myopic", "full", "seif"):
+        for law in (None, gains(9, 4, 8, 6), lambda seen: gains(9, 4, 8, 6)[:, len(seen) :]):
+            assert airfed.plan(changing, policy=policy, law=law).rounds <= 3
+            with pytest.raises(InfeasibleError, match="air_time"):
+                airfed.plan(changing, policy=policy, law=law, rounds=4)
+    with pytest.raises(InfeasibleError, match="air_time"):
+        airfed.plan(world(bandwidth=50.0, air_time=0.5))
+    with pytest.raises(InfeasibleError, match="air_time"):
+        airfed.plan(world(bandwidth=50.0, air_time=5.0), policy="digital")
+    assert airfed.plan(world(bandwidth=50.0, air_time=5.0), policy="central").rounds >= 1  # no air at all
+    with pytest.raises(ValueError, match="bandwidth"):
+        world(air_time=3.0)
+
+
+# what is written down
+
+
+def test_uplinks_come_back_as_they_were():
+    for each in (ALIGNED, Wired(), Orthogonal(bits=3, access="ofdma"), Saturated(shrink=True), Masked()):
+        assert parse(json.loads(json.dumps(each.to_dict()))) == each
+    assert parse(None) is ALIGNED
+    for wrong in ({"name": "smoke"}, {"name": "wired", "bits": 3}, {"name": "orthogonal", "bits": 0}, {}):
+        with pytest.raises(ValueError, match="Expected"):
+            parse(wrong)
+    with pytest.raises(ValueError, match="uplink"):
+        Decision(scheduled=[0], uplink="air")
+    assert Aligned is type(ALIGNED)
+    with pytest.raises(ValueError, match="growth"):
+        replace(airfed.plan(world(), policy="central"), growth=2.0)

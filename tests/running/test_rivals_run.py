@@ -1,0 +1,188 @@
+"""The field's schemes, trained: what is added up, metered, written down, resumed and audited."""
+
+import itertools
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+
+import airfed
+from airfed.air import Airs
+from airfed.auditing.audit import audit
+from airfed.auditing.subject import Subject, as_seen
+from airfed.planning import POLICIES, RIVALS
+from airfed.planning.uplink import NOT_PRIVATE_MU
+from airfed.running.execution import execute
+from airfed.running.run import Run
+from airfed.scenario import load
+
+PRIVATE = [name for name in RIVALS if name not in ("noise_free", "cotaf")]
+FILES = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "plan.json", "devices.csv")
+
+
+@pytest.fixture(autouse=True)
+def _no_flush(monkeypatch):
+    """Flushing is for power cuts; here it would only take time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def tiny(repository):
+    def make(policy, **changes):
+        world = load(repository / "tests" / "tiny.toml").vary({"policy.name": policy})
+        scale = {"budget.scope": "total", "link.noise_std": 0.5, "budget.total_power": 20.0}
+        return world.override({**scale, **changes})
+
+    return make
+
+
+@pytest.fixture
+def updates(tiny):
+    """The plan of a scheme, what its devices send in the first round, and what the receiver makes of it."""
+
+    def make(policy, noise=None, **changes):
+        plan = tiny(policy, **changes).plan()
+        rows = np.random.default_rng(1).normal(size=(6, 50)) * np.array([1, 3, 10, 30, 100, 300])[:, None]
+        superposition = Airs(plan=plan).open_round(50, 0)
+        for device in (3, 1, 0, 5, 4, 2):
+            superposition.add(np.array([device]), rows[[device]])
+        return plan, rows, superposition.receive(np.zeros(50) if noise is None else noise)
+
+    return make
+
+
+@pytest.mark.parametrize("channel", ["stays", "changes"])
+@pytest.mark.parametrize("policy", RIVALS)
+def test_runs_are_recorded_resumed_to_the_bit_and_within_their_plan(policy, channel, tiny, tmp_path):
+    world = tiny(policy, **({"channel.coherence": 1} if channel == "changes" else {}))
+    whole = execute(world, tmp_path / "whole")
+    assert whole.status == "finished"
+    for stopped in range(8):  # once after each chunk
+        asked = itertools.count()
+        execute(world, tmp_path / "parts", resume=stopped > 0, stop=lambda: next(asked) > 2)  # noqa: B023
+    execute(world, tmp_path / "parts", resume=True)
+    for name in FILES:
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    run = Run.open(tmp_path / "whole")
+    assert not run.errors
+    assert run.plan.uplink == world.plan(run.plan.problem).uplink
+    assert run.ledger.power_metered <= run.ledger.power_planned * (1 + 1e-12)
+    assert run.ledger.power_planned <= 20.0 * (1 + 1e-12)
+    for charge in run.ledger.charges:
+        assert charge.mu == run.plan.sequence[charge.round_index].mu
+    if policy in PRIVATE:
+        assert run.ledger.epsilon_total <= 4.0 * (1 + 1e-12)
+    else:
+        assert run.ledger.mu_total >= NOT_PRIVATE_MU
+        assert run.ledger.header["private"] is False
+    assert "airfed" in str(run) or run.plan.policy == policy
+
+
+def test_noise_free_is_the_mean_of_what_nobody_clips(updates):
+    plan, rows, reception = updates("noise_free", noise=np.random.default_rng(0).normal(size=50))
+    exact = updates("noise_free")[2]
+    np.testing.assert_allclose(exact.estimate, rows.mean(axis=0), rtol=1e-9, atol=1e-9)
+    assert np.linalg.norm(rows, axis=1).max() > 10 * plan.clip_norm
+    assert reception.power == 0.0
+    assert plan.noise_std_in(0) * plan.clip_norm / plan.alignment < 1e-6
+
+
+def test_precoding_scales_by_the_largest_update(updates):
+    noise = np.random.default_rng(0).normal(size=50)
+    plan, rows, reception = updates("cotaf", noise=noise)
+    norms = np.linalg.norm(rows, axis=1)
+    sent = plan.alignment / norms.max() * rows  # after the channel
+    heard = sent.sum(axis=0) + noise
+    np.testing.assert_allclose(reception.estimate, heard * norms.max() / (6 * plan.alignment), rtol=1e-9)
+    gain = plan.problem.fleet.gain
+    power = np.square(np.linalg.norm(sent / gain[:, None], axis=1))
+    np.testing.assert_allclose(reception.energy, power, rtol=1e-6)
+    assert reception.power == pytest.approx(power.sum(), rel=1e-6)
+    assert np.all(power <= plan.power * (1 + 1e-9))
+
+
+def test_weak_devices_arrive_weaker_and_the_mean_is_weighted(updates):
+    plan, rows, reception = updates("threshold_power", **{"budget.epsilon": 1e5, "link.noise_std": 0.05})
+    level = plan.uploads.level
+    assert np.ptp(level) > 0.1
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    clipped = rows * np.minimum(1, plan.clip_norm / norms)
+    weighted = (level[:, None] * clipped).sum(axis=0) / level.sum()
+    np.testing.assert_allclose(reception.estimate, weighted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["central", "digital"])
+def test_no_channel_shapes_what_is_handed_over(policy, updates):
+    plan, rows, reception = updates(policy)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    clipped = rows * np.minimum(1, plan.clip_norm / norms)
+    np.testing.assert_allclose(reception.estimate, clipped.mean(axis=0), rtol=1e-5, atol=1e-6)
+    assert reception.power == pytest.approx(plan.uploads.steady_power.sum(), rel=1e-9)
+    assert (reception.power > 0) == (policy == "digital")
+
+
+@pytest.mark.parametrize("policy", PRIVATE)
+def test_the_audit_attacks_what_a_scheme_shows(policy, tiny):
+    world = tiny(policy)
+    subject = Subject.of(world)
+    decided = world.plan()
+    np.testing.assert_allclose(subject.plan.sequence.mus, decided.sequence.mus, rtol=1e-12)
+    found = audit(subject, trials=400, pairs=200, samples=20_000)
+    assert found.verdict == "pass"
+    assert found.to_dict()["mu_lower"] > 0.6 * decided.mu_round
+
+
+def test_an_audit_of_nothing_is_refused(tiny):
+    for policy in ("noise_free", "cotaf"):
+        with pytest.raises(ValueError, match="not private"):
+            Subject.of(tiny(policy))
+    with pytest.raises(ValueError, match="noise of its own"):
+        Subject.of(tiny("seif", **{"channel.coherence": 1}))
+
+
+def test_own_plans_are_audited_as_they_are(tiny):
+    for policy in set(POLICIES) - {"threshold", "uniform", "clairvoyant", "myopic"}:
+        plan = tiny(policy).plan()
+        assert as_seen(plan) is plan
+
+
+def test_a_scheme_without_privacy_charges_no_account(tiny, tmp_path):
+    world = tiny("cotaf", **{"budget.account": str(tmp_path / "account.jsonl")})
+    with pytest.raises(ValueError, match=r"budget\.account"):
+        execute(world, tmp_path / "run")
+    assert not (tmp_path / "account.jsonl").exists()
+
+
+def test_flower_sends_only_what_a_radio_can_scale(tiny, tmp_path):
+    pytest.importorskip("flwr")
+    from airfed.flower import OverTheAirFedAvg
+
+    for policy in ("seif", "digital", "central", "cotaf", "noise_free"):
+        with pytest.raises(ValueError, match="only scale"):
+            OverTheAirFedAvg(tiny(policy).plan(), tmp_path / "ledger.jsonl")
+    assert OverTheAirFedAvg(tiny("threshold_power").plan(), tmp_path / "ledger.jsonl").plan.uplink.name == "saturated"
+
+
+def test_what_is_not_private_says_so_everywhere(tiny, tmp_path, capsys):
+    from airfed.cli.app import main
+
+    execute(tiny("cotaf"), tmp_path / "run")
+    scenario = tmp_path / "run" / "scenario.toml"
+    assert main(["plan", str(scenario)]) == 0
+    assert "has no ε" in capsys.readouterr().out
+    assert main(["ledger", str(tmp_path / "run")]) == 0
+    assert "not private" in capsys.readouterr().out
+    assert main(["plan", str(scenario), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["private"] is False
+    assert main(["audit", str(tmp_path / "run")]) == 2
+    page = tmp_path / "report.html"
+    Run.open(tmp_path / "run").report(page)
+    assert "∞" in page.read_text()
+    assert "symbols" in page.read_text()
+    league = airfed.league(tiny("full"), tmp_path / "league", seeds=1, policies=["full", "cotaf"], progress=False)
+    rows = {row["policy"]: row for row in league.rows()}
+    assert rows["cotaf"]["epsilon_total"] == math.inf
+    assert not rows["cotaf"]["within_budgets"]
+    assert rows["full"]["within_budgets"]
