@@ -1,5 +1,6 @@
 # make demo   set up what the demo needs, then the main job on embedded data
 # make test   set up the rest as well, then every test
+# make docs   set up what the site needs, execute the notebooks and build site/, strictly
 # make lint   the same set-up, then ruff, mypy and import-linter
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find src -type f ! -name '*.pyc')
 
 .NOTPARALLEL:  # two pips at a time would tread on each other
-.PHONY: demo test quick lint setup clean
+.PHONY: demo test quick lint docs setup clean
 
 setup: $(VENV)/dev.stamp $(VENV)/airfed.stamp
 
@@ -22,6 +23,10 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt
 
 $(VENV)/dev.stamp: $(VENV)/demo.stamp
 	$(INSTALL) -c constraints.txt ".[dev]"
+	touch $@
+
+$(VENV)/docs.stamp: $(VENV)/demo.stamp
+	$(INSTALL) -c constraints.txt ".[docs]"
 	touch $@
 
 # The tests run on the built wheel, not on the source tree.
@@ -42,6 +47,10 @@ test: setup
 quick: setup
 	$(BIN)/python -m pytest
 
+docs: $(VENV)/docs.stamp $(VENV)/airfed.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site/index.html"
+
 lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -49,4 +58,4 @@ lint: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,107 @@
+"""Notebooks: kept as Python with `# %%` between cells, executed when the site is built, shown with their outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".cache" / "notebooks"  # what was executed, by a digest of everything that it follows from
+_SET_UP = (
+    "import matplotlib_inline.backend_inline as inline\n"
+    "inline.set_matplotlib_formats('svg')\n"
+    "import matplotlib as mpl\n"
+    "mpl.rcParams.update({'figure.figsize': (6.4, 3.2), 'figure.constrained_layout.use': True,\n"
+    "    'svg.hashsalt': 'airfed', 'axes.spines.top': False, 'axes.spines.right': False,\n"
+    "    'axes.grid': True, 'grid.alpha': 0.3})\n"
+)
+
+
+def rendered(source: Path) -> dict[str, str | bytes]:
+    """Return the page of a notebook, its pictures and the notebook itself to download, by their place in the site.
+
+    Raises:
+        CellExecutionError: a cell failed, an assertion in it for example.
+        ValueError: a picture has nothing that says what is to be seen.
+    """
+    book = executed(source)
+    name = source.stem
+    files: dict[str, str | bytes] = {f"notebooks/{name}.ipynb": _without_outputs(source)}
+    parts = []
+    for number, cell in enumerate(book.cells):
+        if cell.cell_type == "markdown":
+            parts.append(cell.source)
+            continue
+        shown = [f"```python\n{cell.source}\n```"]
+        for output in cell.outputs:
+            text, picture = _shown(output, f"{name}-{number}", cell.metadata.get("alt", ""))
+            shown.append(text)
+            if picture is not None:
+                files[f"notebooks/{name}-{number}.svg"] = picture
+        if "solution" in cell.metadata.get("tags", []):
+            shown = ['<details class="solution" markdown>', "<summary>Solution</summary>", *shown, "</details>"]
+        parts += shown
+    title, _, rest = "\n\n".join(parts).partition("\n")
+    download = f"[The notebook]({name}.ipynb){{: download .md-button }}"
+    files[f"notebooks/{name}.md"] = f"{title}\n\n{download}\n{rest}\n"
+    return files
+
+
+def executed(source: Path) -> nbformat.NotebookNode:
+    """Return a notebook with its outputs: run in a fresh kernel and an empty folder, unless nothing has changed."""
+    kept = CACHE / f"{source.stem}-{_digest(source)}.ipynb"
+    if kept.is_file():
+        return nbformat.read(kept, as_version=4)
+    book = jupytext.read(source)
+    book.cells.insert(0, nbformat.v4.new_code_cell(_SET_UP))
+    with tempfile.TemporaryDirectory() as folder:
+        NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}).execute(
+            env={**os.environ, "OMP_NUM_THREADS": "2"}
+        )
+    book.cells.pop(0)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for old in CACHE.glob(f"{source.stem}-*.ipynb"):
+        old.unlink()
+    nbformat.write(book, kept)
+    return book
+
+
+def _digest(source: Path) -> str:
+    """What a notebook's outputs follow from: itself, airfed, and the versions of what both use."""
+    digest = hashlib.sha256(_SET_UP.encode())
+    for path in (source, ROOT / "constraints.txt", *sorted((ROOT / "src").rglob("*.py"))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _without_outputs(source: Path) -> str:
+    """The notebook to download; solutions are folded there, too."""
+    book = jupytext.read(source)
+    for cell in book.cells:
+        if "solution" in cell.metadata.get("tags", []):
+            cell.metadata["jupyter"] = {"source_hidden": True}
+    return nbformat.writes(book)
+
+
+def _shown(output: nbformat.NotebookNode, name: str, alt: str) -> tuple[str, str | None]:
+    """An output as Markdown, and the picture in it if it is one."""
+    if output.output_type == "stream":
+        return _text(output.text), None
+    data = output.data
+    if "image/svg+xml" in data:
+        if not alt:
+            raise ValueError(f'Expected # %% alt="what is to be seen" at the cell of {name}.')
+        return f"![{alt}]({name}.svg){{: .plot }}", data["image/svg+xml"]
+    return _text(data["text/plain"]), None
+
+
+def _text(text: str) -> str:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip()
+    return f'<div class="output" markdown>\n\n```text\n{plain}\n```\n\n</div>'
