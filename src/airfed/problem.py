@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from functools import cached_property
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from airfed import _validate
+from airfed import _validate, antennas
+from airfed.antennas import Complexes
 
 Scope = Literal["round", "total"]
 Formula = Literal["classic", "exact"]
 Relation = Literal["replace", "add_remove"]
 Power = Literal["worst", "expected"]
+Trust = Literal["radio", "combiner"]
+Combining = Literal["optimal", "strongest_eigenvector", "sum", "one"]
 
 MOST_STEPS: Final = 1_000_000  # T: what is held for each number of rounds in 1..T then stays within megabytes
 
@@ -45,6 +49,21 @@ def _as_float(value: object, *names: str) -> None:
         object.__setattr__(value, name, float(getattr(value, name)))
 
 
+def _combined(channel: ArrayLike, combiner: ArrayLike | None) -> tuple[Complexes | None, Complexes | None]:
+    """The channels and the combiner at norm 1; of one antenna neither."""
+    vectors = antennas.checked("channel", channel, (2, 3))
+    _require_moderate("‖channel‖", antennas.strengths(vectors), zero=True)
+    chosen = None
+    if combiner is not None:
+        chosen = antennas.checked("combiner", combiner, (1, 2))
+        expected = (vectors.shape[-1],) if chosen.ndim == 1 or vectors.ndim == 2 else (len(vectors), vectors.shape[-1])
+        if chosen.shape != expected or not np.abs(chosen).max(axis=-1).all():
+            raise ValueError(f"Expected a combiner of shape {expected} other than 0; got shape {chosen.shape}.")
+        chosen = antennas.unit(chosen)
+        chosen.flags.writeable = False
+    return (None, None) if vectors.shape[-1] == 1 else (vectors, chosen)
+
+
 def _require_moderate(name: str, values: NDArray[np.float64], *, zero: bool) -> None:
     odd = (values < _validate.SMALLEST) | (values > _validate.LARGEST)
     if zero:
@@ -62,25 +81,54 @@ class Fleet:
 
     Args:
         gain: |h_k|, the channel magnitude of each device, (N,); or |h_k^i|, (rounds, N), where it changes: row i is
-            round i. 0 marks a device that cannot be heard at all.
+            round i. 0 marks a device that cannot be heard at all. With several antennas it is |fᴴh_k|, what the
+            combiner hears.
         peak_power: P_k [W], one number for all devices or one per device.
+        channel: h_k in place of `gain`, complex, (N, A) or (rounds, N, A), of a receiver with A antennas; one antenna
+            is the same as its gains, and kept as those.
+        combiner: f, (A,), or one for each round, (rounds, A), which is brought to norm 1. Without it `gain` is what the
+            strongest eigenvector of Σ h_k h_kᴴ hears, until a plan chooses.
 
     Raises:
-        ValueError: a gain or a peak power is out of range, or the lengths differ.
+        ValueError: a gain, a channel or a peak power is out of range, or shapes differ.
 
     >>> Fleet(gain=[0.2, 0.5], peak_power=1.0).num_devices
     2
     >>> changing = Fleet(gain=[[0.2, 0.5], [0.7, 0.1], [0.3, 0.3]], peak_power=1.0)
     >>> changing.num_devices, changing.changes, changing.at(1).gain
     (2, True, array([0.7, 0.1]))
+    >>> two = Fleet(channel=[[3j, 4.0], [1.0, 0.0]], peak_power=1.0, combiner=[1.0, 0.0])
+    >>> two.antennas, two.gain, two.exposure
+    (2, array([3., 1.]), array([1.66666667, 1.        ]))
     """
 
     gain: NDArray[np.float64]
     peak_power: NDArray[np.float64]
+    channel: Complexes | None
+    combiner: Complexes | None
 
-    def __init__(self, *, gain: ArrayLike, peak_power: ArrayLike) -> None:
+    def __init__(
+        self,
+        *,
+        gain: ArrayLike | None = None,
+        peak_power: ArrayLike,
+        channel: ArrayLike | None = None,
+        combiner: ArrayLike | None = None,
+    ) -> None:
+        if (gain is None) == (channel is None):
+            raise ValueError("Expected either gain or channel of a fleet.")
+        vectors, chosen = (None, None) if channel is None else _combined(channel, combiner)
+        if combiner is not None and channel is None:
+            raise ValueError("Expected a combiner only with channel: it combines antennas.")
+        if vectors is not None:
+            best = antennas.eigenvectors(vectors)[..., 0, :] if chosen is None else chosen
+            gain = np.abs(antennas.heard(vectors, best))
+        elif channel is not None:
+            gain = np.abs(antennas.checked("channel", channel, (2, 3))[..., 0])
+        assert gain is not None
         gains = _validate.vector(gain=gain, minimum=0.0, strict=False, table=True)
-        _require_moderate("gain", gains, zero=True)
+        if vectors is None:  # a combiner may all but miss a device
+            _require_moderate("gain", gains, zero=True)
         num_devices = gains.shape[-1]
         if np.ndim(peak_power) == 0:
             _validate.moderate(peak_power=peak_power)
@@ -92,8 +140,39 @@ class Fleet:
                 raise ValueError(
                     f"Expected one peak_power per device: {num_devices} gains but {powers.size} peak powers."
                 )
-        object.__setattr__(self, "gain", gains)
-        object.__setattr__(self, "peak_power", powers)
+        for name, value in (("gain", gains), ("peak_power", powers), ("channel", vectors), ("combiner", chosen)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def antennas(self) -> int:
+        """A, how many antennas the receiver has."""
+        return 1 if self.channel is None else int(self.channel.shape[-1])
+
+    @cached_property
+    def exposure(self) -> NDArray[np.float64]:
+        """‖h_k‖/|fᴴh_k| ≥ 1, of the shape of `gain`: how much more of a device all antennas hear than the combiner."""
+        if self.channel is None:
+            return np.ones(self.gain.shape)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            more = antennas.strengths(self.channel) / self.gain * (1 + 8 * np.finfo(np.float64).eps)
+        return np.where(self.gain > 0, np.maximum(more, 1.0), np.inf)
+
+    def heard_by(self, combiner: ArrayLike) -> Fleet:
+        """Return the same fleet, heard through a combiner, (A,) or (rounds, A)."""
+        return Fleet(channel=self.channel, peak_power=self.peak_power, combiner=combiner)
+
+    def part(self, devices: NDArray[np.intp], rounds: NDArray[np.intp] | None = None) -> Fleet:
+        """Return the fleet of some devices, which may occur several times, and of some rounds where gains change."""
+        some: Any = rounds if self.changes and rounds is not None else slice(None)
+        power = self.peak_power[devices]
+        if self.channel is None:
+            gain = self.gain[some][:, devices] if self.changes else self.gain[devices]
+            return Fleet(gain=gain, peak_power=power)
+        channel = self.channel[some][:, devices] if self.changes else self.channel[devices]
+        combiner = self.combiner
+        if combiner is not None and combiner.ndim == 2:
+            combiner = combiner[some]
+        return Fleet(channel=channel, peak_power=power, combiner=combiner)
 
     @property
     def num_devices(self) -> int:
@@ -115,7 +194,14 @@ class Fleet:
 
     def at(self, index: int) -> Fleet:
         """Return the fleet of round i, whose gains are that round's."""
-        return Fleet(gain=self.gain_in(index), peak_power=self.peak_power) if self.changes else self
+        if not self.changes:
+            return self
+        if self.channel is None:
+            return Fleet(gain=self.gain[index], peak_power=self.peak_power)
+        combiner = self.combiner
+        if combiner is not None and combiner.ndim == 2:
+            combiner = combiner[index]
+        return Fleet(channel=self.channel[index], peak_power=self.peak_power, combiner=combiner)
 
     @property
     def equal_peak_power(self) -> bool:
@@ -135,6 +221,10 @@ class Link:
         trust_estimates: plan and account as if the estimates were exact (what the paper does). Where they are not, the
             privacy claimed is not kept, and an audit says so.
         bandwidth: B [Hz], symbols a second, if time is to be told in seconds.
+        combining: how a plan chooses the combiner of several antennas: the "optimal" one that a search finds, the
+            "strongest_eigenvector" of Σ h_k h_kᴴ, the plain "sum" of all antennas, or "one" of them, the best.
+        trust: whom privacy is claimed against: a server that keeps every antenna's signal ("radio", the safe one), or
+            one that is handed fᴴY alone ("combiner"). With one antenna they are the same.
 
     Raises:
         ValueError: noise_std is not a positive finite number (without noise there is no privacy), or another value is
@@ -150,9 +240,13 @@ class Link:
     estimation_failure: float = 1e-6
     trust_estimates: bool = False
     bandwidth: float | None = None
+    combining: Combining = "optimal"
+    trust: Trust = "radio"
 
     def __post_init__(self) -> None:
         _validate.moderate(noise_std=self.noise_std)
+        _validate.one_of(get_args(Combining), combining=self.combining)
+        _validate.one_of(get_args(Trust), trust=self.trust)
         _validate.non_negative(estimation_error=self.estimation_error)
         if self.estimation_error:
             _validate.moderate(estimation_error=self.estimation_error)
@@ -325,8 +419,22 @@ class Problem:
             raise ValueError(
                 f"Expected one device_power per device: {num_devices} devices, {len(batteries)} batteries."
             )
+        if self.fleet.antennas > 1 and self.link.estimation_error:
+            raise ValueError(
+                f"Expected estimation_error=0 with several antennas, got {self.link.estimation_error:g}: what errors "
+                "do to combined channels is not accounted for."
+            )
         if self.budget.air_time is not None and self.link.bandwidth is None:
             raise ValueError("Expected a bandwidth of the link with air_time: how many symbols a second has.")
+
+    @property
+    def seen_by_all(self) -> bool:
+        """Whether privacy is claimed against somebody who keeps the signals of several antennas."""
+        return self.fleet.antennas > 1 and self.link.trust == "radio"
+
+    def heard_by(self, combiner: ArrayLike) -> Problem:
+        """Return the problem with the receiver's combiner decided, (A,) or (rounds, A)."""
+        return replace(self, fleet=self.fleet.heard_by(combiner))
 
     @property
     def varies(self) -> bool:

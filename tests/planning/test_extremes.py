@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan
-from airfed.planning import POLICIES, Settings, candidates, compare
+from airfed.planning import POLICIES, Settings, candidates, compare, uncertain
 from airfed.planning.brute_force import brute_force_schedule
+from airfed.planning.limits import amplified
 from airfed.planning.paper import beats_full_participation
-from airfed.planning.uncertain import _candidates, effective_peak_power, matters
+from airfed.planning.uncertain import effective_peak_power
 
 
 def decades(low, high):
@@ -140,14 +141,16 @@ def check_optimum(problem, decision):
         return
     rounds = np.arange(1, problem.learning.total_steps + 1)
     groups = [rounds]
-    if matters(problem) and problem.budget.scope == "total":
+    if amplified(problem) and problem.budget.scope == "total":
         spread = np.geomspace(1, rounds.size, MOST_APART).astype(int)
         groups = np.union1d(spread, decision.rounds)[:, None] if rounds.size > MOST_APART else rounds[:, None]
     best = math.inf
     with np.errstate(all="ignore"):
         for group in groups:
             power = effective_peak_power(problem, int(group[0]))
-            best = min(best, brute_force_schedule(problem.fleet.gain, power, **_candidates(problem, group)).objective)
+            best = min(
+                best, brute_force_schedule(problem.fleet.gain, power, **uncertain.candidates(problem, group)).objective
+            )
     assert decision.bound.total <= best * (1 + 1e-9)
     assert decision.bound.total >= best * (1 - 1e-9)
 

@@ -7,7 +7,7 @@ from airfed import Budget, Fleet, Learning, Link, Problem, convergence, plan
 from airfed.planning import _rounds, _unequal
 from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.exact import best_schedule, candidate_space, usable_rounds
-from airfed.planning.uncertain import _candidates
+from airfed.planning.uncertain import candidates
 
 DEVICES = 10_000
 
@@ -99,7 +99,7 @@ def test_no_number_of_rounds_is_better(monkeypatch, shape, smoothness, scope):
     problem = large(gain, power, steps=120, scope=scope, smoothness=smoothness, noise_std=0.5, total_power=300.0)
     decision = plan(problem)
     rounds = np.arange(1, 121)
-    values = _candidates(problem, rounds)
+    values = candidates(problem, rounds)
     best = np.inf
     for each in range(120):
         space = candidate_space(

@@ -10,11 +10,11 @@ import pytest
 
 from airfed import Plan, plan
 from airfed.course import Course
-from airfed.planning import POLICIES, Settings, _rounds, candidates
+from airfed.planning import POLICIES, Settings, _rounds, candidates, uncertain
 from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.limits import allowed_mu
 from airfed.planning.prices import next_device
-from airfed.planning.uncertain import _candidates, effective_peak_power
+from airfed.planning.uncertain import effective_peak_power
 from airfed.privacy import compose_all, gaussian_epsilon
 from airfed.privacy.ledger import Ledger
 
@@ -133,7 +133,7 @@ def test_the_search_over_many_rounds_is_exact(random_problem, monkeypatch, toget
         best = math.inf
         for each in np.split(rounds, 60):
             power = effective_peak_power(problem, int(each[0]), course)
-            found = brute_force_schedule(problem.fleet.gain, power, **_candidates(problem, each, course))
+            found = brute_force_schedule(problem.fleet.gain, power, **uncertain.candidates(problem, each, course))
             best = min(best, found.objective)
         assert decide(problem, course).bound.total == pytest.approx(best, rel=1e-9)
 

@@ -14,8 +14,8 @@ from cyclopts import Parameter, Token
 from airfed import planning, scenario
 from airfed.learning.task import problem_of
 from airfed.planning import FadingPlan, Plan, prices
+from airfed.planning.limits import amplified
 from airfed.planning.prices import Price
-from airfed.planning.uncertain import matters
 from airfed.problem import InfeasibleError, Problem
 from airfed.scenario import Scenario, template, worlds
 from airfed.scenario.errors import ScenarioError
@@ -206,7 +206,7 @@ def new(
 def _price(world: Scenario, decision: Plan) -> Price | None:
     """What more budget buys under the scenario's policy; None where four more plans take too long, or there is none."""
     problem = decision.problem
-    if problem.fleet.num_devices > _MOST_PRICED and (not problem.fleet.equal_peak_power or matters(problem)):
+    if problem.fleet.num_devices > _MOST_PRICED and (not problem.fleet.equal_peak_power or amplified(problem)):
         return None
     try:
         return prices.price(problem, world.plan)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from airfed import planning
 from airfed.planning import prices
+from airfed.planning.limits import amplified
 from airfed.planning.prices import Price, with_budgets
-from airfed.planning.uncertain import matters
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario
 
@@ -51,7 +51,7 @@ class Front:
 def front(world: Scenario) -> Front:
     """Return the best bound over a grid of ε and total power around the present budgets."""
     problem, rounds = world.problem(), world.policy.rounds
-    points = _POINTS if problem.fleet.equal_peak_power and not matters(problem) else _FEWER_POINTS
+    points = _POINTS if problem.fleet.equal_peak_power and not amplified(problem) else _FEWER_POINTS
     middle = points // 2
     factors = np.logspace(-_SPAN, _SPAN, points)
     factors[middle] = 1.0

@@ -66,10 +66,20 @@ def _left(mu: float, spent: float) -> float:
 
 
 def amplifications(problem: Problem) -> NDArray[np.float64]:
-    """Return f_k of every device: how much stronger than θ it may arrive; ones where the channels are known."""
+    """Return f_k of every device: how much stronger than θ somebody may see it.
+
+    Ones where the channels are known and one signal is seen; ‖h_k‖/|fᴴh_k| where that of every antenna is.
+    """
+    if problem.seen_by_all:
+        return problem.fleet.exposure
     link = problem.link
     nmse = 0.0 if link.trust_estimates else link.estimation_error
     return amplification(problem.fleet.gain, nmse=nmse, failure=link.estimation_failure)
+
+
+def amplified(problem: Problem) -> bool:
+    """Return whether somebody may see a device stronger than θ, and that is to be accounted for."""
+    return problem.seen_by_all or (problem.link.estimation_error > 0 and not problem.link.trust_estimates)
 
 
 def privacy_limits(
@@ -82,7 +92,7 @@ def privacy_limits(
     """Return the largest θ that privacy allows, for each number of rounds.
 
     θ ≤ σμ/2 where the budget covers one round, cσμ/(2√I) where it covers them all (replace-one; without the 2 to
-    add or remove one). Where channels are known only roughly, `scheduled` lowers it by the largest f_k among them.
+    add or remove one). Where devices may be seen stronger than θ, `scheduled` lowers it by the largest f_k among them.
 
     Args:
         problem: σ and the budget.
@@ -94,7 +104,7 @@ def privacy_limits(
     Deviations: μ comes from the exact formula unless the budget asks for the classic one.
     """
     cap = problem.link.noise_std * allowed_mu(problem.budget) / problem.budget.sensitivity * (1 - 4 * _ULP)
-    if scheduled is not None and problem.link.estimation_error:
+    if scheduled is not None and amplified(problem):
         cap /= float(np.max(amplifications(problem)[scheduled])) * (1 + 4 * _ULP)
     if problem.budget.scope == "total":
         return np.asarray(cap / np.sqrt(rounds) * crest)

@@ -20,7 +20,7 @@ from airfed.planning import limits
 from airfed.planning.decision import Average
 from airfed.planning.exact import best_schedule, largest_alignments, require_gain
 from airfed.planning.response import Response
-from airfed.planning.uncertain import effective_peak_power, matters
+from airfed.planning.uncertain import effective_peak_power
 from airfed.problem import InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
@@ -182,7 +182,9 @@ def _limited(
     crest, num_devices = course.crests(rounds), problem.fleet.num_devices
     cap = limits.privacy_limits(problem, rounds, crest=crest)
     budget = limits.round_budgets(problem, rounds, crest=crest, power_share=power_share)
-    together = 1 if matters(problem) else max(1, _ROOM // num_devices)  # else the peak powers are the same for every I
+    together = (
+        1 if limits.amplified(problem) else max(1, _ROOM // num_devices)
+    )  # else the peak powers are the same for every I
     for start in range(0, rounds.size, together):
         some = slice(start, start + together)
         yield effective_peak_power(problem, int(rounds[start]), course), cap[some], budget[some]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from airfed import _validate, convergence
 from airfed._upstairs import upstairs
 from airfed.course import Course
-from airfed.planning import limits
+from airfed.planning import limits, reach
 from airfed.planning.decision import Average
 from airfed.planning.limits import Binding
 from airfed.planning.response import Prediction
@@ -26,7 +26,7 @@ from airfed.planning.schemes import parse
 from airfed.planning.sequence import RoundSequence
 from airfed.planning.uplink import ALIGNED, Uplink, Uploads
 from airfed.privacy import classic_epsilon, classic_validity, compose, compose_all, gaussian_epsilon
-from airfed.problem import Budget, InfeasibleError, Problem
+from airfed.problem import Budget, InfeasibleError, Problem, Trust
 
 Objective = Literal["bound", "measured"]
 
@@ -101,6 +101,8 @@ class Plan:
             raise ValueError(f"Expected growth, clip_decay and power_share of 1 with {self.uplink.name} access.")
         _validate.one_of(get_args(Average), average=self.average)
         convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
+        if self.problem.fleet.antennas > 1 and self.problem.fleet.combiner is None:
+            raise ValueError("Expected a problem with a combiner: of several antennas, a plan is about what it hears.")
         if self.problem.fleet.changes and self.constant:
             raise ValueError("Expected a decision for each round where gains change.")
         devices, num_devices = np.array(self.scheduled), self.problem.fleet.num_devices
@@ -141,6 +143,20 @@ class Plan:
     def num_scheduled(self) -> int:
         """|K|."""
         return self.scheduled.size
+
+    @property
+    def combiner(self) -> NDArray[np.complex128] | None:
+        """f, (A,), of norm 1, or one for each round, (rounds, A); None with one antenna."""
+        return self.problem.fleet.combiner
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """No plan has a smaller `bound.total`, whatever its combiner is; −inf with one antenna, where none is known."""
+        return -math.inf if self.combiner is None else reach.lower_bound(self.problem, self.course)
+
+    def against(self, trust: Trust) -> Plan:
+        """Return the plan as seen by another adversary: the same decision, with its μ and ε."""
+        return replace(self, problem=replace(self.problem, link=replace(self.problem.link, trust=trust)))
 
     @property
     def clip_norm(self) -> float:
@@ -366,6 +382,8 @@ class Plan:
         clip_norm = recorded.get("clip_norm", problem.learning.clip_norm)
         if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "measured":
             problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
+        if recorded.get("combiner") is not None:
+            problem = problem.heard_by(_complexes(recorded["combiner"]))
         decision = cls._recorded(
             problem,
             recorded,
@@ -442,7 +460,29 @@ class Plan:
             "relation": budget.relation,
             "unit": "device",
             "notes": list(self.notes),
+        } | self._antennas()
+
+    def _antennas(self) -> dict[str, Any]:
+        """What several antennas add to `to_dict`."""
+        if self.combiner is None:
+            return {}
+        seen = {trust: self.against(trust) for trust in get_args(Trust)}
+        return {
+            "antennas": self.problem.fleet.antennas,
+            "combining": self.problem.link.combining,
+            "trust": self.problem.link.trust,
+            "combiner": np.stack((self.combiner.real, self.combiner.imag), axis=-1).tolist(),
+            "epsilon_total_against": {trust: each.epsilon_total for trust, each in seen.items()},
+            "lower_bound": None if self.lower_bound == -math.inf else self.lower_bound,
         }
+
+
+def _complexes(parts: Any) -> NDArray[np.complex128]:
+    """The complex numbers of which the real and the imaginary parts were written down, side by side."""
+    array = np.array(parts, dtype=np.float64)
+    if array.ndim not in (2, 3) or array.shape[-1] != 2:
+        raise ValueError(f"Expected a combiner as pairs of numbers; got shape {array.shape}.")
+    return np.asarray(array[..., 0] + 1j * array[..., 1])
 
 
 def _prediction(recorded: Mapping[str, Any]) -> Prediction | None:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from airfed import _usercode, _validate, convergence
 from airfed.course import Course
-from airfed.planning import others, varying
+from airfed.planning import combining, others, varying
 from airfed.planning.completion import by_bound, by_response, expected, flagged
 from airfed.planning.decision import Average, Decision
 from airfed.planning.fading import Sequence
@@ -151,6 +151,10 @@ class Policy:
             ValueError: a setting is missing or not the policy's, or what the user's own code returns is no decision.
         """
         candidates = _candidate_rounds(problem, settings.rounds)
+        if problem.fleet.antennas > 1 and problem.fleet.combiner is None:
+            if not problem.varies:
+                return combining.planned(problem, lambda there: self.plan(there, settings))
+            problem = combining.in_rounds(problem)
         if problem.varies:
             return self._varying(problem, settings)
         settings = settings.fixed()
@@ -183,6 +187,13 @@ class Policy:
                 )
         notes: tuple[str, ...] = ()
         uplink = ALIGNED
+        if problem.fleet.antennas > 1:
+            if self.rival and problem.seen_by_all:
+                raise InfeasibleError(
+                    f"No plan fits: {self.name} is not planned for round by round where every antenna is seen "
+                    '(trust = "radio").'
+                )
+            settings = replace(settings, law=combining.heard_law(problem, settings.law))
         if settings.rounds is not None and settings.rounds > problem.most_rounds:
             raise InfeasibleError(
                 f"No plan fits: rounds={settings.rounds} take longer on the air than the {problem.budget.air_time:g} s "

@@ -1,8 +1,8 @@
-"""Planning with channels that are known only roughly.
+"""Planning where devices may be seen stronger than θ: channels are known only roughly, or every antenna is seen.
 
-Privacy then asks θ f_k ≤ cap of every scheduled device, with f_k from `privacy.imperfect.amplification`. That is one
-more limit per device, just like peak power: θ ≤ min(c_k, cap/f_k). The exact search for different peak powers therefore
-solves this problem too, for one number of rounds, or for all of them where cap does not depend on it.
+Privacy then asks θ f_k ≤ cap of every scheduled device, with f_k from `limits.amplifications`. That is one more limit
+per device, just like peak power: θ ≤ min(c_k, cap/f_k). The exact search for different peak powers therefore solves
+this problem too, for one number of rounds, or for all of them where cap does not depend on it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,15 @@ from airfed.planning.exact import Choice, best_schedule, usable_rounds
 from airfed.problem import InfeasibleError, Problem
 
 
-def matters(problem: Problem) -> bool:
-    """Return whether the channels are uncertain and the uncertainty is to be accounted for."""
-    return problem.link.estimation_error > 0 and not problem.link.trust_estimates
-
-
 def trusting(problem: Problem) -> Problem:
-    """Return the problem as the paper sees it: the gains are exact."""
-    return replace(problem, link=replace(problem.link, trust_estimates=True))
+    """Return the problem as the paper sees it: the gains are exact, and one signal is seen."""
+    return replace(problem, link=replace(problem.link, trust_estimates=True, trust="combiner"))
 
 
 def effective_peak_power(problem: Problem, rounds: int, course: Course = CONSTANT) -> NDArray[np.float64]:
     """Return P_k, lowered where θ ≤ cap/f_k says more than θ ≤ |ĥ_k|√P_k [W]."""
     fleet = problem.fleet
-    if not matters(problem):
+    if not limits.amplified(problem):
         return fleet.peak_power
     each = np.array([rounds])
     cap = float(limits.privacy_limits(problem, each, crest=course.crests(each))[0])
@@ -58,13 +53,13 @@ def optimal(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTA
 
     Deviations: the paper takes the channels for known.
     """
-    if matters(problem) and problem.budget.scope == "total":
+    if limits.amplified(problem) and problem.budget.scope == "total":
         best, chosen = _search_each(problem, rounds, course)
     else:
         best = search(problem, rounds, effective_peak_power(problem, 1), course)
         chosen = int(rounds[best.round_index])
     alignment = best.alignment
-    if matters(problem):
+    if limits.amplified(problem):
         each = np.array([chosen])
         most = limits.largest_alignment(
             problem, best.scheduled, each, crest=course.crests(each), power_share=course.power_share
@@ -75,7 +70,7 @@ def optimal(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTA
 
 def backed_off(problem: Problem, decision: Decision, course: Course = CONSTANT) -> Decision:
     """Return the decision with θ lowered, if need be, to what privacy allows its devices; a note says so."""
-    if not matters(problem):
+    if not limits.amplified(problem):
         return decision
     scheduled, theta = np.asarray(decision.scheduled), decision.alignment
     assert theta is not None  # the paper decides it
@@ -84,10 +79,11 @@ def backed_off(problem: Problem, decision: Decision, course: Course = CONSTANT) 
     allowed = float(limits.privacy_limits(problem, each, scheduled, crest=course.crests(each))[0])
     if theta <= allowed:
         return decision
+    why = "all antennas together see more of it" if problem.seen_by_all else "its channel is known only roughly"
     note = (
-        f"θ lowered from {theta:.6g} to {allowed:.6g}: a device may arrive "
-        f"{np.max(limits.amplifications(problem)[scheduled]):.4g} times stronger than planned, because its channel is "
-        "known only roughly (the paper does not speak of this)."
+        f"θ lowered from {theta:.6g} to {allowed:.6g}: a device may be seen "
+        f"{np.max(limits.amplifications(problem)[scheduled]):.4g} times stronger than planned, because {why} "
+        "(the paper does not speak of this)."
     )
     return replace(decision, alignment=allowed, notes=(*decision.notes, note))
 
@@ -96,12 +92,12 @@ def search(
     problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64], course: Course = CONSTANT
 ) -> Choice:
     """Return the joint optimum over the given numbers of rounds, with the given peak powers."""
-    return best_schedule(problem.fleet.gain, peak_power, **_candidates(problem, rounds, course))
+    return best_schedule(problem.fleet.gain, peak_power, **candidates(problem, rounds, course))
 
 
 def _search_each(problem: Problem, rounds: NDArray[np.int64], course: Course) -> tuple[Choice, int]:
     """The limit per device changes with I: one search for each I that could still win."""
-    kept, usable = usable_rounds(problem.fleet.num_devices, **_candidates(problem, rounds, course))
+    kept, usable = usable_rounds(problem.fleet.num_devices, **candidates(problem, rounds, course))
 
     def solve(index: int, share: float) -> tuple[float, Choice | None]:
         alone = usable.alone(index, share)
@@ -115,12 +111,12 @@ def _search_each(problem: Problem, rounds: NDArray[np.int64], course: Course) ->
 
     index, choice = best_rounds(usable, solve)
     if choice is None:
-        raise InfeasibleError("No plan fits: the privacy budget and the channels' uncertainty leave no signal at all.")
+        raise InfeasibleError("No plan fits: the privacy budget leaves no signal at all to anybody (privacy).")
     return choice, int(rounds[kept[index]])
 
 
-def _candidates(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTANT) -> dict[str, Any]:
-    """What `best_schedule` needs to know of the numbers of rounds."""
+def candidates(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTANT) -> dict[str, Any]:
+    """Return what `best_schedule` needs to know of the numbers of rounds."""
     learning, crest = problem.learning, course.crests(rounds)
     weight = 0.5 * learning.dimension * problem.link.noise_std**2
     return {

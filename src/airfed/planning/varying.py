@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate
-from airfed.planning import limits
+from airfed.planning import combining, limits, reach
 from airfed.planning.decision import Decision
 from airfed.planning.fading import Sequence, World, causal, clairvoyant, myopic
 from airfed.planning.fading._cells import Bools
 from airfed.planning.fading.causal import Law
-from airfed.planning.uncertain import matters
 from airfed.problem import Fleet, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
@@ -45,7 +44,8 @@ def world_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1
     if budget.power == "expected":
         raise ValueError('Expected power="worst" where each round is decided on its own.')
     gains = gains_of(problem) if gain is None else gain
-    if matters(problem) and ceiling > 1.0:
+    silenced = gain is not None and fleet.antennas > 1  # draws have none beyond the ceiling (`combining.heard_law`)
+    if limits.amplified(problem) and ceiling > 1.0 and not silenced:
         gains = np.where(factors(problem, gains) <= ceiling, gains, 0.0)
     cap = problem.link.noise_std * limits.allowed_mu(budget) / budget.sensitivity / ceiling * (1 - _SLACK)
     return World(
@@ -69,7 +69,15 @@ def gains_of(problem: Problem) -> Floats:
 
 
 def factors(problem: Problem, gains: Floats) -> Floats:
-    """Return f of every round and device: how much stronger than θ a device may arrive."""
+    """Return f of every round and device: how much stronger than θ a device may be seen.
+
+    Args:
+        problem: how well channels are known, and who sees what.
+        gains: the problem's own or, with one antenna, a draw of the law.
+    """
+    if problem.fleet.antennas > 1:
+        own = problem.fleet.exposure
+        return np.broadcast_to(own, gains.shape) if own.ndim == 1 else own[: len(gains)]
     there = replace(problem, fleet=Fleet(gain=gains, peak_power=problem.fleet.peak_power))
     return limits.amplifications(there)
 
@@ -80,9 +88,12 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
     Weak devices may arrive many times stronger than planned, and the strongest of all holds everybody's privacy; so
     those beyond some F are left out. A few F are compared, on a draw of the law if there is one.
     """
-    if not matters(problem):
+    if not limits.amplified(problem):
         return 1.0
-    gains = gains_of(problem) if law is None else first_draw(law, problem)
+    if problem.seen_by_all and law is not None:
+        return combining.ceiling(problem)
+    draw = None if law is None else first_draw(law, problem)
+    gains = gains_of(problem) if draw is None else draw
     known = factors(problem, gains)[gains > 0]
     # Of gains that are not known yet: the strongest device of a round is not below their root mean square, whose f is
     # the same in each round, so that with no less than that somebody may always send.
@@ -90,14 +101,14 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
     best, found = np.inf, np.inf
     for each in np.unique(np.maximum(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS)), least)).tolist():
         try:
-            there = world_of(problem, gains, ceiling=each)
+            there = world_of(problem, draw, ceiling=each)
             value = (clairvoyant(there) if there.one_price else myopic(there, rolling=True)).objective
         except InfeasibleError:
             continue
         if value < best:
             best, found = value, each
     if not np.isfinite(found):
-        raise InfeasibleError("No plan fits: the privacy budget and the channels' uncertainty leave no signal at all.")
+        raise InfeasibleError("No plan fits: the privacy budget leaves no signal at all to anybody (privacy).")
     return found
 
 
@@ -111,16 +122,21 @@ def optimal(problem: Problem, *, rounds: int | None, law: Draws | None) -> Seque
     else:
         ceiling = ceiling_of(problem, law)
         found = causal(world_of(problem, ceiling=ceiling), _heard(problem, law, ceiling), rounds=rounds)
-    return replace(found, lower_bound=clairvoyant(world_of(problem), rounds=rounds).lower_bound)
+    return replace(found, lower_bound=_least(problem, rounds))
+
+
+def _least(problem: Problem, rounds: int | None) -> float:
+    """What no plan can be below, however well channels are known and antennas combined."""
+    return clairvoyant(world_of(reach.ideal(problem)), rounds=rounds).lower_bound
 
 
 def everything_known(problem: Problem, *, rounds: int | None) -> Sequence:
     """Return the optimum where all gains are known, with its certificate."""
     ceiling = ceiling_of(problem, None)
     found = clairvoyant(world_of(problem, ceiling=ceiling), rounds=rounds)
-    if ceiling == 1.0:
+    if ceiling == 1.0 and problem.fleet.antennas == 1:
         return found
-    return replace(found, lower_bound=clairvoyant(world_of(problem), rounds=rounds).lower_bound)
+    return replace(found, lower_bound=_least(problem, rounds))
 
 
 def equal_shares(problem: Problem, *, rounds: int | None, law: Draws | None, rolling: bool = False) -> Sequence:
@@ -220,7 +236,7 @@ def _allowed(problem: Problem, world: World, member: Bools) -> tuple[Floats, Flo
     """The largest θ_i² by the limits on one round, and by those on all of them if this round had all, (R,) each."""
     rounds = len(member)
     each, shared = np.full(rounds, world.cap**2), np.empty(rounds)
-    factor = np.ones(member.shape) if not matters(problem) else factors(problem, gains_of(problem))[:rounds]
+    factor = np.ones(member.shape) if not limits.amplified(problem) else factors(problem, gains_of(problem))[:rounds]
     for index, on in enumerate(member):
         square = np.square(world.gain[index, on])
         loudest = float(factor[index, on].max()) ** 2

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from airfed import convergence, planning
 from airfed.planning import Plan, Response
 from airfed.planning.exact import CandidateSpace
-from airfed.planning.uncertain import matters
+from airfed.planning.limits import amplified
 from airfed.problem import InfeasibleError, Problem
 from airfed.showing.chart import Axis, Band, Chart, Columns, Floats, Level, Line, Mark, highest, padded
 from airfed.showing.words import LIMITS, TERMS
@@ -54,7 +54,7 @@ def bound_curve(problem: Problem, chosen: int) -> Curve:
     Raises:
         InfeasibleError: there is no plan at any of them.
     """
-    most = MOST_ROUNDS if problem.fleet.equal_peak_power and not matters(problem) else FEWER_ROUNDS
+    most = MOST_ROUNDS if problem.fleet.equal_peak_power and not amplified(problem) else FEWER_ROUNDS
     found, reason = {}, ""
     for rounds in shown_rounds(problem.learning.total_steps, chosen, most):
         try:

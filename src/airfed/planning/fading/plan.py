@@ -22,7 +22,7 @@ from airfed.planning.plan import Plan
 from airfed.planning.uplink import ALIGNED, Uplink, Uploads
 from airfed.privacy import compose_all
 from airfed.privacy.members import Members
-from airfed.problem import Fleet, Problem
+from airfed.problem import Problem
 
 _AS_GOOD: Final = 1e-3  # limits as close to each other as this bind together
 # Of limits that bind together, the one that ties the rounds to each other is named.
@@ -122,14 +122,13 @@ class FadingPlan(Plan):
         """
         fleet = self.problem.fleet
         who = np.arange(fleet.num_devices) if devices is None else devices
-        gain = fleet.gain[np.ix_(places, who)] if fleet.changes else fleet.gain[who]
         learning = replace(self.problem.learning, total_steps=max(self.problem.learning.total_steps, places.size))
         member, theta = self.member[np.ix_(places, who)], self.alignments[places]
         return replace(
             self,
             problem=replace(
                 self.problem,
-                fleet=Fleet(gain=gain, peak_power=fleet.peak_power[who]),
+                fleet=fleet.part(who, places),
                 learning=learning,
                 budget=replace(self.problem.budget, device_power=None),
             ),

@@ -1,0 +1,79 @@
+"""Receivers with several antennas, as arrays: what a combiner hears of each device, and what all antennas hear.
+
+A device's channel is a vector h_k ∈ C^A, the receiver's combiner a unit vector f. Sums over devices and antennas are
+made in one order (`np.einsum`, no BLAS), so that their bits do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Complexes = NDArray[np.complex128]
+Floats = NDArray[np.float64]
+
+
+def heard(channel: Complexes, combiner: Complexes) -> Complexes:
+    """Return fᴴh_k, (..., N), of channels (..., N, A) and combiners (..., A).
+
+    >>> heard(np.array([[1.0, 1j], [1j, 0.0]]), np.array([0.6, 0.8j]))
+    array([1.4+0.j , 0. +0.6j])
+    """
+    return np.asarray(np.einsum("...ka,...a->...k", channel, np.conj(combiner)))
+
+
+def strengths(channel: Complexes) -> Floats:
+    """Return ‖h_k‖, (..., N): what a combiner of the device's own, its matched filter, would hear."""
+    return np.asarray(np.sqrt(np.sum(np.square(channel.real) + np.square(channel.imag), axis=-1)))
+
+
+def gram(channel: Complexes, weight: ArrayLike = 1.0) -> Complexes:
+    """Return Σ_k w_k h_k h_kᴴ, (..., A, A), for weights that are one or (..., N)."""
+    weighted = channel * np.asarray(weight, dtype=np.float64)[..., None]
+    return np.asarray(np.einsum("...ka,...kb->...ab", weighted, np.conj(channel)))
+
+
+def eigenvectors(channel: Complexes) -> Complexes:
+    """Return the eigenvectors of Σ h_k h_kᴴ, (..., A, A): row 0 is the strongest.
+
+    Each is turned so that its largest entry is real and positive: eigenvectors have no phase of their own.
+    """
+    matrix = gram(channel)
+    scale = np.max(np.abs(matrix), axis=(-2, -1), keepdims=True)  # LAPACK wants moderate numbers
+    _, vectors = np.linalg.eigh(matrix / np.where(scale > 0, scale, 1.0))
+    rows = np.swapaxes(vectors, -2, -1)[..., ::-1, :]
+    place = np.argmax(np.abs(rows), axis=-1, keepdims=True)
+    return unit(rows * np.exp(-1j * np.angle(np.take_along_axis(rows, place, axis=-1))))
+
+
+def unit(vector: Complexes) -> Complexes:
+    """Return the vector, or each of several, (..., A), at norm 1."""
+    largest = np.max(np.abs(vector), axis=-1, keepdims=True)
+    scaled = vector / largest
+    return np.asarray(scaled / strengths(scaled)[..., None])
+
+
+def checked(name: str, value: ArrayLike, dimensions: tuple[int, ...]) -> Complexes:
+    """Return a value as a read-only array of finite complex numbers with so many dimensions.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        given: NDArray[Any] = np.asarray(value)
+        if given.size and given.dtype.kind not in "iufcO":
+            raise TypeError(f"got {given.dtype} entries")
+        array = np.array(given, dtype=np.complex128, order="C")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"Expected {name} to be an array of complex numbers; {error}.") from None
+    if array.ndim not in dimensions or not array.size:
+        raise ValueError(
+            f"Expected {name} of {' or '.join(map(str, dimensions))} dimensions with one entry or more; got shape "
+            f"{array.shape}."
+        )
+    if not np.isfinite(array).all():
+        raise ValueError(f"Expected every entry of {name} to be finite.")
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,261 @@
+"""The combiner of a receiver with several antennas: a unit vector f, chosen together with the plan.
+
+For a given f everything is as with one antenna of gains |fᴴh_k|, and where every antenna is seen
+(`Link.trust = "radio"`) one more factor ‖h_k‖/|fᴴh_k| per device on the privacy limit (`limits.amplifications`). So any
+policy plans for a given f, and f is improved for the devices that it chose, in turns; no turn is for the worse. That
+finds a good f, not provably the best one: `reach.lower_bound` says how much better any f could be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from airfed import antennas
+from airfed.antennas import Complexes, Floats
+from airfed.planning import limits, uncertain
+from airfed.planning.plan import Plan
+from airfed.problem import InfeasibleError, Problem
+
+Decide = Callable[[Problem], Plan]
+
+_SHARPNESS: Final = (4.0, 32.0, 256.0)  # of the smooth maximum in the search for f, one after the other
+_STEPS: Final = 40  # of the search, for each sharpness
+_TRIES: Final = 40  # of other combiners for a start
+_KEPT: Final = 3  # starts that are improved
+_KEPT_OF_FEW: Final = 16  # the same, of few devices
+_SIZES: Final = 5  # numbers of devices more, and fewer, for whom the combiner is turned
+_FEW: Final = 12  # devices whose matched filters are starts, too
+_WORTH: Final = 1e-5  # a turn that improves less is the last
+
+
+def planned(problem: Problem, decide: Decide) -> Plan:
+    """Return the best plan of those that a policy makes for the combiners that are tried.
+
+    Args:
+        problem: several antennas, no combiner yet; `link.combining` says which are tried.
+        decide: from a problem with a combiner to the policy's plan.
+
+    Raises:
+        InfeasibleError: there is no plan for any of them.
+    """
+    found: list[Plan] = []
+    refused: InfeasibleError | None = None
+    for combiner in _starts(problem):
+        try:
+            found.append(decide(problem.heard_by(combiner)))
+        except InfeasibleError as error:
+            refused = refused or error
+            continue
+        if not found[-1].uplink.on_air:  # no channel lies between
+            return found[-1]
+    if not found:
+        assert refused is not None
+        raise refused
+    found.sort(key=_worth)
+    if problem.link.combining != "optimal" or _settled(found[0]):
+        return found[0]
+    kept = found[: _KEPT if problem.fleet.num_devices > _FEW else _KEPT_OF_FEW]
+    return min((_improved(plan, decide) for plan in kept), key=_worth)
+
+
+def _settled(plan: Plan) -> bool:
+    """Whether no combiner could do noticeably better."""
+    return plan.objective == "bound" and plan.bound.total <= plan.lower_bound * (1 + _WORTH)
+
+
+def _starts(problem: Problem) -> Iterator[Complexes]:
+    """The combiners that are tried."""
+    channel, combining = problem.fleet.channel, problem.link.combining
+    assert channel is not None
+    number = channel.shape[-1]
+    if combining in ("optimal", "strongest_eigenvector"):
+        vectors = antennas.eigenvectors(channel)
+        yield from vectors if combining == "optimal" else vectors[:1]
+    if combining in ("optimal", "sum"):
+        yield np.full(number, number**-0.5, dtype=np.complex128)
+    if combining in ("optimal", "one"):
+        yield from np.eye(number, dtype=np.complex128)
+    if combining == "optimal" and len(channel) <= _FEW:  # matched filters, and what lies between each two of them
+        own = antennas.unit(channel[antennas.strengths(channel) > 0])
+        yield from own
+        for first, second in combinations(own, 2):
+            alike = np.vdot(second, first)
+            yield antennas.unit(first + second * (alike / abs(alike) if alike else 1.0))
+
+
+def _worth(plan: Plan) -> tuple[float, float]:
+    """What is minimised: the accuracy to expect, downwards, where a response decides; then the bound."""
+    measured = plan.objective == "measured" and plan.predicted_accuracy is not None
+    return (-(plan.predicted_accuracy or 0.0) if measured else 0.0), plan.bound.total
+
+
+def _improved(plan: Plan, decide: Decide) -> Plan:
+    """Devices and combiner in turns, until no turn gains more than next to nothing."""
+    tries = _TRIES
+    while tries > 0:
+        before = _worth(plan)
+        for devices in _sets(plan):
+            tries -= 1
+            try:
+                other = decide(plan.problem.heard_by(_best_for(plan, devices)))
+            except InfeasibleError:
+                continue
+            if _worth(other) < before:
+                plan = other
+                break
+            if not tries:
+                break
+        after = _worth(plan)
+        if before[0] - after[0] <= _WORTH and before[1] - after[1] <= _WORTH * before[1]:
+            break
+    return plan
+
+
+def _sets(plan: Plan) -> Iterator[NDArray[np.intp]]:
+    """The sets of devices to whom the combiner may turn: the plan's own, then some more or fewer that reach highest."""
+    yield plan.scheduled
+    fleet = plan.problem.fleet
+    reach = fleet.gain * np.sqrt(fleet.peak_power)
+    if plan.problem.seen_by_all and "privacy" in plan.limits:
+        reach = np.minimum(reach, _cap(plan) / fleet.exposure)
+    highest = np.argsort(-reach, kind="stable")[: np.count_nonzero(fleet.gain)]
+    size, most = plan.num_scheduled, highest.size
+    steps = np.unique(np.geomspace(1, most, _SIZES).round().astype(int))
+    for step in steps.tolist():
+        for number in (size + step, size - step):
+            if 0 < number <= most:
+                yield np.sort(highest[:number])
+
+
+def _cap(plan: Plan) -> float:
+    """The largest θ that privacy allows to a device of which the combiner sees all."""
+    return plan.limits["privacy"] * float(np.max(plan.problem.fleet.exposure[plan.scheduled]))
+
+
+def _best_for(plan: Plan, devices: NDArray[np.intp]) -> Complexes:
+    """The combiner that allows the largest θ to the given devices in the plan's number of rounds, by a local search.
+
+    1/θ² is the largest of w_k/s_k for every k ∈ K and t·Σ 1/s_k, with s_k = |fᴴh_k|², w_k of peak power and privacy, t
+    of the total power. That maximum is made smooth, and sharper step by step.
+    """
+    problem, allowed = plan.problem, plan.limits
+    fleet, combiner = problem.fleet, plan.combiner
+    assert fleet.channel is not None
+    assert combiner is not None
+    channel = fleet.channel[devices]
+    weight = 1.0 / fleet.peak_power[devices]
+    if problem.seen_by_all and "privacy" in allowed:
+        weight = np.maximum(weight, np.square(antennas.strengths(channel) / _cap(plan)))
+    total = 0.0
+    if "total_power" in allowed:
+        total = 1.0 / (allowed["total_power"] ** 2 * float(np.sum(np.square(1.0 / fleet.gain[plan.scheduled]))))
+    for sharpness in _SHARPNESS:
+        combiner = _searched(combiner, channel, weight, total, sharpness)
+    return combiner
+
+
+def _searched(combiner: Complexes, channel: Complexes, weight: Floats, total: float, sharpness: float) -> Complexes:
+    number = combiner.size
+    log_weight, log_total = np.log(weight), np.log(total) if total else -np.inf
+
+    def cost(x: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+        """ln 1/θ² of f/‖f‖ with the smooth maximum, and its gradient."""
+        f = x[:number] + 1j * x[number:]
+        size = float(np.sum(np.square(x)))
+        amplitude = antennas.heard(channel, f)
+        square = np.maximum((np.square(amplitude.real) + np.square(amplitude.imag)) / size, 1e-280)
+        each = log_weight - np.log(square)
+        inverse = 1.0 / square
+        together = log_total + np.log(np.sum(inverse))
+        top = max(float(each.max()), float(together))
+        share, rest = np.exp(sharpness * (each - top)), np.exp(sharpness * (together - top))
+        whole = float(np.sum(share)) + float(rest)
+        slope = -(share + rest * inverse / np.sum(inverse)) * inverse / whole  # by s_k
+        # s_k by f*: (h_k h_kᴴ f)/‖f‖² − s_k f/‖f‖²
+        pull = np.einsum("k,k,ka->a", slope, np.conj(amplitude), channel)
+        gradient = 2.0 * (pull - float(np.sum(slope * square)) * f) / size
+        return top + np.log(whole) / sharpness, np.concatenate((gradient.real, gradient.imag))
+
+    start = np.concatenate((combiner.real, combiner.imag))
+    best = minimize(cost, start, jac=True, method="BFGS", options={"maxiter": _STEPS}).x  # small: no threads
+    return antennas.unit(best[:number] + 1j * best[number:])
+
+
+def in_rounds(problem: Problem) -> Problem:
+    """Return the problem with combiners where each round is decided on its own: one for all, or for each round.
+
+    That of a round is the best for the round alone, if it had as many others beside it as the first round would choose:
+    what later rounds bring is not looked at, and batteries neither.
+
+    Raises:
+        InfeasibleError: there is no plan for the first round.
+    """
+    alone = replace(problem, budget=replace(problem.budget, device_power=None))
+    number = problem.most_rounds
+
+    def decide(there: Problem, rounds: NDArray[np.int64]) -> Plan:
+        decision = uncertain.optimal(there, rounds)
+        assert decision.alignment is not None
+        assert decision.rounds is not None
+        devices = np.sort(np.asarray(decision.scheduled))
+        return Plan(
+            problem=there, policy="optimal", scheduled=devices, alignment=decision.alignment, rounds=decision.rounds
+        )
+
+    first = planned(alone.at(0), lambda there: decide(there, np.arange(1, number + 1)))
+    assert first.combiner is not None
+    if not problem.fleet.changes:
+        return problem.heard_by(first.combiner)
+    assert problem.fleet.channel is not None
+    combiners = antennas.eigenvectors(problem.fleet.channel)[:, 0]
+    combiners[0] = first.combiner
+    chosen = np.array([first.rounds])
+    for index in range(1, min(number, len(combiners))):
+        try:
+            found = planned(alone.at(index), lambda there: decide(there, chosen))
+        except InfeasibleError:  # nobody can be heard: the round keeps its eigenvector
+            continue
+        combiners[index] = found.combiner
+    return problem.heard_by(combiners)
+
+
+def ceiling(problem: Problem) -> float:
+    """Return F, beyond which nobody's ‖h_k‖/|fᴴh_k| may be in rounds that are still to come.
+
+    That of the best plan about the first round, and √A at least: so much the strongest eigenvector leaves to somebody
+    in every round.
+    """
+    first = replace(problem.at(0), budget=replace(problem.budget, device_power=None))
+    decision = uncertain.optimal(first, np.arange(1, problem.most_rounds + 1))
+    most = float(np.max(limits.amplifications(first)[np.asarray(decision.scheduled)]))
+    return max(most, float(np.sqrt(problem.fleet.antennas))) * (1 + 1e-9)
+
+
+def heard_law(problem: Problem, law: Any) -> Any:
+    """Return the law of what the combiner hears, (draws, rounds, N), made of one of channels, (draws, rounds, N, A).
+
+    Each draw is heard by its strongest eigenvector; where every antenna is seen, who is beyond the `ceiling` is silent.
+
+    Args:
+        problem: combiners of all rounds.
+        law: of the channels; None, or one of gains, is returned as it is.
+    """
+    most = ceiling(problem) if problem.seen_by_all else np.inf
+
+    def gains(draws: Any) -> Floats:
+        channel = np.asarray(draws)
+        if channel.ndim != 4:
+            return np.asarray(channel, dtype=np.float64)
+        gain = np.abs(antennas.heard(channel, antennas.eigenvectors(channel)[..., 0, :]))
+        return np.where(antennas.strengths(channel) <= most * gain, gain, 0.0)
+
+    if law is None:
+        return None
+    return (lambda seen: gains(law(seen))) if callable(law) else gains(law)
