@@ -35,19 +35,20 @@ _FEW: Final = 12  # devices whose matched filters are starts, too
 _WORTH: Final = 1e-5  # a turn that improves less is the last
 
 
-def planned(problem: Problem, decide: Decide) -> Plan:
+def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
     """Return the best plan of those that a policy makes for the combiners that are tried.
 
     Args:
         problem: several antennas, no combiner yet; `link.combining` says which are tried.
         decide: from a problem with a combiner to the policy's plan.
+        brief: look for the optimal one from the strongest eigenvector alone, with a single step of improvement.
 
     Raises:
         InfeasibleError: there is no plan for any of them.
     """
     found: list[Plan] = []
     refused: InfeasibleError | None = None
-    for combiner in _starts(problem):
+    for combiner in _starts(problem, brief=brief):
         try:
             found.append(decide(problem.heard_by(combiner)))
         except InfeasibleError as error:
@@ -62,7 +63,7 @@ def planned(problem: Problem, decide: Decide) -> Plan:
     if problem.link.combining != "optimal" or _settled(found[0]):
         return found[0]
     kept = found[: _KEPT if problem.fleet.num_devices > _FEW else _KEPT_OF_FEW]
-    return min((_improved(plan, decide) for plan in kept), key=_worth)
+    return min((_improved(plan, decide, 1 if brief else _TRIES) for plan in kept), key=_worth)
 
 
 def _settled(plan: Plan) -> bool:
@@ -70,11 +71,13 @@ def _settled(plan: Plan) -> bool:
     return plan.objective == "bound" and plan.bound.total <= plan.lower_bound * (1 + _WORTH)
 
 
-def _starts(problem: Problem) -> Iterator[Complexes]:
+def _starts(problem: Problem, *, brief: bool) -> Iterator[Complexes]:
     """The combiners that are tried."""
     channel, combining = problem.fleet.channel, problem.link.combining
     assert channel is not None
     number = channel.shape[-1]
+    if brief and combining == "optimal":
+        combining = "strongest_eigenvector"
     if combining in ("optimal", "strongest_eigenvector"):
         vectors = antennas.eigenvectors(channel)
         yield from vectors if combining == "optimal" else vectors[:1]
@@ -96,9 +99,8 @@ def _worth(plan: Plan) -> tuple[float, float]:
     return (-(plan.predicted_accuracy or 0.0) if measured else 0.0), plan.bound.total
 
 
-def _improved(plan: Plan, decide: Decide) -> Plan:
+def _improved(plan: Plan, decide: Decide, tries: int) -> Plan:
     """Devices and combiner in turns, until no turn gains more than next to nothing."""
-    tries = _TRIES
     while tries > 0:
         before = _worth(plan)
         for devices in _sets(plan):
@@ -219,7 +221,7 @@ def in_rounds(problem: Problem) -> Problem:
     chosen = np.array([first.rounds])
     for index in range(1, min(number, len(combiners))):
         try:
-            found = planned(alone.at(index), lambda there: decide(there, chosen))
+            found = planned(alone.at(index), lambda there: decide(there, chosen), brief=True)
         except InfeasibleError:  # nobody can be heard: the round keeps its eigenvector
             continue
         combiners[index] = found.combiner
@@ -238,24 +240,21 @@ def ceiling(problem: Problem) -> float:
     return max(most, float(np.sqrt(problem.fleet.antennas))) * (1 + 1e-9)
 
 
-def heard_law(problem: Problem, law: Any) -> Any:
-    """Return the law of what the combiner hears, (draws, rounds, N), made of one of channels, (draws, rounds, N, A).
+def heard_law(law: Any, ceiling: float = np.inf) -> Any:
+    """Return the law of what a combiner hears, (draws, rounds, N), made of one of channels, (draws, rounds, N, A).
 
-    Each draw is heard by its strongest eigenvector; where every antenna is seen, who is beyond the `ceiling` is silent.
+    Each draw is heard by its strongest eigenvector.
 
     Args:
-        problem: combiners of all rounds.
-        law: of the channels; None, or one of gains, is returned as it is.
+        law: of the channels.
+        ceiling: whose ‖h_k‖/|fᴴh_k| is beyond it is silent.
     """
-    most = ceiling(problem) if problem.seen_by_all else np.inf
 
     def gains(draws: Any) -> Floats:
         channel = np.asarray(draws)
         if channel.ndim != 4:
-            return np.asarray(channel, dtype=np.float64)
+            raise ValueError(f"Expected a law of channels, (draws, rounds, N, A); got shape {channel.shape}.")
         gain = np.abs(antennas.heard(channel, antennas.eigenvectors(channel)[..., 0, :]))
-        return np.where(antennas.strengths(channel) <= most * gain, gain, 0.0)
+        return np.where(antennas.strengths(channel) <= ceiling * gain, gain, 0.0)
 
-    if law is None:
-        return None
     return (lambda seen: gains(law(seen))) if callable(law) else gains(law)

@@ -187,13 +187,13 @@ class Policy:
                 )
         notes: tuple[str, ...] = ()
         uplink = ALIGNED
-        if problem.fleet.antennas > 1:
-            if self.rival and problem.seen_by_all:
-                raise InfeasibleError(
-                    f"No plan fits: {self.name} is not planned for round by round where every antenna is seen "
-                    '(trust = "radio").'
-                )
-            settings = replace(settings, law=combining.heard_law(problem, settings.law))
+        if self.rival and problem.seen_by_all:
+            raise InfeasibleError(
+                f"No plan fits: {self.name} is not planned for round by round where every antenna is seen "
+                '(trust = "radio").'
+            )
+        if self.rival and problem.fleet.antennas > 1 and settings.law is not None:
+            settings = replace(settings, law=combining.heard_law(settings.law))
         if settings.rounds is not None and settings.rounds > problem.most_rounds:
             raise InfeasibleError(
                 f"No plan fits: rounds={settings.rounds} take longer on the air than the {problem.budget.air_time:g} s "

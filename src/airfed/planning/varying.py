@@ -44,7 +44,7 @@ def world_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1
     if budget.power == "expected":
         raise ValueError('Expected power="worst" where each round is decided on its own.')
     gains = gains_of(problem) if gain is None else gain
-    silenced = gain is not None and fleet.antennas > 1  # draws have none beyond the ceiling (`combining.heard_law`)
+    silenced = gain is not None and fleet.antennas > 1  # as `_heard` has done
     if limits.amplified(problem) and ceiling > 1.0 and not silenced:
         gains = np.where(factors(problem, gains) <= ceiling, gains, 0.0)
     cap = problem.link.noise_std * limits.allowed_mu(budget) / budget.sensitivity / ceiling * (1 - _SLACK)
@@ -90,8 +90,9 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
     """
     if not limits.amplified(problem):
         return 1.0
+    first = combining.ceiling(problem) if problem.seen_by_all else 1.0
     if problem.seen_by_all and law is not None:
-        return combining.ceiling(problem)
+        return first
     draw = None if law is None else first_draw(law, problem)
     gains = gains_of(problem) if draw is None else draw
     known = factors(problem, gains)[gains > 0]
@@ -99,7 +100,8 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
     # the same in each round, so that with no less than that somebody may always send.
     least = 1.0 if law is None else float(factors(problem, np.ones_like(gains)).max()) * (1 + 1e-9)
     best, found = np.inf, np.inf
-    for each in np.unique(np.maximum(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS)), least)).tolist():
+    tried = np.append(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS)), first)
+    for each in np.unique(np.maximum(tried, least)).tolist():
         try:
             there = world_of(problem, draw, ceiling=each)
             value = (clairvoyant(there) if there.one_price else myopic(there, rolling=True)).objective
@@ -142,7 +144,7 @@ def everything_known(problem: Problem, *, rounds: int | None) -> Sequence:
 def equal_shares(problem: Problem, *, rounds: int | None, law: Draws | None, rolling: bool = False) -> Sequence:
     """Return the plan in which each round spends 1/I of every budget, or of what is left of it an equal share."""
     ceiling = ceiling_of(problem, law)
-    draw = None if law is None else world_of(problem, first_draw(law, problem), ceiling=ceiling).gain
+    draw = None if law is None else first_draw(_heard(problem, law, ceiling), problem)
     return myopic(world_of(problem, ceiling=ceiling), rounds=rounds, draw=draw, rolling=rolling)
 
 
@@ -261,7 +263,9 @@ def _value(world: World, member: Bools, each: Floats, shared: Floats) -> float:
 
 
 def _all_draws(law: Draws, problem: Problem) -> Floats:
-    draws = law(np.empty((0, problem.fleet.num_devices))) if callable(law) else law
+    draws = np.asarray(law(np.empty((0, problem.fleet.num_devices))) if callable(law) else law)
+    if draws.ndim == 4:
+        draws = combining.heard_law(draws)
     return np.asarray(draws, dtype=np.float64)[:, : problem.most_rounds]
 
 
@@ -269,7 +273,7 @@ def _in_time(problem: Problem, law: Draws) -> Draws:
     """The law of the rounds that there is time for."""
     most = problem.most_rounds
     if not callable(law):
-        return np.asarray(law, dtype=np.float64)[:, :most]
+        return np.asarray(law)[:, :most]
     return lambda seen: np.asarray(law(seen))[:, : most - len(seen)]
 
 
@@ -279,7 +283,9 @@ def first_draw(law: Draws, problem: Problem) -> Floats:
 
 
 def _heard(problem: Problem, law: Draws, ceiling: float) -> Draws:
-    """The law with those who may arrive too strongly silenced."""
+    """The law of the gains, with those silenced who may be seen too strongly."""
+    if problem.fleet.antennas > 1:
+        return combining.heard_law(law, ceiling if problem.seen_by_all else np.inf)
     if ceiling == 1.0:
         return law
 
