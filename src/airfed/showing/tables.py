@@ -21,6 +21,7 @@ from airfed.showing.words import (
     TERMS,
     above,
     air_sentence,
+    antennas_sentence,
     compact,
     course_sentence,
     decision_sentence,
@@ -93,8 +94,9 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     console.print(f"[bold]{decision_sentence(plan)}[/bold]")
     if way := uplink_sentence(plan):
         console.print(f"[bold]{way}[/bold]")
-    if moves := course_sentence(plan):
-        console.print(f"[bold]{moves}[/bold]")
+    for said in (antennas_sentence(plan), course_sentence(plan)):
+        if said:
+            console.print(f"[bold]{said}[/bold]")
     console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
     for note in plan.notes:
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
@@ -109,7 +111,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     ]
     terms.append(("total", f"{plan.bound.total:.5g}", "100.0%"))
     console.print(_grid("Bound on the gap (Theorem 1)", "value", terms, "share"))
-    if isinstance(plan, FadingPlan) and (gap := gap_sentence(plan)):
+    if gap := gap_sentence(plan):
         console.print(gap)
     console.print(bound_basis(plan), style="dim", end="\n\n")
 
