@@ -26,6 +26,10 @@ VALIDITY: Final = {  # of Lemma 1
     "unsafe": "UNSAFE: below the truth",
 }
 RELATIONS: Final = {"replace": "replace one device's data", "add_remove": "add or remove one device"}
+ADVERSARIES: Final = {  # by what a server keeps of several antennas
+    "radio": "a server that keeps every antenna's signal",
+    "combiner": "a server that is handed the combined signal only",
+}
 SCOPES: Final = {"round": "each round", "total": "the whole training"}
 METRICS: Final = {  # columns of a run's record
     "accuracy": "test accuracy",
