@@ -2,9 +2,10 @@
 
 Complex baseband, eq. (6)-(13) of [Yan23]. Device k transmits x_k = e^{−jψ̂_k} √(φ_k P_k)/ϖ · g_k on the in-phase axis;
 its channel h_k turns that into a_k g_k with one complex number a_k, and the receiver reads the real part of the sum
-plus noise of standard deviation σ per real dimension.
+plus noise of standard deviation σ per real dimension. A receiver with several antennas hears a vector of such sums, each
+with noise of its own, and reads the real part of what its combiner f makes of them, Re(fᴴY).
 
-Sums over devices are exact: every contribution is rounded once to a whole multiple of a tiny power of two (about 2⁻⁶²
+Sums over devices, at each antenna, are exact: every contribution is rounded once to a whole multiple of a tiny power of two (about 2⁻⁶²
 of the largest possible sum) and added as a 64-bit integer. Integer addition is associative, so the received signal has
 the same bits for every chunk size, worker count, process count and order of devices.
 """
@@ -20,7 +21,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from airfed import _validate
+from airfed import _validate, antennas
+from airfed.antennas import Complexes
 from airfed.planning import Plan
 from airfed.planning.uplink import ALIGNED, UNCLIPPED
 
@@ -109,12 +111,17 @@ class Air:
         clip_norm: ϖ.
         alignment_coefficient: ν, by which the receiver divides.
         transmit_amplitude: √(φ_k P_k) [√W] of each scheduled device at full norm.
-        coefficient: a_k, complex: what device k's clipped update is multiplied by on its way.
+        coefficient: a_k, complex: what device k's clipped update is multiplied by on its way; with several antennas, up
+            to what the combiner makes of it.
         noise_std: of what is received, per real dimension.
         steady_power: [W] that each scheduled device transmits whatever its update is.
         by_largest: whether the largest update of a round sets everybody's scale (`schemes.Precoded`): the noise grows,
             and the power falls, with it. `clip_norm` is then only a guard, at `guard` times the norm of reference.
         guard: how many times ϖ `clip_norm` is; 1 where updates are clipped to ϖ.
+        arrival: the same up to each antenna, (|K|, A); None with one antenna.
+        combiner: f, (A,), with which the antennas are combined; None with one.
+        transmit_phase: −arg(fᴴh_k), by which each scheduled device turns its carrier; None with one antenna, where it
+            knows that phase by itself.
     """
 
     scheduled: NDArray[np.intp]
@@ -126,6 +133,9 @@ class Air:
     steady_power: Vector | None = None
     by_largest: bool = False
     guard: float = 1.0
+    arrival: Complexes | None = None
+    combiner: Complexes | None = None
+    transmit_phase: Vector | None = None
 
     @classmethod
     def from_plan(
@@ -142,8 +152,9 @@ class Air:
         Args:
             plan: who transmits, and how strongly. Its gains are what the devices *know* of their channels (|ĥ_k|).
             index: i; the last round unless told.
-            channel: the true h_k of every device of the fleet; without it the known gains are the truth.
-            phase: ψ̂_k, the known channel phase of every device; 0 without it.
+            channel: the true h_k of every device of the fleet, (N,), or (N, A) with several antennas; without it what is
+                known of them is the truth.
+            phase: ψ̂_k, the known channel phase of every device; 0 without it, and arg(fᴴh_k) with several antennas.
             aligned: whether devices scale their power so that all arrive equally strong. If not, each transmits at its
                 peak power in every round, and the receiver divides by the mean amplitude.
 
@@ -155,13 +166,24 @@ class Air:
         uploads = plan.uploads_in(index)
         chosen, clip_norm = decided.scheduled, decided.clip_norm
         gain = fleet.gain_in(decided.index)[chosen]
-        psi = np.zeros(chosen.size) if phase is None else np.asarray(phase, dtype=np.float64)[chosen]
+        heard = fleet.heard_in(decided.index)
+        if phase is not None:
+            psi = np.asarray(phase, dtype=np.float64)[chosen]
+        else:
+            psi = np.zeros(chosen.size) if heard is None else np.angle(heard[chosen])
         # √(φ_k P_k): inverts the channel [Yan23, (14)], or does not scale at all. No device exceeds its peak power; one
         # that a plan asks for more (a printed policy may) arrives weaker than the others.
         peak = np.sqrt(fleet.peak_power[chosen])
         amplitude = np.minimum(uploads.amplitude, peak) if aligned else peak
-        known = gain * np.exp(1j * psi)
-        true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
+        arrival = combiner = None
+        if heard is None:
+            known = gain * np.exp(1j * psi)
+            true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
+        else:
+            combiner, vectors = fleet.combiner_in(decided.index), fleet.channel_in(decided.index)
+            vectors = (vectors if channel is None else np.asarray(channel, dtype=np.complex128))[chosen]
+            arrival = vectors * (np.exp(-1j * psi) * amplitude / clip_norm)[:, None]
+            true = antennas.heard(vectors, combiner)
         coefficient = true * np.exp(-1j * psi) * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
         nu = decided.alignment_coefficient if aligned else float(np.mean(np.abs(coefficient)))
         if plan.uplink != ALIGNED:
@@ -177,6 +199,9 @@ class Air:
             steady_power=uploads.steady_power if uploads.steady_power.any() else None,
             by_largest=plan.uplink.by_largest,
             guard=guard,
+            arrival=arrival,
+            combiner=combiner,
+            transmit_phase=None if arrival is None else -psi,
         )
 
     @classmethod
@@ -221,6 +246,11 @@ class Air:
         """max_k |a_k|ϖ, with which the strongest device arrives at full norm; θ if all are aligned."""
         return float(np.max(np.abs(self.coefficient))) * self.clip_norm
 
+    @property
+    def antennas(self) -> int:
+        """A: at how many antennas signals add up."""
+        return 1 if self.arrival is None else int(self.arrival.shape[1])
+
     def open_round(self, dimension: int) -> Superposition:
         """Return an empty superposition for one round's uploads of the given dimension."""
         return Superposition(air=self, dimension=dimension)
@@ -232,8 +262,8 @@ class Airs:
 
     Args:
         plan, phase: as in `Air.from_plan`.
-        channel: the true h_k of every device, (N,), or of every round, too, (I, N); without it the known gains are the
-            truth.
+        channel: the true h_k of every device, (N,), or of every round, too, (I, N), each of them a vector, (…, A), with
+            several antennas; without it what is known of them is the truth.
     """
 
     plan: Plan
@@ -254,7 +284,7 @@ class Airs:
 
     def _made(self, index: int) -> Air:
         true = self.channel
-        if true is not None and true.ndim == 2:
+        if true is not None and true.ndim == (2 if self.plan.problem.fleet.channel is None else 3):
             true = true[range(self.plan.rounds)[index]]
         return Air.from_plan(self.plan, index, channel=true, phase=self.phase)
 
@@ -264,10 +294,10 @@ class Reception:
     """What the receiver makes of one round, and what it cost.
 
     Args:
-        received: y, the real part of the received signal, noise included.
+        received: y, the real part of the received signal, noise included; with several antennas, of fᴴY.
         estimate: g̃ = y/(|K|ν), the recovered mean update.
         fading_error, noise_error: 2-norms of the two parts of the error (9).
-        signal_to_noise: ‖y − r‖²/‖r‖².
+        signal_to_noise: ‖y − r‖²/‖r‖², where r is the noise in y.
         power: [W] really transmitted by all devices.
         heard, usable, clipped: how many uploads arrived, were finite, and were longer than ϖ.
         norm_mean, norm_max: of ‖g_k‖ before clipping over the usable uploads (in the mean, 2²⁰ϖ at most); 0 if none.
@@ -275,8 +305,9 @@ class Reception:
         refused: devices whose update had a NaN or an Inf and counted as zero.
         missing: scheduled devices that sent nothing (they count as zero; the divisor stays |K|).
         energy: [W] really transmitted by each scheduled device, φ_k P_k ‖g_k‖²/ϖ².
+        antennas: Y, what every antenna has received, noise included, (A, d); None with one antenna.
 
-    The last four speak of the devices that were added in this process; all else is of the whole round.
+    Norms, refused, missing and energy speak of the devices that were added in this process; all else is of the whole round.
     """
 
     received: Vector
@@ -294,6 +325,7 @@ class Reception:
     refused: NDArray[np.intp]
     missing: NDArray[np.intp]
     energy: Vector
+    antennas: Complexes | None = None
 
 
 @dataclass(kw_only=True, eq=False)
@@ -306,7 +338,7 @@ class Superposition:
 
     air: Air
     dimension: int
-    signal: NDArray[np.int64] = field(init=False)  # Σ Re(a_k) g_k in quanta
+    signal: NDArray[np.int64] = field(init=False)  # Σ Re(a_k) g_k in quanta, (d,); real and imaginary part, (A, 2, d)
     plain: NDArray[np.int64] | None = field(init=False)  # Σ ν g_k in quanta; None while all are aligned
     tally: NDArray[np.int64] = field(init=False)  # heard, usable, clipped; power and Σ‖g_k‖ in quanta of their own
     norm_max: float = 0.0
@@ -315,8 +347,8 @@ class Superposition:
     heard: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
-        count = self.air.scheduled.size
-        self.signal = np.zeros(self.dimension, np.int64)
+        count, arrival = self.air.scheduled.size, self.air.arrival
+        self.signal = np.zeros(self.dimension if arrival is None else (self.air.antennas, 2, self.dimension), np.int64)
         real = self.air.coefficient.real
         nu = self.air.alignment_coefficient
         aligned = bool(np.all(np.abs(real - nu) <= 1e-14 * nu))
@@ -326,6 +358,8 @@ class Superposition:
         self.energy = np.zeros(count)
         self.heard = np.zeros(count, np.bool_)
         strongest = max(self.air.largest_amplitude, nu * self.air.clip_norm)
+        if arrival is not None:
+            strongest = max(strongest, float(np.max(np.abs(arrival))) * self.air.clip_norm)
         self._quantum = _quantum(count * strongest)
         steady = 0.0 if self.air.steady_power is None else float(np.sum(self.air.steady_power))
         self._power_quantum = _quantum(float(np.sum(np.square(self.air.transmit_amplitude))) + steady)
@@ -335,14 +369,20 @@ class Superposition:
     @property
     def integers(self) -> NDArray[np.int64]:
         """All that adds up over processes, as one new vector; assign the sum back."""
-        parts = [self.signal, self.tally] if self.plain is None else [self.signal, self.tally, self.plain]
-        return np.concatenate(parts)
+        parts = [self.signal.ravel(), self.tally]
+        return np.concatenate(parts if self.plain is None else [*parts, self.plain])
 
     @integers.setter
     def integers(self, total: NDArray[np.int64]) -> None:
-        self.signal, self.tally, plain = np.split(total, [self.dimension, self.dimension + self.tally.size])
+        signal, self.tally, plain = np.split(total, [self.signal.size, self.signal.size + self.tally.size])
+        self.signal = signal.reshape(self.signal.shape)
         if self.plain is not None:
             self.plain = plain
+
+    @property
+    def noise_size(self) -> int:
+        """How many values the noise of the round has: d, or two for each entry of each of several antennas."""
+        return self.signal.size
 
     def add(self, devices: NDArray[np.intp], updates: ArrayLike) -> None:
         """Let the given devices transmit their updates, (len(devices), d).
@@ -363,10 +403,16 @@ class Superposition:
         if self.air.steady_power is not None:
             self.energy[slots] += self.air.steady_power[slots]
         self._count(slots)
-        real = self.air.coefficient.real[slots]
         if self.plain is not None:
             self.plain += self._quanta(rows * self.air.alignment_coefficient)
-        self.signal += self._quanta(np.multiply(rows, real[:, None], out=rows))
+        if self.air.arrival is None:
+            real = self.air.coefficient.real[slots]
+            self.signal += self._quanta(np.multiply(rows, real[:, None], out=rows))
+            return
+        product = np.empty_like(rows)  # one for all antennas: what is held does not grow with them
+        for total, coefficient in zip(self.signal, self.air.arrival[slots].T, strict=True):
+            for part, factor in zip(total, (coefficient.real, coefficient.imag), strict=True):
+                part += self._quanta(np.multiply(rows, factor[:, None], out=product))
 
     def _count(self, slots: NDArray[np.intp]) -> None:
         norms = self.norms[slots]
@@ -390,30 +436,35 @@ class Superposition:
         """Return what the receiver recovers once all devices have transmitted.
 
         Args:
-            noise: r of eq. (7), (d,): already of standard deviation σ per real dimension.
+            noise: r of eq. (7), (d,): already of standard deviation σ per real dimension. With several antennas the
+                real parts of the first one's, its imaginary parts, those of the next, and so on, (2Ad,).
 
         Implements [Yan23, (8)], [Yan23, (9)], [Yan23, (12)].
         """
-        if noise.shape != (self.dimension,):
-            raise ValueError(f"Expected noise of shape ({self.dimension},), got {noise.shape}.")
+        if noise.shape != (self.noise_size,):
+            raise ValueError(f"Expected noise of shape ({self.noise_size},), got {noise.shape}.")
         scale = self.air.scheduled.size * self.air.alignment_coefficient  # |K|ν: who was planned, not who answered
         signal = self.signal.astype(np.float64) * self._quantum
-        fading = 0.0
-        if self.plain is not None:
-            fading = math.sqrt(_squared_norm((self.signal - self.plain).astype(np.float64) * self._quantum)) / scale
         heard, usable, clipped, power, norms = (int(value) for value in self.tally)
         share = 1.0
         if self.air.by_largest:
             largest = min(self.norm_max, self.air.clip_norm)
             noise = noise * (largest / (self.air.clip_norm / self.air.guard))
             share = (self.air.clip_norm / largest) ** 2 if largest else 0.0
+        every = None
+        if self.air.combiner is not None:
+            noise = noise.reshape(signal.shape)
+            every = np.empty((self.air.antennas, self.dimension), np.complex128)
+            np.add(signal[:, 0], noise[:, 0], out=every.real)
+            np.add(signal[:, 1], noise[:, 1], out=every.imag)
+            signal, noise = (_combined(self.air.combiner, parts) for parts in (signal, noise))
         received = signal + noise
         noise_power = _squared_norm(noise)
         refused = self.heard & np.isnan(self.norms)
         return Reception(
             received=received,
             estimate=received / scale,
-            fading_error=fading,
+            fading_error=self._fading(signal) / scale,
             noise_error=math.sqrt(noise_power) / scale,
             signal_to_noise=_squared_norm(signal) / noise_power if noise_power else math.inf,
             power=power * self._power_quantum * share,
@@ -426,7 +477,16 @@ class Superposition:
             refused=self.air.scheduled[refused],
             missing=self.air.scheduled[~self.heard],
             energy=self.energy * share if self.air.by_largest else self.energy,
+            antennas=every,
         )
+
+    def _fading(self, signal: Vector) -> float:
+        """‖Σ (Re(a_k) − ν) g_k‖: how far the noise-free signal is from that of devices that all arrive alike."""
+        if self.plain is None:
+            return 0.0
+        if self.air.arrival is None:
+            return math.sqrt(_squared_norm((self.signal - self.plain).astype(np.float64) * self._quantum))
+        return math.sqrt(_squared_norm(signal - self.plain.astype(np.float64) * self._quantum))
 
     def _slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
         slots = self.air.slots(devices)
@@ -451,6 +511,14 @@ def _quantum(largest: float) -> float:
 def _whole(values: Vector, quantum: float) -> int:
     """The sum of non-negative values in quanta, each rounded first."""
     return int(np.sum(np.rint(values / quantum).astype(np.int64)))
+
+
+def _combined(combiner: Complexes, parts: Vector) -> Vector:
+    """Re(fᴴY), (d,), of the real and the imaginary parts of Y, (A, 2, d); antenna by antenna, in their order."""
+    total = np.zeros(parts.shape[-1])
+    for weight, (real, imaginary) in zip(combiner, parts, strict=True):
+        total += weight.real * real + weight.imag * imaginary
+    return total
 
 
 def _squared_norm(vector: Vector) -> float:

@@ -189,6 +189,19 @@ class Fleet:
         """Return |h_k| of round i, (N,)."""
         return self.gain[index] if self.changes else self.gain
 
+    def channel_in(self, index: int) -> Complexes | None:
+        """Return h_k of round i, (N, A); None with one antenna."""
+        return self.channel[index] if self.channel is not None and self.changes else self.channel
+
+    def combiner_in(self, index: int) -> Complexes | None:
+        """Return f of round i, (A,); None with one antenna, or before a plan has chosen."""
+        return self.combiner[index] if self.combiner is not None and self.combiner.ndim == 2 else self.combiner
+
+    def heard_in(self, index: int) -> Complexes | None:
+        """Return fᴴh_k of round i, (N,), whose modulus is the gain; None with one antenna."""
+        channel, combiner = self.channel_in(index), self.combiner_in(index)
+        return None if channel is None or combiner is None else antennas.heard(channel, combiner)
+
     def mean_gain(self, rounds: int) -> NDArray[np.float64]:
         """Return the mean of |h_k| over the first rounds, (N,)."""
         return np.asarray(self.gain[:rounds].mean(axis=0)) if self.changes else self.gain
@@ -432,6 +445,11 @@ class Problem:
     def seen_by_all(self) -> bool:
         """Whether privacy is claimed against somebody who keeps the signals of several antennas."""
         return self.fleet.antennas > 1 and self.link.trust == "radio"
+
+    @property
+    def trusted(self) -> Trust:
+        """Whom privacy is claimed against, where that makes a difference; "radio" with one antenna."""
+        return self.link.trust if self.fleet.antennas > 1 else "radio"
 
     def heard_by(self, combiner: ArrayLike) -> Problem:
         """Return the problem with the receiver's combiner decided, (A,) or (rounds, A)."""

@@ -389,6 +389,11 @@ class Plan:
             problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
         if recorded.get("combiner") is not None:
             problem = problem.heard_by(_complexes(recorded["combiner"]))
+        if problem.fleet.antennas > 1:
+            follows = {"antennas": problem.fleet.antennas, "trust": problem.link.trust}
+            for name, value in (follows | {"combining": problem.link.combining}).items():
+                if recorded.get(name) != value:
+                    raise ValueError(f"Expected {name}={value!r}, as in the problem; got {recorded.get(name)!r}.")
         decision = cls._recorded(
             problem,
             recorded,

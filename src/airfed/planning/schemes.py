@@ -136,6 +136,11 @@ class Masked(Uplink):
         """Return the largest θ that each limit allows, with the noise that it leaves room for."""
         if problem.link.estimation_error and not problem.link.trust_estimates:
             raise ValueError("Expected exact channels with artificial noise: how strongly it arrives must be known.")
+        if problem.seen_by_all:
+            raise InfeasibleError(
+                "No plan fits: artificial noise comes from its devices' directions, and hides nobody from who keeps every "
+                'antenna\'s signal (trust = "radio").'
+            )
         found = limits.alignment_limits(problem, scheduled, rounds)
         gain, peak = problem.fleet.gain[scheduled], problem.fleet.peak_power[scheduled]
         alone, most = found["privacy"], min(found["peak_power"], found["total_power"])

@@ -11,31 +11,37 @@ from pathlib import Path
 from typing import Any
 
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.problem import Budget
+from airfed.problem import Budget, Trust
 
 
-def open_account(path: Path, budget: Budget) -> Ledger:
+def open_account(path: Path, budget: Budget, trust: Trust = "radio") -> Ledger:
     """Return the account at a path; where there is none, it is opened with the budget.
 
+    Args:
+        path: the file.
+        budget: what all trainings together may spend.
+        trust: whom a training with several antennas claims its ε against. An account that was opened by one with trust
+            in the combiner says so, and takes any other claim too: they are larger. No other takes such a claim.
+
     Raises:
-        LedgerError: it was tampered with, or counts towards another budget.
+        LedgerError: it was tampered with, or counts towards another budget, or against somebody who sees more.
     """
     try:
-        return Ledger.create(path, _header(budget))
+        return Ledger.create(path, _header(budget, trust))
     except FileExistsError:
-        return _checked(path, budget)
+        return _checked(path, budget, trust)
 
 
-def spent(path: Path, budget: Budget) -> float:
+def spent(path: Path, budget: Budget, trust: Trust = "radio") -> float:
     """Return μ of all that was charged to the account so far; 0 where there is none yet.
 
     Raises:
         LedgerError: as in `open_account`.
     """
-    return _checked(path, budget).mu_total if path.exists() else 0.0
+    return _checked(path, budget, trust).mu_total if path.exists() else 0.0
 
 
-def _header(budget: Budget) -> dict[str, Any]:
+def _header(budget: Budget, trust: Trust) -> dict[str, Any]:
     return {
         "account": True,
         "unit": "device",
@@ -44,14 +50,20 @@ def _header(budget: Budget) -> dict[str, Any]:
         "delta": budget.delta,
         "scope": "total",
         "formula": "exact",
+        **({"trust": trust} if trust == "combiner" else {}),
     }
 
 
-def _checked(path: Path, budget: Budget) -> Ledger:
+def _checked(path: Path, budget: Budget, trust: Trust) -> Ledger:
     ledger = Ledger.load(path, repair=True)
     if not ledger.header.get("account"):
         raise LedgerError(f"Expected an account at {path}; this is the ledger of one training.")
-    for name, value in _header(budget).items():
+    if trust == "combiner" and ledger.header.get("trust") != trust:
+        raise LedgerError(
+            f'Expected link.trust = "radio" with the account {path}: its ε holds against a server that keeps every '
+            "antenna's signal, and this training's would not. Give it an account of its own."
+        )
+    for name, value in _header(budget, "radio").items():
         if ledger.header.get(name) != value:
             raise LedgerError(
                 f"Expected budget.{name} = {ledger.header.get(name)!r}, with which the account {path} was opened; "

@@ -14,6 +14,7 @@ _KNOWN: Final = {
     "formula": ("classic", "exact"),
     "privacy": ("simulated", "secure"),
     "power": ("worst", "expected"),
+    "trust": ("radio", "combiner"),
 }
 
 
@@ -63,6 +64,8 @@ def check_header(header: dict[str, Any]) -> None:
     for name in ("spent", "estimation_error", "estimation_failure"):
         if name in header:
             number(header, name)
+    if "antennas" in header and whole(header, "antennas") < 2:
+        raise ValueError
     for name, known in _KNOWN.items():
         if name in header and header[name] not in known:
             raise ValueError

@@ -108,6 +108,7 @@ def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
         "privacy": privacy,
         "devices": plan.scheduled.tolist(),
         **({} if plan.uplink == ALIGNED else {"uplink": plan.uplink.name, "private": plan.private}),
+        **({} if plan.combiner is None else {"antennas": plan.problem.fleet.antennas, "trust": link.trust}),
     }
 
 

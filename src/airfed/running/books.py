@@ -124,7 +124,8 @@ class RunBooks:
         self.account: Ledger | None = None
         if (account := setup.scenario.account_path) is not None:
             self._name = sha256(json.dumps(self.ledger.header, sort_keys=True).encode())[:32] + "/"
-            self.account = open_account(account, setup.plan.problem.budget)
+            problem = setup.plan.problem
+            self.account = open_account(account, problem.budget, problem.trusted)
             check_account(self.account, self.ledger, self._name)
         self.state = self._newest()
         self.averages = self._averaged(self.state)

@@ -46,6 +46,10 @@ class Trainer(Protocol):
 class Sum(Protocol):
     """The signals of one round, adding up: `airfed.air.Superposition`."""
 
+    @property
+    def noise_size(self) -> int:
+        """How many values the noise of the round has."""
+
     def add(self, devices: NDArray[np.intp], updates: NDArray[np.floating[Any]]) -> None:
         """Let devices transmit their updates."""
 
@@ -199,8 +203,8 @@ def receive(
         transmission: what sets this transmission's noise apart (`Books.send`).
     """
     learning, noise_std = plan.problem.learning, plan.noise_std_in(index)
-    added = noise.draw(index, learning.dimension, noise_std, transmission=transmission)
-    _check_noise(added, noise_std)
+    added = noise.draw(index, superposition.noise_size, noise_std, transmission=transmission)
+    _check_noise(added.reshape(-1, learning.dimension), noise_std)
     reception = superposition.receive(added)  # [Yan23, (12)]
     if reception.usable == 0:
         raise Diverged(f"Round {index + 1}: no device sent a usable update (all are NaN, Inf or missing).")
@@ -213,13 +217,23 @@ def receive(
 
 
 def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
-    """Raise where the noise that privacy rests on is missing or of another size than planned."""
-    dimension = noise.size
-    variance = float(np.add.reduce(np.square(noise / noise_std))) / dimension
-    if not np.all(np.isfinite(noise)) or variance == 0.0:
-        raise NoiseFault("The receiver's noise is missing: nothing would be private.")
-    # d·variance is χ² with d degrees of freedom: P(as far off as v, on that side) ≤ exp(−(d/2)(v − 1 − ln v)).
-    if dimension / 2 * (variance - 1.0 - math.log(variance)) > _NOISE_SURPRISE:
-        raise NoiseFault(
-            f"The receiver's noise has {variance:.4f} times the variance that the plan claims: no ε would hold."
-        )
+    """Raise where the noise that privacy rests on is missing or of another size than planned.
+
+    Args:
+        noise: (d,), or of several antennas the real and the imaginary part of each, (2A, d): each part, and all
+            together, must be as planned.
+        noise_std: σ.
+    """
+    noise = np.atleast_2d(noise)
+    parts, dimension = noise.shape
+    surprise = _NOISE_SURPRISE + math.log(parts)  # the more parts, the more chances of a false alarm
+    energy = np.add.reduce(np.square(noise / noise_std), axis=1)
+    for size, total in ((dimension * parts, float(energy.sum())), *((dimension, float(part)) for part in energy)):
+        variance = total / size
+        if not math.isfinite(variance) or variance == 0.0:
+            raise NoiseFault("The receiver's noise is missing: nothing would be private.")
+        # d·variance is χ² with d degrees of freedom: P(as far off as v, on that side) ≤ exp(−(d/2)(v − 1 − ln v)).
+        if size / 2 * (variance - 1.0 - math.log(variance)) > surprise:
+            raise NoiseFault(
+                f"The receiver's noise has {variance:.4f} times the variance that the plan claims: no ε would hold."
+            )

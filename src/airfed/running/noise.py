@@ -37,7 +37,7 @@ class NoiseSource(Protocol):
 
         Args:
             round_index: i.
-            dimension: d.
+            dimension: d; with A antennas 2Ad, the real and the imaginary part of each of them.
             noise_std: σ.
             transmission: what sets this transmission of the round apart from others (`Books.send` says); "" where
                 a repetition is the very same signal.

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
 from airfed.planning import Average
+from airfed.problem import Combining, Trust
 
 FORMAT: Final = 2  # of the run directory; raised when an older airfed could misread it
 
@@ -26,6 +27,7 @@ Count = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]  # real and imaginary part
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(max_length=10_000)]
 
@@ -167,6 +169,11 @@ class PlanFigures(TypedDict):
     scope: Literal["round", "total"]
     relation: Literal["replace", "add_remove"]
     notes: list[Text]
+    antennas: NotRequired[Annotated[int, Field(ge=2)]]
+    combining: NotRequired[Combining]
+    trust: NotRequired[Trust]
+    combiner: NotRequired[list[Pair] | list[list[Pair]]]
+    epsilon_total_against: NotRequired[dict[Trust, Amount]]
     lower_bound: NotRequired[Amount | None]
     most_exposed: NotRequired[Whole]
     sequence: NotRequired[list[RoundFigures]]

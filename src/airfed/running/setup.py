@@ -12,13 +12,13 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 import airfed
 from airfed import channel, seeds
 from airfed.air import Airs
 from airfed.learning.task import Task, build_task
 from airfed.planning import Plan
+from airfed.problem import Fleet
 from airfed.running.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
 from airfed.scenario import Scenario
 
@@ -59,7 +59,7 @@ def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
     task = build_task(scenario)
     problem = scenario.problem(dimension=task.dimension, spent=spent)
     plan = scenario.plan(problem)
-    signal = signal_digests(scenario, problem.fleet.gain, task)
+    signal = signal_digests(scenario, problem.fleet, task)
     return Setup(
         scenario=scenario,
         plan=plan,
@@ -71,8 +71,13 @@ def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
 
 
 def airs_of(scenario: Scenario, plan: Plan) -> Airs:
-    """Return the air of all rounds of a scenario's plan: phases and the true channel drawn from the seed."""
+    """Return the air of all rounds of a scenario's plan: phases and the true channel drawn from the seed.
+
+    Channels of several antennas have phases of their own, and are known exactly.
+    """
     fleet, nmse = plan.problem.fleet, scenario.channel.estimation_error
+    if fleet.channel is not None:
+        return Airs(plan=plan)
     phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, fleet.num_devices)
     rng = seeds.stream(scenario.seed, "channel", 1)
     if not fleet.changes:
@@ -83,19 +88,24 @@ def airs_of(scenario: Scenario, plan: Plan) -> Airs:
     return Airs(plan=plan, channel=true, phase=phase)
 
 
-def signal_digests(scenario: Scenario, gain: NDArray[np.float64], task: Task | None = None) -> dict[str, str]:
+def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -> dict[str, str]:
     """Return what shapes the signal, each part as a digest under the name that a message gives it.
 
-    The scenario (less its policy, its name and how to compute), the gains, and of the task: the data and how they lie
+    The scenario (less its policy, its name and how to compute), the gains or, with several antennas, the channels, and of the task: the data and how they lie
     on the devices, the model's code, its initial parameters, the engine and the versions it rests on, and the update of
     one device in one step as it really comes out, to the bit. Whatever else may change how a device trains shows there.
 
     Args:
         scenario: the world.
-        gain: |h_k| of all devices.
+        fleet: the channels of all devices. Its combiner is left out: like K and θ it is the policy's choice, within what
+            the scenario says of antennas, combining and trust.
         task: what is trained; without it (an audit of a scenario) there is nothing to take a digest of.
     """
-    world = {"scenario": scenario.digest(), "gains": _sha256(gain.tobytes())}
+    world = {"scenario": scenario.digest()}
+    if fleet.channel is None:
+        world["gains"] = _sha256(fleet.gain.tobytes())
+    else:
+        world["channels"] = _sha256(f"{fleet.channel.shape}\n".encode() + fleet.channel.tobytes())
     if task is None:
         return world
     return world | {

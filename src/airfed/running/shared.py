@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.air import Airs, Reception, Superposition
+from airfed.antennas import Complexes
 from airfed.planning import FadingPlan
 from airfed.running.cluster import Group, LostProcess
 from airfed.running.directory import RunError, sha256
@@ -50,6 +51,7 @@ def check_equal(group: Group, setup: Setup) -> None:
     figures = [plan.num_scheduled, plan.rounds, plan.alignment, plan.clip_norm, plan.mu_round]
     figures += [plan.growth, plan.clip_decay, plan.mu_total]
     who = np.packbits(plan.member).tobytes() if isinstance(plan, FadingPlan) else b""
+    figures += _moments(plan.combiner)
     squares = np.square(plan.sequence.alignments)
     figures += [float(squares.sum()), float(squares @ np.arange(1.0, 1.0 + squares.size))]  # in this order
     mine = np.array([*_bytes(plan.scheduled.tobytes() + who), *figures, *_bytes(theirs)], np.float64)
@@ -65,6 +67,14 @@ def check_equal(group: Group, setup: Setup) -> None:
             f"Expected process {group.rank} to train as process 0 does; its data, code, versions or processor differ, "
             'and seeded noise would repeat for another signal. Make them equal, or use noise_source = "secure".'
         )
+
+
+def _moments(combiner: Complexes | None) -> list[float]:
+    """Two figures that tell one combiner from another, of one or of all rounds; rounding hardly moves them."""
+    if combiner is None:
+        return [0.0, 0.0]
+    weight = np.cos(np.arange(1.0, 1.0 + combiner.size)).reshape(combiner.shape)
+    return [combiner.size + float(np.sum(weight * part)) for part in (combiner.real, combiner.imag)]
 
 
 def _bytes(content: bytes) -> bytes:
@@ -88,6 +98,11 @@ class SharedSuperposition:
 
     def __init__(self, own: Superposition, group: Group) -> None:
         self._own, self._group, self._merged = own, group, False
+
+    @property
+    def noise_size(self) -> int:
+        """How many values the noise of the round has."""
+        return self._own.noise_size
 
     def add(self, devices: NDArray[np.intp], updates: NDArray[np.floating[Any]]) -> None:
         """Let devices of this process transmit."""
