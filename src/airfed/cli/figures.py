@@ -33,6 +33,7 @@ FigureName = Literal[
     "ablation",
     "fading",
     "shadowing",
+    "antennas",
     "liu-simeone",
     "regret",
     "prediction",
