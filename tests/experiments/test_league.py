@@ -17,7 +17,7 @@ from airfed.cli import main
 from airfed.experiments import league, league_figures, statistics, sweep
 from airfed.experiments.standings import Entry, League
 from airfed.learning.task import QuadraticLearning
-from airfed.planning import POLICIES
+from airfed.planning import EVERY
 from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
@@ -77,14 +77,14 @@ def by_policy(rows):
 
 
 def test_the_list_of_schemes_has_every_policy_once():
-    assert set(POLICIES) <= set(league.SCHEMES)
+    assert set(EVERY) <= set(league.SCHEMES)
     assert len(set(league.SCHEMES)) == len(league.SCHEMES)
 
 
 def test_all_play_but_those_that_lack_a_setting(tiny):
     field = league.Field.of(tiny, seeds=2)
-    varying = {name for name, policy in POLICIES.items() if policy.for_varying}
-    assert {point.label for point in field.points} == set(POLICIES) - varying - {"threshold"}
+    varying = {name for name, policy in EVERY.items() if policy.for_varying}
+    assert {point.label for point in field.points} == set(EVERY) - varying - {"threshold"}
     assert [point.values["seed"] for point in field.points] == [3, 4] * (len(field.points) // 2)
     assert set(field.absent) == varying
     threshold = {"policy.name": "threshold", "policy.size": None, "policy.threshold": 0.5}
@@ -172,12 +172,12 @@ def test_a_scheme_without_a_plan_is_a_row_that_says_why(tiny, tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_a_training_that_fails_is_no_lack_of_a_plan(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(QuadraticLearning, "evaluate", _broken)
-    found = league.run(tiny, tmp_path, seeds=1, policies=["full"])
+    found = league.run(tiny, tmp_path / "one", seeds=1, policies=["full"])
     assert found.entries[0].failed
     file = tmp_path / "tiny.toml"
     file.write_text(tiny.to_toml())
     arguments = ("--policies", "full", "--seeds", "1", "--jobs", "1", "--json")
-    assert main(["league", str(file), "--out", str(tmp_path), *arguments]) == 2
+    assert main(["league", str(file), "--out", str(tmp_path / "two"), *arguments]) == 2
     assert "broken" in json.loads(capsys.readouterr().out)[0]["note"]
 
 
