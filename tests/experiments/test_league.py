@@ -318,6 +318,16 @@ def test_pictures_show_each_scheme_once_and_name_it_off_the_others():
     assert "noise_free" in drawn["league-power"]._supxlabel.get_text()  # it has no place on a logarithmic axis
 
 
+def test_a_name_stands_off_the_intervals_of_others():
+    schemes = {"optimal": over(0.5, 0.5, 0.5), "full": over(0.1, 0.5, 0.9, epsilon=3.05)}
+    chart = league_figures.league_chart(fake_league(schemes).rows(), "accuracy", "epsilon_total", "ε")
+    tall = next(part for part in chart.parts if part.name == "full")
+    where = float(chart.x.share(tall.x)[0])
+    name = next(spot for spot in league_figures.named(chart) if spot.text == "optimal")
+    assert not name.crosses((where, 0.0, 1.0))
+    assert (chart.y.low, chart.y.high) == (0.0, 1.0)  # no accuracy is beyond
+
+
 def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkeypatch):
     file, out = tmp_path / "tiny.toml", tmp_path / "out"
     file.write_text(tiny.to_toml())
@@ -352,6 +362,7 @@ def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkey
         (["--policies", ""], "got ''"),
         (["--json", "--latex"], "not both"),
         (["--jobs", "0"], "--jobs=0"),
+        (["--total", "-1"], "Expected total=-1.0 > 0"),
     ],
 )
 def test_a_mistake_is_one_sentence(tiny, tmp_path, capsys, arguments, said):
