@@ -328,6 +328,15 @@ def test_a_name_stands_off_the_intervals_of_others():
     assert (chart.y.low, chart.y.high) == (0.0, 1.0)  # no accuracy is beyond
 
 
+@pytest.mark.parametrize(("other", "kind"), [(2e-3, "linear"), (1e6, "log")])
+def test_losses_that_differ_by_far_have_a_logarithmic_axis(other, kind):
+    schemes = {name: over(0.5, 0.5, accuracy=None, loss=loss) for name, loss in (("optimal", 1e-3), ("cotaf", other))}
+    chart = league_figures.league_chart(fake_league(schemes, 2).rows(), "loss", "epsilon_total", "ε")
+    assert chart.y.kind == kind
+    assert all(0 < chart.y.share(part.y) < 1 for part in chart.parts)
+    assert len(league_figures.named(chart)) == 2
+
+
 def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkeypatch):
     file, out = tmp_path / "tiny.toml", tmp_path / "out"
     file.write_text(tiny.to_toml())

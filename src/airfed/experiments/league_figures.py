@@ -20,6 +20,7 @@ Row = Mapping[str, Any]
 _HEIGHT: Final = 3.4  # [inch]
 _LETTER, _LINE = 0.0088, 0.05  # of a name, as shares of the axes
 _AWAY: Final = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5)  # lines above or below its mark where a name is tried
+_WIDE: Final = 30.0  # losses that differ by more have a logarithmic axis
 _ROOM: Final = 1.25  # a logarithmic axis goes at least so far beyond its marks
 
 
@@ -89,6 +90,10 @@ def league_chart(rows: Sequence[Row], metric: str, column: str, label: str) -> C
 def _upright(rows: Sequence[Row], metric: str) -> Axis:
     """The axis of the metric: every mark and, as far as they have a meaning, the intervals."""
     means = [row[metric] for row in rows]
+    if metric == "loss" and min(means) > 0 and max(means) > _WIDE * min(means):
+        room = max(_ROOM, (max(means) / min(means)) ** 0.06)
+        low, high = padded(means, below=room, above=room)
+        return Axis(label=METRICS[metric], low=low, high=high, kind="log")
     ends = [row[f"{metric}_{end}"] for row in rows for end in ("low", "high") if row[f"{metric}_{end}"] is not None]
     top = 1.0 if metric == "accuracy" else 1.5 * max(means)
     low, high = max(min([*means, *ends]), 0.0), min(max([*means, *ends]), top)
@@ -169,8 +174,8 @@ def named(chart: Chart) -> list[Spot]:
             at = (float(chart.x.share(part.x)[0]), float(chart.y.share(part.y)[0]))
             marks.setdefault((round(at[0], 3), round(at[1], 3)), []).append(part)
             if part.spread is not None:
-                low, high = (float(chart.y.share(part.y + sign * part.spread)[0]) for sign in (-1, 1))
-                bars.append((at[0], low, high))
+                ends = np.clip([part.y - part.spread, part.y + part.spread], chart.y.low, chart.y.high)
+                bars.append((at[0], *chart.y.share(ends).ravel().tolist()))
     placed: list[Spot] = []
     for at, lines in sorted(marks.items(), key=lambda item: -item[0][1]):
         text, colour = ", ".join(line.name for line in lines), lines[0].colour
