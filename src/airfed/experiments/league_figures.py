@@ -175,7 +175,8 @@ def named(chart: Chart) -> list[Spot]:
             marks.setdefault((round(at[0], 3), round(at[1], 3)), []).append(part)
             if part.spread is not None:
                 ends = np.clip([part.y - part.spread, part.y + part.spread], chart.y.low, chart.y.high)
-                bars.append((at[0], *chart.y.share(ends).ravel().tolist()))
+                low, high = chart.y.share(ends).ravel()
+                bars.append((at[0], float(low), float(high)))
     placed: list[Spot] = []
     for at, lines in sorted(marks.items(), key=lambda item: -item[0][1]):
         text, colour = ", ".join(line.name for line in lines), lines[0].colour
