@@ -19,6 +19,7 @@ from airfed.experiments.standings import Entry, League
 from airfed.learning.task import QuadraticLearning
 from airfed.planning import EVERY
 from airfed.privacy.ledger import Ledger
+from airfed.problem import InfeasibleError
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
 
@@ -285,6 +286,8 @@ def test_the_latex_is_well_formed():
         assert not re.search(r"[_^]", re.sub(r"\$[^$]*\$", "", bare))
     assert r"\textbackslash{}b\&c:d\%\{\textasciitilde{}\textasciicircum{}" in text
     assert r"$6.17\cdot10^{4}$" in text
+    tiny = fake_league({"optimal": over(1.0, 1.0, accuracy=None, loss=3e-8)}, 2).to_latex()
+    assert r"optimal & $3\cdot10^{-8}$ $\pm$0 &" in tiny
     assert r"noise\_free$^{\dagger}$" in text
 
 
@@ -382,6 +385,11 @@ def test_a_mistake_is_one_sentence(tiny, tmp_path, capsys, arguments, said):
     assert main(["league", *given, "--out", str(out)]) == 2
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_who_spends_no_privacy_gives_no_budget(tiny):
+    with pytest.raises(InfeasibleError, match="--total"):
+        league.one_total(tiny.override({"budget.total_power": 1e-15}))
 
 
 def test_no_training_is_charged_to_an_account(tiny, tmp_path):

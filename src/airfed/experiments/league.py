@@ -90,7 +90,7 @@ def one_total(world: Scenario, total: float | None = None) -> Scenario:
             optimum, where not everybody can be heard), and the scenario's own where it is a total already.
 
     Raises:
-        InfeasibleError: there is no plan to take it from.
+        InfeasibleError: there is no plan to take it from, or it spends nothing.
         ValueError: `total` is not above 0.
     """
     if total is not None:
@@ -104,6 +104,11 @@ def one_total(world: Scenario, total: float | None = None) -> Scenario:
         except InfeasibleError:
             plan = world.vary({"policy.name": "optimal"}).plan(problem)
         total = float(f"{plan.epsilon_total:.4g}")  # a budget that a person can read
+        if not total > 0:
+            raise InfeasibleError(
+                "No budget for the whole training can be taken from this scenario: full participation is heard too "
+                "weakly to spend any ε. Give one (--total), or keep the budget of each round (--per-round)."
+            )
     return world.override({"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": total})
 
 
