@@ -104,7 +104,8 @@ def latex(league: League) -> str:
             continue
         cells = [escaped(entry.policy) + "".join(_MARKS[mark][1] for mark in _marks(entry))]
         if entry.runs:
-            cells.append(_score(row, league.metric, r"$\pm$").replace("%", ""))
+            parts = _score(row, league.metric, "±").replace("%", "").split("±")
+            cells.append(r"$\pm$".join(map(_power_of_ten, parts)))
             cells += [_power_of_ten(_figure(row[name], r"$\infty$")) for name in _spent(timed)]
             cells += [_points(row["behind"])] if ceiling else []
         else:
@@ -189,4 +190,5 @@ def _power_of_ten(text: str) -> str:
     if "e" not in text or text.startswith("$"):
         return text
     mantissa, exponent = text.split("e")
-    return rf"${mantissa}\cdot10^{{{exponent}}}$"
+    space = " " * exponent.endswith(" ")
+    return rf"${mantissa}\cdot10^{{{exponent.strip()}}}${space}"

@@ -154,8 +154,9 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
         console.print("[dim]s: seconds on the air, all rounds;[/dim]")
     epsilon = "of all rounds" if timed else "of each round and of all"
     if isinstance(plans["optimal"], FadingPlan):
-        console.print("[dim]devices: in the smallest and the largest round; θ: in the largest;[/dim]")
-        epsilon = "of the most exposed round and of the most exposed device"
+        alignment = "" if timed else " θ: in the largest;"
+        console.print(f"[dim]devices: in the smallest and the largest round;{alignment}[/dim]")
+        epsilon = "of the most exposed device" if timed else "of the most exposed round and of the most exposed device"
     console.print(f"[dim]ε: exact, {epsilon}, {privacy_basis(plans['optimal'])}[/dim]")
 
 
