@@ -106,5 +106,5 @@ def test_the_checks_of_an_audit_are_a_table(capsys):
         "warnings": [],
         "seconds": 1,
     }
-    account._print_audit(exports.make_console("csv"), summary, None)
+    account._print_audit(exports.make_console("csv"), summary | {"seconds": 1}, None)
     assert capsys.readouterr().out == 'check,verdict,finding\nclip,fail,"‖x‖ = 2 [ϖ], not 1"\n'
