@@ -1,6 +1,7 @@
 # make demo   set up what the demo needs, then the main job on embedded data
 # make test   set up the rest as well, then every test
 # make docs   set up what the site needs, execute the notebooks and build site/, strictly
+# make dist   wheel and sdist into dist/, checked, and the wheel tried in an empty environment
 # make lint   the same set-up, then ruff, mypy and import-linter
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find src -type f ! -name '*.pyc')
 
 .NOTPARALLEL:  # two pips at a time would tread on each other
-.PHONY: demo test quick lint docs setup clean
+.PHONY: demo test quick lint docs dist setup clean
 
 setup: $(VENV)/dev.stamp $(VENV)/airfed.stamp
 
@@ -27,6 +28,11 @@ $(VENV)/dev.stamp: $(VENV)/demo.stamp
 
 $(VENV)/docs.stamp: $(VENV)/demo.stamp
 	$(INSTALL) -c constraints.txt ".[docs]"
+	touch $@
+
+$(VENV)/release.stamp: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) -c constraints.txt build twine
 	touch $@
 
 # The tests run on the built wheel, not on the source tree.
@@ -50,6 +56,15 @@ quick: setup
 docs: $(VENV)/docs.stamp $(VENV)/airfed.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html"
+
+dist: $(VENV)/release.stamp
+	rm -rf dist build/empty
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/empty && bin/airfed --version --verbose && bin/airfed new my.toml && bin/airfed plan my.toml && \
+	    bin/python -c "import airfed; assert airfed.load('my.toml').plan().num_scheduled"
 
 lint: setup
 	$(BIN)/ruff check

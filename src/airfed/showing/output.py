@@ -38,9 +38,9 @@ def _steers(character: str) -> bool:
     return unicodedata.category(character) in _CONTROL or unicodedata.bidirectional(character) in _TURNING
 
 
-def say(text: str, **options: Any) -> None:
-    """Print one line of plain text, cleaned."""
-    print(clean(text), **options)
+def say(text: str, *, keep: str = "", **options: Any) -> None:
+    """Print plain text, cleaned: one line, unless line breaks are kept."""
+    print(clean(text, keep=keep), **options)
 
 
 def print_json(value: Any) -> None:
