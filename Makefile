@@ -2,16 +2,18 @@
 # make test   set up the rest as well, then every test
 # make docs   set up what the site needs, execute the notebooks and build site/, strictly
 # make dist   wheel and sdist into dist/, checked, and the wheel tried in an empty environment
+# make core   what needs no torch, tested in an environment of its own; any Python that pip has NumPy for
 # make lint   the same set-up, then ruff, mypy and import-linter
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+CORE := .venv-core
 SOURCES := $(shell find src -type f ! -name '*.pyc')
 
 .NOTPARALLEL:  # two pips at a time would tread on each other
-.PHONY: demo test quick lint docs dist setup clean
+.PHONY: demo test quick lint docs dist core setup clean
 
 setup: $(VENV)/dev.stamp $(VENV)/airfed.stamp
 
@@ -50,6 +52,13 @@ demo: $(VENV)/airfed.stamp
 test: setup
 	$(BIN)/python -m pytest -m "slow or not slow" -n 3 --dist loadfile --no-loadscope-reorder
 
+core:
+	$(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt . \
+	    dp-accounting hypothesis mpmath pytest python-flint threadpoolctl
+	$(CORE)/bin/python -m pytest tests/planning tests/privacy tests/scenario tests/channel tests/keys $(wildcard \
+	    $(addprefix tests/test_,air.py arrays.py convergence.py course.py equations.py files.py network.py problem.py seeds.py validate.py))
+
 quick: setup
 	$(BIN)/python -m pytest
 
@@ -73,4 +82,4 @@ lint: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CORE) build dist site .pytest_cache .mypy_cache .ruff_cache
