@@ -1,4 +1,4 @@
-"""Notebooks have the parts that a reader counts on. What they assert is tested where the site is built: test_site.py."""
+"""Notebooks have the parts that a reader counts on; test_site.py sees to what they assert."""
 
 import re
 from pathlib import Path
