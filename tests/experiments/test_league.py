@@ -353,9 +353,9 @@ def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkey
     tables = {"league.csv", "league.json", "league.tex", "points.csv", "rounds.csv"}
     assert pictures | tables <= {path.name for path in out.iterdir()}
     monkeypatch.setattr(League, "plot", lambda self: {})  # once is enough
-    assert main([*command, "--latex"]) == 0
+    assert main([*command, "--format", "latex"]) == 0
     printed = capsys.readouterr()
-    assert printed.out == (out / "league.tex").read_text()
+    assert printed.out in (out / "league.tex").read_text()
     assert "all done already" in printed.err
     assert "Best within the budgets: optimal" in printed.err
     again = airfed.league(file, out, seeds=2, policies=["optimal", "top_k"], progress=False)
@@ -372,7 +372,7 @@ def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkey
         (["--policies", "optimal,nobody"], "got 'nobody'"),
         (["--policies", "myopic"], "only where gains change"),
         (["--policies", ""], "got ''"),
-        (["--json", "--latex"], "not both"),
+        (["--json", "--format", "csv"], "not both"),
         (["--jobs", "0"], "--jobs=0"),
         (["--total", "-1"], "Expected total=-1.0 > 0"),
     ],

@@ -65,18 +65,6 @@ def definition_file(experiment: str) -> Path:
     return Path(str(resources.files("airfed.experiments"))) / "paper" / f"{experiment}.toml"
 
 
-def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells, the header first, as a table in Markdown.
-
-    >>> print(markdown_table([["I", "accuracy"], ["40", "88.1"]]))
-    | I | accuracy |
-    |---|---|
-    | 40 | 88.1 |
-    """
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
-
-
 def span(values: Sequence[int]) -> str:
     """Return "53" or "47 to 61".
 

@@ -47,7 +47,8 @@ def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[s
         wrapped: in which columns lines may be broken.
         title: above the table, to the left.
     """
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    shown = f"{title}\n" if title else None
+    table = Table(title=shown, title_style="bold", title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right", no_wrap=column not in wrapped)
     return table
@@ -162,11 +163,11 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
 
 def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     """Print the policies once more, each planned for the same ε in total."""
-    console.print(f"\n[bold]At most ε = {compact(epsilon, 3)} in total for each of them[/bold]\n")
-    _print_policies(console, plans, failures)
+    console.print("")
+    _print_policies(console, plans, failures, f"At most ε = {compact(epsilon, 3)} in total for each of them")
 
 
-def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
+def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str], title: str = "") -> None:
     best, link = plans["optimal"].bound.total, plans["optimal"].problem.link
     measured = any(plan.prediction for plan in plans.values())
     # Of airfed's own policies symbols are the rounds over again; where time is told, two columns make room for it.
@@ -182,7 +183,7 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
         ("ε all", lambda plan: epsilon_text(plan, plan.epsilon_total, 3)),
         *([("symbols" if link.bandwidth is None else "s", _air)] if timed else []),
     ]
-    table = plain_table("policy", *(name for name, _ in figures), "limit", left=("policy", "limit"))
+    table = plain_table("policy", *(name for name, _ in figures), "limit", left=("policy", "limit"), title=title)
     for policy, plan in plans.items():
         table.add_row(
             policy + ("*" if plan.violations else ""),
