@@ -33,7 +33,7 @@ _MATHS: Final = {
     **{character: f"$\\{name}$" for character, name in _SYMBOLS.items()},
     **{"†": r"$^{\dagger}$", "*": "$^{*}$", "²": "$^{2}$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"},
 }
-_POWER_OF_TEN: Final = re.compile(r"^(-?[\d.]+)e\+?(-?)0*(\d+)$")
+_POWER_OF_TEN: Final = re.compile(r"(?<![\w.])(-?[\d.]+)e\+?(-?)0*(\d+)(?![\w.])")
 
 
 def make_console(format: Format | None, *, stderr: bool = False, quiet: bool = False) -> Console:
@@ -150,13 +150,20 @@ def latex_table(rows: Cells, left: Sequence[bool]) -> str:
 def latex_text(text: str) -> str:
     r"""Return a cell as LaTeX prints it: symbols in maths, everything else as it is.
 
-    >>> print(latex_text("top_k & 5% of ε"), latex_text("6.17e4"), latex_text("-"))
-    top\_k \& 5\% of $\varepsilon$ $6.17\cdot10^{4}$ --
+    >>> print(latex_text("top_k & 5% of ε"), latex_text("3e-08 ± 6.17e4"), latex_text("-"))
+    top\_k \& 5\% of $\varepsilon$ $3\cdot10^{-8}$ $\pm$ $6.17\cdot10^{4}$ --
     """
     if text == "-":
         return "--"
-    if found := _POWER_OF_TEN.match(text):
-        return rf"${found[1]}\cdot10^{{{found[2]}{found[3]}}}$"
+    parts = _POWER_OF_TEN.split(text)  # plain text, then mantissa, sign and exponent of each, with plain text between
+    shown = [_literal(parts[0])]
+    for place in range(1, len(parts), 4):
+        mantissa, sign, exponent, rest = parts[place : place + 4]
+        shown += [rf"${mantissa}\cdot10^{{{sign}{exponent}}}$", _literal(rest)]
+    return "".join(shown)
+
+
+def _literal(text: str) -> str:
     return "".join(_ESCAPED.get(character) or _MATHS.get(character, character) for character in text)
 
 
