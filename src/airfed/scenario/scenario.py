@@ -89,6 +89,15 @@ class Scenario(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_antennas(self) -> Self:
+        if self.link.antennas > 1 and self.channel.estimation_error:
+            raise ValueError(
+                f"Expected channel.estimation_error=0 with link.antennas={self.link.antennas}, got "
+                f"{self.channel.estimation_error:g}: what errors do to combined channels is not accounted for."
+            )
+        return self
+
     @property
     def num_devices(self) -> int:
         """N, from [fleet], from the list of gains or peak powers, or from the file of gains."""
