@@ -3,7 +3,7 @@
 Complex baseband, eq. (6)-(13) of [Yan23]. Device k transmits x_k = e^{−jψ̂_k} √(φ_k P_k)/ϖ · g_k on the in-phase axis;
 its channel h_k turns that into a_k g_k with one complex number a_k, and the receiver reads the real part of the sum
 plus noise of standard deviation σ per real dimension. A receiver with several antennas hears a vector of such sums, each
-with noise of its own, and reads the real part of what its combiner f makes of them, Re(fᴴY).
+with noise of its own, and reads the real part of what its combiner f makes of them: Re(fᴴY).
 
 Sums over devices, at each antenna, are exact: every contribution is rounded once to a whole multiple of a tiny power of two (about 2⁻⁶²
 of the largest possible sum) and added as a 64-bit integer. Integer addition is associative, so the received signal has
@@ -181,6 +181,8 @@ class Air:
             true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
         else:
             combiner, vectors = fleet.combiner_in(decided.index), fleet.channel_in(decided.index)
+            assert combiner is not None
+            assert vectors is not None
             vectors = (vectors if channel is None else np.asarray(channel, dtype=np.complex128))[chosen]
             arrival = vectors * (np.exp(-1j * psi) * amplitude / clip_norm)[:, None]
             true = antennas.heard(vectors, combiner)
