@@ -15,7 +15,7 @@ from airfed import _validate
 # The numbers are part of the file format of every record: never reuse or renumber one.
 _STREAMS: Final = {
     **{"data": 0, "channel": 1, "init": 2, "policy": 3, "noise": 4, "batch": 5, "phase": 6},
-    **{"fading": 7, "law": 8},
+    **{"fading": 7, "law": 8, "array": 9},
 }
 
 

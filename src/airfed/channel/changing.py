@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import seeds
+from airfed.antennas import Complexes
+from airfed.channel import arrays
+from airfed.channel.arrays import Array, Generators
 
 if TYPE_CHECKING:
     from airfed.channel.model import ChannelModel
@@ -37,6 +40,7 @@ class State:
         common: shadowing that all devices share, 10^(Y/20); (draws, 1) of several draws.
         scattered: complex amplitude of the scattered paths, of which `small` is made; None where only its modulus was
             drawn.
+        white: of several antennas, independent CN(0, 1) entries of which the small-scale vectors are made, (..., N, A).
     """
 
     small: Floats
@@ -44,11 +48,26 @@ class State:
     own: Floats | float = 1.0
     common: Floats | float = 1.0
     scattered: NDArray[np.complex128] | None = None
+    white: Complexes | None = None
 
     @property
     def gain(self) -> Floats:
         """|h_k|, of one draw or of each."""
         return np.asarray(self.steady * self.own * self.small * self.common)
+
+    def vectors(self, array: Array, paths: tuple[float, float] | None) -> Complexes:
+        """Return h_k ∈ C^A, of one draw or of each, (..., N, A).
+
+        Args:
+            array: the antennas.
+            paths: amplitude of the direct path and spread of the scattered ones, in place of `small`; None: `small` is
+                the modulus at every antenna.
+        """
+        assert self.white is not None
+        if paths is None:
+            return self.gain[..., None] * array.directions(self.white)
+        large = np.asarray(self.steady * self.own * self.common)
+        return large[..., None] * array.scattered(self.white, paths)
 
 
 def sources(seed: int, name: str, *key: int) -> Sources:
@@ -65,19 +84,39 @@ class Walk:
         state: where it starts.
         shape: (N,), or (draws, N).
         drawn_from: randomness of what is drawn anew.
+        array: several antennas; None: one.
+        each: randomness of what each of them has of its own.
     """
 
-    def __init__(self, model: ChannelModel, state: State, shape: tuple[int, ...], drawn_from: Sources) -> None:
-        self.state = state
+    def __init__(
+        self,
+        model: ChannelModel,
+        state: State,
+        shape: tuple[int, ...],
+        drawn_from: Sources,
+        array: Array | None = None,
+        each: Generators = (),
+    ) -> None:
+        self.state, self.array = state, array
         self._model, self._shape = model, shape
         self._small, self._own, self._common = drawn_from
+        self._each = each
+        if array is not None and state.white is None:
+            self.state = replace(state, white=array.white(shape, each))
+
+    @property
+    def row(self) -> Floats | Complexes:
+        """The gains of the present round, or the vectors of several antennas, raised to the minimum."""
+        if self.array is None:
+            return self._model.raised(self.state.gain)
+        return self._model.raised_vectors(self.state.vectors(self.array, self._model.paths))
 
     def move(self, index: int) -> bool:
         """Go on to round i and return whether that changes anything; before round 0 nothing is there to go on from."""
         model, state = self._model, self.state
         if model.coherence is not None and index % model.coherence == 0:
             correlation = model.correlation if index else 0.0
-            self.state = model.renewed(self.state, self._shape, self._small, correlation)
+            self.state = self._renewed(model.renewed(self.state, self._shape, self._small, correlation), correlation)
         if model.shadowing_coherence is not None and index % model.shadowing_coherence == 0:
             self.state = replace(
                 self.state,
@@ -86,13 +125,23 @@ class Walk:
             )
         return self.state is not state
 
-    def fill(self, gains: Floats, first: int) -> None:
-        """Write the gains of the rounds from `first` on into (rounds, N) or (draws, rounds, N)."""
-        row = self._model.raised(self.state.gain)
-        for place in range(gains.shape[-2]):
+    def _renewed(self, state: State, correlation: float) -> State:
+        """The state with the next block at each of several antennas, too."""
+        if self.array is None or state.white is None:
+            return state
+        white = self.array.white(self._shape, self._each)
+        if correlation:
+            white = correlation * state.white + np.sqrt(1 - correlation**2) * white
+        return replace(state, white=white)
+
+    def fill(self, gains: Floats | Complexes, first: int) -> None:
+        """Write the rounds from `first` on into (..., rounds, N), or vectors into (..., rounds, N, A)."""
+        rounds = np.moveaxis(gains, len(self._shape) - 1, 0)  # draws come before the rounds
+        row = self.row
+        for place, written in enumerate(rounds):
             if self.move(first + place):
-                row = self._model.raised(self.state.gain)
-            gains[..., place, :] = row
+                row = self.row
+            written[...] = row
 
 
 def _shadow(spread_db: float, shape: tuple[int, ...], rng: np.random.Generator) -> Floats | float:
@@ -100,7 +149,7 @@ def _shadow(spread_db: float, shape: tuple[int, ...], rng: np.random.Generator) 
 
 
 def num_draws(rounds: int, num_devices: int) -> int:
-    """Return how many draws of the rounds to come are made.
+    """Return how many draws of the rounds to come are made; N devices at A antennas count as N·A.
 
     >>> num_draws(200, 10), num_draws(200, 1000), num_draws(200, 100_000)
     (24, 20, 2)
@@ -110,6 +159,8 @@ def num_draws(rounds: int, num_devices: int) -> int:
 
 class Forecast:
     """Draws of the rounds to come, given the rounds so far: a function from (i, N) to (draws, R − i, N).
+
+    Of several antennas, from (i, N, A) to (draws, R − i, N, A).
 
     It knows the complex amplitudes and the shadowing of round i − 1, and what lasts the whole run; of later rounds only
     the law. Whoever asks after the same number of rounds gets the same draws.
@@ -124,7 +175,7 @@ class Forecast:
         self._rounds, self._num_devices = rounds, num_devices
         self._restart()
 
-    def __call__(self, seen: Floats) -> Floats:
+    def __call__(self, seen: Floats | Complexes) -> Floats | Complexes:
         """Return the draws.
 
         Args:
@@ -134,9 +185,12 @@ class Forecast:
             ValueError: there are more than R.
         """
         done = checked_rounds(seen, self._rounds)
-        shape = (num_draws(self._rounds, self._num_devices), self._num_devices)
-        ahead = Walk(self._model, self._state(done), shape, sources(self._seed, "law", done))
-        gains = np.empty((shape[0], self._rounds - done, shape[1]))
+        state, array = self._state(done), self._walk.array
+        number = 1 if array is None else array.number
+        shape = (num_draws(self._rounds, self._num_devices * number), self._num_devices)
+        each = () if array is None else arrays.generators(number, self._seed, "law", done, 3)
+        ahead = Walk(self._model, state, shape, sources(self._seed, "law", done), array, each)
+        gains = self._model.empty(shape[0], self._rounds - done, shape[1])
         with np.errstate(over="ignore"):
             ahead.fill(gains, done)
         return gains
@@ -160,26 +214,26 @@ class Resampled:
     """The law of a trace as it is known so far: whole rounds up to the present one, each as likely as any other.
 
     Args:
-        gains: the trace, (R, N). Of rounds that have not been yet, only the first is looked at, before it.
+        gains: the trace, (R, N) or (R, N, A). Of rounds that have not been yet, only the first is looked at, before it.
         seed: of the draws.
     """
 
-    gains: Floats
+    gains: Floats | Complexes
     seed: int
 
-    def __call__(self, seen: Floats) -> Floats:
-        """Return draws of the rounds to come, (draws, R − i, N), after i rounds.
+    def __call__(self, seen: Floats | Complexes) -> Floats | Complexes:
+        """Return draws of the rounds to come, (draws, R − i, N) or (draws, R − i, N, A), after i rounds.
 
         Raises:
             ValueError: there are more than R.
         """
-        rounds, num_devices = self.gains.shape
+        rounds = len(self.gains)
         done = checked_rounds(seen, rounds)
         rng = seeds.stream(self.seed, "law", done)
-        return self.gains[rng.integers(0, max(done, 1), (num_draws(rounds, num_devices), rounds - done))]
+        return self.gains[rng.integers(0, max(done, 1), (num_draws(rounds, self.gains[0].size), rounds - done))]
 
 
-def checked_rounds(seen: Floats, rounds: int) -> int:
+def checked_rounds(seen: Floats | Complexes, rounds: int) -> int:
     """Return how many rounds were seen.
 
     Raises:

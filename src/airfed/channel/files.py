@@ -6,19 +6,24 @@ import csv
 import math
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _arrays, _files, _validate
+from airfed import antennas as _antennas
 from airfed._files import DataError, shown
+from airfed.antennas import Complexes
 
 _MOST_COLUMNS: Final = 16384  # of a spreadsheet
 
 
-def read_gains(path: Path, column: str) -> NDArray[np.float64]:
+def read_gains(path: Path, column: str, *, antennas: int = 1) -> NDArray[np.float64] | Complexes:
     """Return the gains of a file: one per device, (N,), or those of a trace, (rounds, N).
+
+    For several antennas these are vectors, complex, (N, A) or (rounds, N, A), of a .npy alone; or real, one modulus per
+    device, (N,).
 
     A .npy has real or complex numbers, of which the moduli count. A .csv has one number a line or a column named in its
     header; with several cells a line and no header it is a trace with a line per round, cells real or complex (1+2j).
@@ -27,21 +32,44 @@ def read_gains(path: Path, column: str) -> NDArray[np.float64]:
         DataError: the file is missing, of another kind, or has a bad cell (named by its line).
     """
     if path.suffix.lower() == ".npy":
-        return _read_npy(path)
+        return _read_npy(path, antennas)
     if path.suffix.lower() == ".csv":
-        return _read_csv(path, column)
+        gains = _read_csv(path, column)
+        if antennas > 1 and gains.ndim == 2:
+            raise DataError(
+                f"Expected a .npy of shape (rounds, devices, {antennas}) with link.antennas={antennas}; a trace in a "
+                f".csv, as {path}, is of one antenna."
+            )
+        return gains
     raise DataError(f"Expected gains in a .csv or .npy file, got {path.name}.")
 
 
-def _read_npy(path: Path) -> NDArray[np.float64]:
+def _read_npy(path: Path, antennas: int) -> NDArray[np.float64] | Complexes:
     array = _arrays.load_npy(path)
+    if antennas > 1 and array.ndim != 1:
+        return _vectors(array, path, antennas)
+    if array.ndim == 3 and array.shape[-1] == 1:  # vectors of one antenna
+        array = array[..., 0]
     if array.ndim not in (1, 2):
-        raise DataError(f"Expected gains (devices) or (rounds, devices) in {path}, got shape {array.shape}.")
+        hint = f" (link.antennas = {array.shape[-1]} would read it)" if array.ndim == 3 else ""
+        raise DataError(f"Expected gains (devices) or (rounds, devices) in {path}, got shape {array.shape}{hint}.")
     if array.dtype.kind == "c":
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is named below
             array = np.abs(array.astype(np.complex128))
     try:
         return _validate.vector(gain=array, minimum=0.0, strict=False, table=True)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _vectors(array: NDArray[Any], path: Path, antennas: int) -> Complexes:
+    if array.ndim not in (2, 3) or array.shape[-1] != antennas:
+        raise DataError(
+            f"Expected gains (devices, {antennas}) or (rounds, devices, {antennas}) in {path} with "
+            f"link.antennas={antennas}, got shape {array.shape}."
+        )
+    try:
+        return _antennas.checked("gain", array, (2, 3))
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
 

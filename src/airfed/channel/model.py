@@ -10,11 +10,14 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from airfed import _validate, seeds
+from airfed.antennas import Complexes
+from airfed.channel import arrays
+from airfed.channel.arrays import Array
 from airfed.channel.changing import MOST_GAINS, Floats, Forecast, State, Walk, sources
-from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Section, control_of
+from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, control_of
 from airfed.problem import Link
 
 _OWN_KEYS: Final[dict[str, str]] = {}
@@ -28,7 +31,8 @@ class ChannelModel(Section, ABC):
     A subclass declares keys of its own and `magnitudes`; the keys here are every model's. With
     `model: Literal["mine"] = "mine"` it has a name, and scenarios, template, reference and explorer have it (if it is
     defined before `airfed.scenario` is imported, as those in `models` are). Where gains change, `magnitudes` is drawn
-    anew for each block; a model of which something stays, or is correlated, has `start` and `renewed`, too.
+    anew for each block; a model of which something stays, or is correlated, has `start` and `renewed`, too. A receiver
+    with several antennas (`received_by`) has vectors in place of gains, with streams of their own.
     """
 
     refuses: ClassVar[Mapping[str, str]] = {"correlation": "its gains have no complex amplitudes"}
@@ -79,7 +83,30 @@ class ChannelModel(Section, ABC):
         Key("rounds that a draw of the shadowing lasts, common or not", note="the whole run unless written down"),
         Control("Rounds of one shadowing", 1, 100, "count", open=True),
     ] = None
+    angle_spread: Annotated[
+        float | None,
+        Field(ge=0, le=180),
+        Key(
+            "of several antennas: standard deviation of the angles around a device's angle of arrival, at a uniform "
+            "linear array",
+            unit="°",
+            note="antennas are independent unless written down",
+        ),
+        Control("Angle spread", 1.0, 60.0, open=True),
+    ] = None
+    sector: Annotated[
+        float,
+        Field(ge=0, le=180),
+        Key("width of the sector, around broadside, in which angles of arrival are drawn", unit="°"),
+        Control("Sector", 0.0, 180.0, "linear"),
+    ] = 120.0
+    antenna_spacing: Annotated[
+        Positive,
+        Key("distance of neighbouring antennas", unit="wavelengths"),
+        Control("Antenna spacing", 0.1, 10.0),
+    ] = 0.5
     model: Annotated[str, Key("law of the gains", choices=_OWN_KEYS), Control("Channel law")]
+    _antennas: int = PrivateAttr(default=1)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -114,35 +141,52 @@ class ChannelModel(Section, ABC):
         """Standard deviation of the shadowing that each device has of its own, in dB."""
         return 0.0
 
+    @property
+    def paths(self) -> tuple[float, float] | None:
+        """Amplitude of the direct path, and standard deviation of the scattered ones per real dimension, if any."""
+        return None
+
+    def received_by(self, antennas: int) -> Self:
+        """Return the model as a receiver with so many antennas meets it: `trace` and `law` are of vectors then."""
+        found = self.model_copy()
+        found._antennas = antennas
+        return found
+
     def draw(self, num_devices: int, rng: np.random.Generator) -> Floats:
         """Return one gain |h_k| per device, raised to the minimum; where gains change, those of the first round."""
         return self.raised(self._first(num_devices, rng).gain)
 
-    def trace(self, *, rounds: int, num_devices: int, seed: int) -> Floats:
+    def trace(self, *, rounds: int, num_devices: int, seed: int) -> Floats | Complexes:
         """Return |h_k^i|, (rounds, N), the first row as `draw` has it; (N,) where gains do not change.
+
+        Of several antennas the vectors h_k^i themselves, complex, (rounds, N, A) or (N, A).
 
         Raises:
             ValueError: the gains of all rounds do not fit into memory.
         """
-        if not self.changes:
+        if self._antennas == 1 and not self.changes:
             return self.draw(num_devices, seeds.stream(seed, "channel"))
-        if rounds * num_devices > MOST_GAINS:
-            raise ValueError(
-                f"Expected at most 2**{MOST_GAINS.bit_length() - 1} gains of all rounds, got {rounds} rounds of "
-                f"{num_devices} devices; set policy.rounds to fewer."
-            )
+        self._check_size(rounds if self.changes else 1, num_devices)
         walk = self.walk(num_devices, seed)
-        gains = np.empty((rounds, num_devices))
-        gains[0] = self.raised(walk.state.gain)
+        if not self.changes:
+            return walk.row
+        gains = self.empty(rounds, num_devices)
+        gains[0] = walk.row
         walk.fill(gains[1:], 1)
         return gains
 
-    def law(self, *, rounds: int, num_devices: int, seed: int) -> Floats | Callable[[Floats], Floats] | None:
+    def empty(self, *shape: int) -> Floats | Complexes:
+        """Return room for gains of such a shape, or for the vectors in their place."""
+        return np.empty(shape) if self._antennas == 1 else np.empty((*shape, self._antennas), dtype=np.complex128)
+
+    def law(
+        self, *, rounds: int, num_devices: int, seed: int
+    ) -> Floats | Complexes | Callable[[Any], Floats | Complexes] | None:
         """Return what is known of the rounds to come; None where gains do not change.
 
         Where nothing but what lasts the whole run ties one round to another, these are draws, (draws, rounds, N). Else
         it is a function that makes some for the rounds to come, given those so far: from (i, N) to
-        (draws, rounds − i, N).
+        (draws, rounds − i, N). Of several antennas these are vectors, with A as one more axis.
         """
         if not self.changes:
             return None
@@ -154,7 +198,18 @@ class ChannelModel(Section, ABC):
     def walk(self, num_devices: int, seed: int) -> Walk:
         """Return the channel that the seed draws, in its first round."""
         first = self._first(num_devices, seeds.stream(seed, "channel"))
-        return Walk(self, first, (num_devices,), sources(seed, "fading"))
+        if self._antennas == 1:
+            return Walk(self, first, (num_devices,), sources(seed, "fading"))
+        array = Array.drawn(
+            number=self._antennas,
+            num_devices=num_devices,
+            sector=self.sector,
+            spacing=self.antenna_spacing,
+            spread=self.angle_spread,
+            seed=seed,
+        )
+        each = arrays.generators(self._antennas, seed, "array", 1)
+        return Walk(self, first, (num_devices,), sources(seed, "fading"), array, each)
 
     @abstractmethod
     def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -181,6 +236,10 @@ class ChannelModel(Section, ABC):
         """Return the gains of one round, or of several, none of them below the minimum."""
         return raise_to_minimum(gains, self.minimum, pin=self.pin_minimum)
 
+    def raised_vectors(self, vectors: Complexes) -> Complexes:
+        """Return the vectors of one round, or of several, with no ‖h_k‖/√A below the minimum."""
+        return arrays.raise_vectors(vectors, self.raised(arrays.rms(vectors))) if self.minimum else vectors
+
     def located(self, folder: Path) -> Self:
         """Return the model with the files it names looked for from `folder`."""
         return self.model_copy(update={key: str(folder / getattr(self, key)) for key in self.file_keys()})
@@ -203,6 +262,23 @@ class ChannelModel(Section, ABC):
                 "fading lasts the whole run."
             )
         return self
+
+    def _check_size(self, rounds: int, num_devices: int) -> None:
+        """Refuse what does not fit into memory; a complex number counts twice, and so do covariances."""
+        number = self._antennas
+        each = rounds if self.angle_spread is None else max(rounds, number)
+        if each * num_devices * (1 if number == 1 else 2 * number) <= MOST_GAINS:
+            return
+        most = MOST_GAINS.bit_length() - 1
+        if number == 1:
+            raise ValueError(
+                f"Expected at most 2**{most} gains of all rounds, got {rounds} rounds of {num_devices} devices; set "
+                "policy.rounds to fewer."
+            )
+        raise ValueError(
+            f"Expected at most 2**{most - 1} complex gains of all rounds, got {rounds} rounds of {num_devices} devices "
+            f"at {number} antennas; set fewer of them (policy.rounds, fleet.num_devices, link.antennas)."
+        )
 
     def _first(self, num_devices: int, rng: np.random.Generator) -> State:
         """What the gains of the first round are made of, the common shadowing drawn last."""

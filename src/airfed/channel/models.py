@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
+from airfed._files import DataError
+from airfed.antennas import Complexes
 from airfed.channel import files
 from airfed.channel.changing import Floats, Resampled, State
 from airfed.channel.model import ChannelModel
@@ -192,6 +194,8 @@ class FromFile(ChannelModel):
 
     A .npy vector, a .csv with one number a line, or a column named in its header, has one gain per device. A .npy table
     (rounds, devices), or a .csv with a line per round, several cells in each and no header, is a trace: gains change.
+    With link.antennas = A > 1 a .npy holds vectors, (devices, A) or (rounds, devices, A); one gain per device is then
+    the modulus at every antenna.
     """
 
     refuses: ClassVar = dict.fromkeys(
@@ -207,37 +211,55 @@ class FromFile(ChannelModel):
     @property
     def num_gains(self) -> int:
         """How many gains the file has in each round."""
-        return int(self.read().shape[-1])
+        return _count(self.read())
 
     @property
     def changes(self) -> bool:
         """Whether the file is a trace."""
-        return self.read().ndim == 2
+        found = self.read()
+        return found.ndim == (3 if np.iscomplexobj(found) else 2)
 
-    def trace(self, *, rounds: int, num_devices: int, seed: int) -> Floats:
-        """Return all rounds of a trace, however many are asked for; of another file one gain per device."""
-        return self.raised(_checked_count(self.read(), num_devices, self.path))
+    def trace(self, *, rounds: int, num_devices: int, seed: int) -> Floats | Complexes:
+        """Return all rounds of a trace, however many are asked for; of another file one gain or vector per device."""
+        found = _checked_count(self.read(), num_devices, self.path)
+        if np.iscomplexobj(found):
+            return self.raised_vectors(found)
+        if self._antennas > 1:  # one gain per device, and as a model makes vectors of gains
+            return super().trace(rounds=rounds, num_devices=num_devices, seed=seed)
+        return self.raised(found)
 
-    def law(self, *, rounds: int, num_devices: int, seed: int) -> Callable[[Floats], Floats] | None:
+    def law(self, *, rounds: int, num_devices: int, seed: int) -> Callable[[Any], Floats | Complexes] | None:
         """Return the law of a trace as it is known so far: its rounds up to the present one."""
-        gains = self.trace(rounds=rounds, num_devices=num_devices, seed=seed)
-        return Resampled(gains=gains, seed=seed) if gains.ndim == 2 else None
+        if not self.changes:
+            return None
+        return Resampled(gains=self.trace(rounds=rounds, num_devices=num_devices, seed=seed), seed=seed)
 
     def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return the gains in the file's order; of a trace those of the first round."""
         gains = _checked_count(self.read(), num_devices, self.path)
         return gains[0] if gains.ndim == 2 else gains
 
-    def read(self) -> NDArray[np.float64]:
-        """Return all gains of the file, (N,) or (rounds, N).
+    def read(self) -> Floats | Complexes:
+        """Return all gains of the file, (N,) or (rounds, N), or the vectors of several antennas, one axis more.
 
         Raises:
-            DataError: the file is missing, of another kind, or has a bad cell (named by its line).
+            DataError: the file is missing, of another kind or for another number of antennas, or has a bad cell (named
+                by its line).
         """
-        return files.read_gains(Path(self.path), self.column)
+        found = files.read_gains(Path(self.path), self.column, antennas=self._antennas)
+        if np.iscomplexobj(found) and self.angle_spread is not None:
+            raise DataError(
+                f"Expected no channel.angle_spread with {self.path}: the file itself has every antenna's gain."
+            )
+        return found
 
 
-def _checked_count(gains: NDArray[np.float64], num_devices: int, source: str) -> NDArray[np.float64]:
-    if gains.shape[-1] != num_devices:
-        raise ValueError(f"Expected {num_devices} gains (fleet.num_devices), got {gains.shape[-1]} from {source}.")
+def _count(gains: NDArray[Any]) -> int:
+    """N of gains (..., N), which are real, or of vectors (..., N, A), which are complex."""
+    return int(gains.shape[-2 if np.iscomplexobj(gains) else -1])
+
+
+def _checked_count(gains: NDArray[Any], num_devices: int, source: str) -> NDArray[Any]:
+    if (count := _count(gains)) != num_devices:
+        raise ValueError(f"Expected {num_devices} gains (fleet.num_devices), got {count} from {source}.")
     return gains

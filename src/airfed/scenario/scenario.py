@@ -6,15 +6,15 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from airfed import _files, planning, seeds
+from airfed import _files, planning
+from airfed.channel import ChannelModel
 from airfed.keys.declare import Control, Key, Name, Section, Seed
 from airfed.keys.sentences import sentence
 from airfed.planning import Plan, Policy, Response, Settings
@@ -23,6 +23,7 @@ from airfed.problem import Fleet, Link, Problem
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.responses import is_shipped, named_response, shipped_response
 from airfed.scenario.sections import (
+    ANTENNAS,
     PHYSICS,
     BudgetSection,
     Channel,
@@ -34,8 +35,6 @@ from airfed.scenario.sections import (
 )
 from airfed.scenario.usercode import RIDGE, own_policy, user_code
 
-Floats = NDArray[np.float64]
-
 DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
     name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
 }
@@ -43,12 +42,16 @@ DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
 
 RIDGE_DIMENSION: Final = 10  # where a scenario does not say it
 
+_KIND: Final = ("gain", "channel")  # of a fleet, of one antenna and of several
 _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
 _LATER: Final = {
-    "channel": ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence"),
+    "channel": (
+        *("coherence", "correlation", "common_shadowing_db", "shadowing_coherence"),
+        *("angle_spread", "sector", "antenna_spacing"),
+    ),
     "budget": ("power", "device_power", "air_time"),
     "learning": ("images", "network", "ridge"),
-    "link": PHYSICS,
+    "link": (*PHYSICS, *ANTENNAS),
 }  # keys that came after the first release: at their defaults, seeds draw the noise that they drew before
 
 
@@ -91,7 +94,7 @@ class Scenario(Section):
         """N, from [fleet], from the list of gains or peak powers, or from the file of gains."""
         if self.fleet.num_devices is not None:
             return self.fleet.num_devices
-        if (gains := self.channel.located(self.folder).num_gains) is not None:
+        if (gains := self._received.num_gains) is not None:
             return gains
         if isinstance(self.fleet.peak_power, list):
             return len(self.fleet.peak_power)
@@ -152,22 +155,24 @@ class Scenario(Section):
         try:
             if (num_devices := self.num_devices) > _MOST_DEVICES:
                 raise MemoryError
-            channel = self.channel.located(self.folder)
+            channel = self._received
             rounds = self.policy.rounds or self.learning.total_steps
-            with np.errstate(over="ignore"):  # an infinite gain is named below
+            with np.errstate(over="ignore", invalid="ignore"):  # an infinite gain is named below
                 gains = channel.trace(rounds=rounds, num_devices=num_devices, seed=self.seed)
-            if gains.ndim == 2 and len(gains) < (self.policy.rounds or 1):
+            if channel.changes and len(gains) < (self.policy.rounds or 1):
                 raise ScenarioError(
                     f"Expected policy.rounds={self.policy.rounds} <= {len(gains)}, the rounds of the trace."
                 )
             return Problem(
-                fleet=Fleet(gain=gains, peak_power=self.fleet.peak_power),
+                fleet=Fleet(**{_KIND[np.iscomplexobj(gains)]: gains}, peak_power=self.fleet.peak_power),
                 link=Link(
                     noise_std=self.link.received_std,
                     estimation_error=self.channel.estimation_error,
                     estimation_failure=self.channel.estimation_failure,
                     trust_estimates=self.channel.trust_estimates,
                     bandwidth=self.link.bandwidth,
+                    combining=self.link.combining,
+                    trust=self.link.trust,
                 ),
                 learning=self.learning.build(self.dimension if dimension is None else dimension),
                 budget=self.budget.build(spent=self.account_spent() if spent is None else spent),
@@ -179,12 +184,13 @@ class Scenario(Section):
         except MemoryError:
             raise ScenarioError(f"Expected a fleet that fits into memory, got {self.num_devices} devices.") from None
 
-    def law(self, problem: Problem) -> Floats | Callable[[Floats], Floats] | None:
+    def law(self, problem: Problem) -> Any:
         """Return what is known of the rounds to come, for a planner that sees gains as they come.
 
         Draws of all rounds, (draws, rounds, N), where rounds are independent; else a function that makes some for the
-        rounds to come, given those so far, from (i, N) to (draws, rounds − i, N); None where gains do not change. Draws
-        have a stream of their own under the scenario's seed.
+        rounds to come, given those so far, from (i, N) to (draws, rounds − i, N); None where gains do not change. Of
+        several antennas they are draws of the channels, with A as one more axis. Draws have a stream of their own under
+        the scenario's seed.
 
         Args:
             problem: the realisation, as `problem` has drawn it.
@@ -192,18 +198,24 @@ class Scenario(Section):
         Raises:
             ScenarioError: it is another scenario's, or the file of gains is bad.
         """
-        gain, num_devices = problem.fleet.gain, problem.fleet.num_devices
-        if not problem.fleet.changes:
+        fleet = problem.fleet
+        if not fleet.changes:
             return None
-        channel = self.channel.located(self.folder)
+        there = fleet.gain if fleet.channel is None else fleet.channel
+        channel, same = self._received, {"num_devices": fleet.num_devices, "seed": self.seed}
         try:
-            first = channel.draw(num_devices, seeds.stream(self.seed, "channel"))
-            law = channel.law(rounds=len(gain), num_devices=num_devices, seed=self.seed)
+            first = channel.trace(rounds=1, **same)[0]
+            law = channel.law(rounds=len(there), **same)
         except ValueError as error:
             raise ScenarioError(str(error)) from None
-        if not np.array_equal(first, gain[0]):
+        if not np.array_equal(first, there[0]):
             raise ScenarioError("Expected a problem that this scenario has drawn; its first gains are others.")
         return law
+
+    @property
+    def _received(self) -> ChannelModel:
+        """The channel as the receiver meets it, with the file that it may name."""
+        return self.channel.located(self.folder).received_by(self.link.antennas)
 
     @property
     def decider(self) -> Policy:

@@ -28,7 +28,7 @@ from airfed.keys.declare import (
 from airfed.keys.units import amplitude
 from airfed.network import Network, builtin
 from airfed.planning import EVERY, Average
-from airfed.problem import Budget, Formula, Learning, Link, Power, Relation, Scope
+from airfed.problem import Budget, Combining, Formula, Learning, Link, Power, Relation, Scope, Trust
 from airfed.scenario.networks import NetworkSection, RidgeSection
 from airfed.scenario.usercode import NETWORK, RIDGE, SYNTHETIC, own_policy, user_code
 
@@ -43,6 +43,9 @@ _POLICIES: Final = {
     for name, policy in EVERY.items()
 }
 
+
+ANTENNAS: Final = ("antennas", "combining", "trust")
+"""Keys of [link] about several antennas."""
 
 PHYSICS: Final = ("bandwidth", "noise_figure", "temperature", "noise_density")
 """Keys of [link] that stand in place of `noise_std`."""
@@ -98,6 +101,34 @@ class LinkSection(Section):
         WattsPerHertz | None,
         Key("density of the noise, in place of temperature", "N₀", "W/Hz", note='also "-174 dBm/Hz"'),
     ] = None
+    antennas: Annotated[
+        Count,
+        Key("antennas of the receiver", "A", note="channels are vectors, which a combiner makes one signal of"),
+        Control("Antennas", 1, 64, "count"),
+    ] = 1
+    combining: Annotated[
+        Combining,
+        Key(
+            "how a plan chooses the combiner of several antennas",
+            "f",
+            choices={
+                "optimal": "the best that a search finds",
+                "strongest_eigenvector": "of the channels' Gram matrix",
+                "sum": "of all antennas alike",
+                "one": "the best antenna alone",
+            },
+        ),
+        Control("Combining"),
+    ] = Link.combining
+    trust: Annotated[
+        Trust,
+        Key(
+            "whom privacy is claimed against",
+            note="with one antenna they are the same",
+            choices={"radio": "who keeps every antenna's signal", "combiner": "who is handed the combined one alone"},
+        ),
+        Control("Privacy against"),
+    ] = Link.trust
     noise_source: Annotated[
         Literal["seeded", "secure"],
         Key(
