@@ -1,7 +1,8 @@
 """How far can one device move what is received? Adversarial pairs of updates, with the noise off.
 
 Claimed: the received signals of two neighbours differ by at most μσ, which is 2θ where a device's data is replaced and
-θ where a device is added or removed. Of several antennas it is what the adversary sees that counts. The pairs go through `Superposition`, in many shapes.
+θ where a device is added or removed; of several antennas, whatever the adversary sees of them. The pairs go through
+`Superposition`, in many shapes.
 """
 
 from __future__ import annotations
