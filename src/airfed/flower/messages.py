@@ -86,9 +86,9 @@ class Order:
         record = message.content.config_records.get(RECORD)
         if record is None:
             raise ValueError(f"Expected a record {RECORD!r} in the message: is the strategy OverTheAirFedAvg?")
-        names = [field.name.replace("_", "-") for field in fields(cls)]
-        if set(record) | {"phase"} != set(names):
-            raise ValueError(f"Expected an order of {', '.join(names)} and nothing else.")
+        names = [field.name.replace("_", "-") for field in fields(cls) if field.name != "phase"]
+        if set(record) - {"phase"} != set(names):
+            raise ValueError(f"Expected an order of {', '.join(names)} and nothing else (but a phase).")
         values: dict[str, Any] = {name.replace("-", "_"): value for name, value in record.items()}
         return cls(**values)
 
