@@ -2,12 +2,12 @@
 
 Complex baseband, eq. (6)-(13) of [Yan23]. Device k transmits x_k = e^{−jψ̂_k} √(φ_k P_k)/ϖ · g_k on the in-phase axis;
 its channel h_k turns that into a_k g_k with one complex number a_k, and the receiver reads the real part of the sum
-plus noise of standard deviation σ per real dimension. A receiver with several antennas hears a vector of such sums, each
-with noise of its own, and reads the real part of what its combiner f makes of them, Re(fᴴY).
+plus noise of standard deviation σ per real dimension. A receiver with several antennas hears a vector Y of such sums,
+each with noise of its own, and reads the real part of what its combiner f makes of them: Re(fᴴY).
 
-Sums over devices, at each antenna, are exact: every contribution is rounded once to a whole multiple of a tiny power of two (about 2⁻⁶²
-of the largest possible sum) and added as a 64-bit integer. Integer addition is associative, so the received signal has
-the same bits for every chunk size, worker count, process count and order of devices.
+Sums over devices are exact, at each antenna: every contribution is rounded once to a whole multiple of a tiny power of
+two (about 2⁻⁶² of the largest possible sum) and added as a 64-bit integer. Integer addition is associative, so the
+received signal has the same bits for every chunk size, worker count, process count and order of devices.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class Air:
         Args:
             plan: who transmits, and how strongly. Its gains are what the devices *know* of their channels (|ĥ_k|).
             index: i; the last round unless told.
-            channel: the true h_k of every device of the fleet, (N,), or (N, A) with several antennas; without it what is
-                known of them is the truth.
+            channel: the true h_k of every device of the fleet, (N,), or (N, A) with several antennas; without it what
+                is known of them is the truth.
             phase: ψ̂_k, the known channel phase of every device; 0 without it, and arg(fᴴh_k) with several antennas.
             aligned: whether devices scale their power so that all arrive equally strong. If not, each transmits at its
                 peak power in every round, and the receiver divides by the mean amplitude.
@@ -181,6 +181,8 @@ class Air:
             true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
         else:
             combiner, vectors = fleet.combiner_in(decided.index), fleet.channel_in(decided.index)
+            assert combiner is not None
+            assert vectors is not None
             vectors = (vectors if channel is None else np.asarray(channel, dtype=np.complex128))[chosen]
             arrival = vectors * (np.exp(-1j * psi) * amplitude / clip_norm)[:, None]
             true = antennas.heard(vectors, combiner)
@@ -307,7 +309,8 @@ class Reception:
         energy: [W] really transmitted by each scheduled device, φ_k P_k ‖g_k‖²/ϖ².
         antennas: Y, what every antenna has received, noise included, (A, d); None with one antenna.
 
-    Norms, refused, missing and energy speak of the devices that were added in this process; all else is of the whole round.
+    Norms, refused, missing and energy speak of the devices that were added in this process; all else is of the whole
+    round.
     """
 
     received: Vector

@@ -6,13 +6,15 @@ made in one order (`np.einsum`, no BLAS), so that their bits do not depend on th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Complexes = NDArray[np.complex128]
 Floats = NDArray[np.float64]
+
+_ROUNDING: Final = 16 * float(np.finfo(np.float64).eps)
 
 
 def heard(channel: Complexes, combiner: Complexes) -> Complexes:
@@ -50,10 +52,11 @@ def eigenvectors(channel: Complexes) -> Complexes:
 
 
 def unit(vector: Complexes) -> Complexes:
-    """Return the vector, or each of several, (..., A), at norm 1."""
+    """Return the vector, or each of several, (..., A), at norm 1; what is of norm 1 but for rounding stays as it is."""
     largest = np.max(np.abs(vector), axis=-1, keepdims=True)
     scaled = vector / largest
-    return np.asarray(scaled / strengths(scaled)[..., None])
+    norm = strengths(scaled)[..., None]
+    return np.where(np.abs(norm * largest - 1.0) <= _ROUNDING, vector, scaled / norm)
 
 
 def checked(name: str, value: ArrayLike, dimensions: tuple[int, ...]) -> Complexes:

@@ -158,8 +158,8 @@ class Fleet:
             more = antennas.strengths(self.channel) / self.gain * (1 + 8 * np.finfo(np.float64).eps)
         return np.where(self.gain > 0, np.maximum(more, 1.0), np.inf)
 
-    def heard_by(self, combiner: ArrayLike) -> Fleet:
-        """Return the same fleet, heard through a combiner, (A,) or (rounds, A)."""
+    def heard_by(self, combiner: ArrayLike | None) -> Fleet:
+        """Return the same fleet, heard through a combiner, (A,) or (rounds, A); None: a plan is to choose."""
         return Fleet(channel=self.channel, peak_power=self.peak_power, combiner=combiner)
 
     def part(self, devices: NDArray[np.intp], rounds: NDArray[np.intp] | None = None) -> Fleet:
@@ -451,8 +451,8 @@ class Problem:
         """Whom privacy is claimed against, where that makes a difference; "radio" with one antenna."""
         return self.link.trust if self.fleet.antennas > 1 else "radio"
 
-    def heard_by(self, combiner: ArrayLike) -> Problem:
-        """Return the problem with the receiver's combiner decided, (A,) or (rounds, A)."""
+    def heard_by(self, combiner: ArrayLike | None) -> Problem:
+        """Return the problem with the receiver's combiner decided, (A,) or (rounds, A), or None: still to be."""
         return replace(self, fleet=self.fleet.heard_by(combiner))
 
     @property

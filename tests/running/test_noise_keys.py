@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from airfed import Fleet
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.learning.task import QuadraticLearning
 from airfed.running import noise, setup
@@ -20,8 +21,8 @@ QUADRATIC = QuadraticLearning(task=TASK, engine=QuadraticEngine(TASK, learning_r
 
 
 def source_of(world, *, gain=None, changed=()):
-    gains = world.problem().fleet.gain if gain is None else gain
-    signal = setup.signal_digests(world, gains, QUADRATIC) | dict(changed)
+    fleet = world.problem().fleet if gain is None else Fleet(gain=gain, peak_power=1.0)
+    signal = setup.signal_digests(world, fleet, QUADRATIC) | dict(changed)
     return setup.noise_source(world, signal)
 
 
@@ -66,7 +67,7 @@ def test_changed_data_gains_or_round_never_reuse_noise(world):
     assert not np.any(first == drawn(world(), changed={"data": "other"}))
     assert not np.any(first == drawn(world(), round_index=1))
     assert not np.any(first == drawn(world(), gain=np.nextafter(gain, 2)))
-    for part in setup.signal_digests(world(), gain, QUADRATIC):
+    for part in setup.signal_digests(world(), world().problem().fleet, QUADRATIC):
         assert not np.any(first == drawn(world(), changed={part: "other"}))
 
 

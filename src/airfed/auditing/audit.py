@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
+from airfed import _validate
 from airfed import scenario as scenarios
 from airfed.auditing import canaries
 from airfed.auditing.canaries import Evidence, evidence
@@ -21,6 +22,7 @@ from airfed.auditing.statistics import Check, Vector, epsilon_of
 from airfed.auditing.subject import Subject
 from airfed.planning import FadingPlan, Plan
 from airfed.privacy import gaussian_epsilon
+from airfed.problem import Trust
 from airfed.running.loop import NoiseFault
 from airfed.running.run import Run
 
@@ -86,6 +88,9 @@ class Audit:
             "delta": budget.delta,
             "relation": budget.relation,
             "unit": "device",
+            "antennas": plan.problem.fleet.antennas,
+            "trust": plan.problem.link.trust,
+            "against": self.subject.adversary,
             "privacy": self.subject.noise().privacy,
             "rounds": plan.rounds,
             "evidence": {"round": each and each.to_dict(), "total": whole and whole.to_dict()},
@@ -109,7 +114,13 @@ def subject_of(path: Path, *, seed: int | None = None) -> Subject:
 
 
 def audit(
-    subject: Subject, *, trials: int = TRIALS, pairs: int = PAIRS, samples: int = SAMPLES, seed: int = 0
+    subject: Subject,
+    *,
+    trials: int = TRIALS,
+    pairs: int = PAIRS,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    against: Trust | None = None,
 ) -> Audit:
     """Attack a claim and return what came of it.
 
@@ -119,7 +130,15 @@ def audit(
         pairs: adversarial pairs of updates.
         samples: values of the noise to look at.
         seed: of the adversary's own choices.
+        against: who attacks a receiver with several antennas: somebody who keeps every antenna's signal ("radio"), or
+            who is handed the combined one ("combiner"); as the claim has it unless told.
+
+    Raises:
+        ValueError: there is no such adversary.
     """
+    if against is not None:
+        _validate.one_of(get_args(Trust), against=against)
+        subject = replace(subject, against=against)
     with np.errstate(all="ignore"):  # code that is broken on purpose or not may overflow; its checks say so
         return _audit(subject, trials, pairs, samples, np.random.default_rng((seed, 0x5EED)))
 
@@ -156,7 +175,9 @@ def accounting_check(subject: Subject) -> Check:
     rounds = plan.member if isinstance(plan, FadingPlan) else np.ones((plan.rounds, 1))
     whole = math.sqrt(float(np.max(np.square(mus[:-1]) @ rounds)))  # of the most exposed device
     wrong = _overspent(plan)
-    if np.any(mus < (2 if subject.replaces else 1) * theta / subject.noise_std * (1 - _RTOL)):
+    factors = _exposures(plan)
+    seen = theta * np.append(factors, 1.0 if isinstance(plan, FadingPlan) else factors.max())
+    if np.any(mus < (2 if subject.replaces else 1) * seen / subject.noise_std * (1 - _RTOL)):
         wrong.append("μ is below the sensitivity over σ")
     if plan.epsilon_round < epsilon_of(plan.mu_round, budget.delta) * (1 - _RTOL):
         wrong.append("ε of a round is below the truth")
@@ -173,6 +194,20 @@ def accounting_check(subject: Subject) -> Check:
         or f"ε = {plan.epsilon_round:.5g} a round, {plan.epsilon_total:.5g} in all follow from μ = {plan.mu_round:.5g}",
         figures={"mu_round": plan.mu_round, "mu_total": plan.mu_total, "epsilon_budget": budget.epsilon},
     )
+
+
+def _exposures(plan: Plan) -> Vector:
+    """By how much more than θ_i the most exposed of each round is seen, (I,), from channels and combiner again."""
+    if not plan.problem.seen_by_all:
+        return np.ones(plan.rounds)
+    found = []
+    for decided in plan.sequence if isinstance(plan, FadingPlan) else plan.sequence[:1]:
+        fleet, who = plan.problem.fleet, decided.scheduled
+        channel, combiner = fleet.channel_in(decided.index), fleet.combiner_in(decided.index)
+        assert channel is not None
+        assert combiner is not None
+        found.append(np.max(np.linalg.norm(channel[who], axis=1) / np.abs(channel[who] @ combiner.conj())))
+    return np.resize(found, plan.rounds)
 
 
 def _overspent(plan: Plan) -> list[str]:
@@ -216,11 +251,13 @@ def _concluded(
     plan = subject.plan
     warnings = []
     if each is not None and each.upper < _LOOSE * each.claimed:
-        why = (
-            "these channel errors are smaller than what is provided for"
-            if plan.problem.link.estimation_error
-            else "more signal could be sent for the same ε"
-        )
+        why = "more signal could be sent for the same ε"
+        if plan.problem.link.estimation_error:
+            why = "these channel errors are smaller than what is provided for"
+        elif plan.problem.trusted != subject.adversary and plan.combiner is not None:
+            why = "it is made against somebody who sees more"
+        elif plan.problem.seen_by_all:
+            why = "in each round it is made for the device that shows most"
         warnings.append(
             f"The claim is loose: the attack shows μ ≤ {each.upper:.4g} where {each.claimed:.4g} is claimed; {why}."
         )

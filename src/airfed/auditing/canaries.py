@@ -6,6 +6,9 @@ by the rounds' μ_i/μ_total, is one trial against the whole trajectory, N(±μ_
 a device, a canary is sent or not sent at all, and half of the claimed μ_i is taken off the scores, so that they are
 N(±μ_i/2, 1) all the same. Only the rounds in which θ is largest are trials against the claim of one round. Where
 rounds differ in their devices, it is the most exposed device that is attacked, in the rounds in which it sends.
+
+Of several antennas the adversary takes, device by device, the matched filter over what it sees of them: h_k/‖h_k‖ over
+every antenna's signal, or what the combiner makes of them. No linear detector of norm 1 sees more of a device.
 """
 
 from __future__ import annotations
@@ -105,12 +108,15 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
     """
     crowd, mus = subject.crowd(_CROWD)
     plan, airs = crowd.plan, crowd.airs
-    exposed = np.flatnonzero(plan.sequence.alignments == plan.alignment)
+    exposed, seen = np.flatnonzero(plan.sequence.alignments == plan.alignment), mus
+    if plan.combiner is not None:  # not θ alone, but how it is seen
+        seen = np.array(plan.against(crowd.adversary).sequence.mus)
+        exposed = np.flatnonzero(seen == seen.max())
     trajectories = math.ceil(_FEWEST_TRAJECTORIES / _CANARIES)
     trainings = max(trajectories, math.ceil(2 * trials / (_CANARIES * exposed.size)))
     directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CANARIES)))
     start = np.zeros(_CROWD, np.float32)
-    middle = np.zeros(mus.size) if subject.replaces else mus / 2
+    middle = np.zeros(mus.size) if subject.replaces else seen / 2
     single, whole = [], []
     for repetition in range(trainings):
         # Beyond the trajectories that are needed, trainings begin where the rounds of largest θ do.
@@ -122,11 +128,13 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
         engine = ScriptedEngine(devices[sent], canaries[sent])
         noise = subject.noise(repetition)
         training = federated_averaging(plan, airs, engine, noise, parameters=start, first_round=first)
-        received = np.stack([done.reception.received for done in training])
-        scores = (received @ directions / subject.noise_std - middle[first:, None]) * signs  # (I, m)
+        received = np.stack(
+            [crowd.scores(done.reception, airs.at(done.index), devices, directions) for done in training]
+        )
+        scores = (received / subject.noise_std - middle[first:, None]) * signs  # (I, m)
         single.append(scores[exposed - first].ravel())
         if first == 0:
-            whole.append(mus @ scores / math.sqrt(float(mus @ mus)))
+            whole.append(seen @ scores / math.sqrt(float(seen @ seen)))
     return Scores(single=np.concatenate(single), whole=np.concatenate(whole), claimed=float(mus[exposed].max()))
 
 

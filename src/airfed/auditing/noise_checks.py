@@ -14,6 +14,7 @@ from scipy.special import betainc, gammainc, gammaincc, kolmogorov, ndtr
 
 from airfed.auditing.statistics import Check
 from airfed.auditing.subject import Subject
+from airfed.problem import Fleet
 from airfed.running.noise import NoiseSource
 from airfed.running.setup import signal_digests
 
@@ -31,18 +32,30 @@ _MOST_EQUAL: Final = 8  # among a million doubles two are equal by chance once i
 def noise_checks(subject: Subject, *, samples: int) -> list[Check]:
     """Return what is wrong with the receiver's noise, over at least `samples` values of it."""
     source, std = subject.noise(), subject.noise_std
-    dimension = max(subject.plan.problem.learning.dimension, _FEWEST_DIMENSION)
+    parts = len(_received(subject, source, 0, 1))
+    dimension = max(math.ceil(subject.plan.problem.learning.dimension / parts), _FEWEST_DIMENSION)
+    samples = math.ceil(samples / parts)
     rounds = min(_MOST_ROUNDS, max(4, math.ceil(samples / dimension)))
     dimension = max(dimension, math.ceil(samples / rounds))
-    drawn = np.stack([source.draw(index, dimension, std) for index in range(rounds)]) / std
+    seen = np.stack([_received(subject, source, index, dimension) for index in range(rounds)]) / std
+    blocks = parts * math.ceil(_BLOCKS / parts)
+    drawn = seen.reshape(rounds, -1)
     return [
         _scale(drawn),
         _law(drawn),
-        _blocks(drawn),
-        _correlation(drawn[:, :_MOST_CORRELATED]),
+        _blocks(drawn, blocks),
+        _correlation(seen[:, :, : _MOST_CORRELATED // parts].reshape(rounds, -1), blocks),
         _distinct(drawn),
         _key(subject, source),
     ]
+
+
+def _received(subject: Subject, source: NoiseSource, index: int, dimension: int) -> Vector:
+    """What the adversary sees of a round in which nobody sends: noise, (parts, d)."""
+    air = subject.airs.at(index % subject.plan.rounds)
+    superposition = air.open_round(dimension)
+    noise = source.draw(index, superposition.noise_size, subject.noise_std)
+    return subject.seen(superposition.receive(noise), air)
 
 
 def _scale(drawn: Vector) -> Check:
@@ -72,9 +85,9 @@ def _law(drawn: Vector) -> Check:
     )
 
 
-def _blocks(drawn: Vector) -> Check:
+def _blocks(drawn: Vector, blocks: int) -> Check:
     """The energy of each part of each round is σ² χ²."""
-    parts = np.array_split(drawn, _BLOCKS, axis=1)
+    parts = np.array_split(drawn, blocks, axis=1)
     energy = np.stack([np.sum(np.square(part), axis=1) for part in parts], axis=1)
     size = np.array([part.shape[1] for part in parts])
     chance = np.minimum(gammainc(size / 2, energy / 2), gammaincc(size / 2, energy / 2))
@@ -87,15 +100,15 @@ def _blocks(drawn: Vector) -> Check:
         passed=passed,
         finding=f"{chance.size} parts of {drawn.shape[0]} rounds all carry noise of the right size"
         if passed
-        else f"part {part} of {_BLOCKS} of round {index} carries {ratio:.4f} of the noise it should",
+        else f"part {part} of {blocks} of round {index} carries {ratio:.4f} of the noise it should",
         figures={"parts": int(chance.size), "p": worst},
     )
 
 
-def _correlation(drawn: Vector) -> Check:
+def _correlation(drawn: Vector, blocks: int) -> Check:
     """The largest correlation between any two parts of any two rounds; for independent ones r² ~ Beta(½, (n−1)/2)."""
-    length = drawn.shape[1] // _BLOCKS
-    parts = drawn[:, : length * _BLOCKS].reshape(-1, length)
+    length = drawn.shape[1] // blocks
+    parts = drawn[:, : length * blocks].reshape(-1, length)
     norms = np.linalg.norm(parts, axis=1)
     parts = parts / np.where(norms > 0, norms, 1.0)[:, None]
     gram = np.abs(parts @ parts.T)
@@ -123,16 +136,20 @@ def _distinct(drawn: Vector) -> Check:
 
 def _key(subject: Subject, source: NoiseSource) -> Check:
     """Whether a round's noise repeats exactly where it must, and never where anything has changed."""
-    scenario, gain = subject.scenario, subject.plan.problem.fleet.gain
+    scenario, fleet = subject.scenario, subject.plan.problem.fleet
+    barely = 1 + 2.0**-52
+    other = {"gain": fleet.gain * barely} if fleet.channel is None else {"channel": fleet.channel * barely}
+    moved = signal_digests(scenario, Fleet(peak_power=fleet.peak_power, **other))
+    del moved["scenario"]
     first = source.draw(0, 64, 1.0)
     again = subject.noise().draw(0, 64, 1.0)
     link = scenario.link.model_copy(update={"noise_std": 2 * scenario.link.received_std})
     budget = scenario.budget.model_copy(update={"epsilon": 2 * scenario.budget.epsilon})
     others = {
-        "gains": {"gains": signal_digests(scenario, gain * (1 + 2.0**-52))["gains"]},
+        **{part: {part: digest} for part, digest in moved.items()},
         "link": {"scenario": scenario.model_copy(update={"link": link}).digest()},
         "budget": {"scenario": scenario.model_copy(update={"budget": budget}).digest()},
-        **{part: {part: "changed"} for part in {"data": "", **subject.signal} if part != "gains"},
+        **{part: {part: "changed"} for part in {"data": "", **subject.signal} if part not in moved},
     }
     changed = {
         "round": source.draw(1, 64, 1.0),

@@ -40,10 +40,12 @@ def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]
         for cut, plus, minus in _neighbours(subject, rng):
             count += 1
             plan = cut.plan
-            slack = 4e-16 * subject.noise_std * math.sqrt(plan.problem.learning.dimension)  # the noise's rounding
             ones, others = list(_train(cut, plus)), list(_train(cut, minus))
             for one, other, decided in zip(ones, others, plan.sequence, strict=True):
-                moved = norm(one.reception.received - other.reception.received)
+                air = cut.airs.at(one.index)
+                seen = cut.seen(one.reception, air)
+                slack = 4e-16 * subject.noise_std * math.sqrt(seen.size)  # the noise's rounding
+                moved = norm(seen - cut.seen(other.reception, air))
                 largest = max(largest, (moved - slack) / (decided.mu * subject.noise_std * neighbours))
             honest &= _only_noised(plan, ones) and _only_noised(plan, others)
     except NoiseFault as fault:

@@ -1,7 +1,8 @@
 """How far can one device move what is received? Adversarial pairs of updates, with the noise off.
 
 Claimed: the received signals of two neighbours differ by at most μσ, which is 2θ where a device's data is replaced and
-θ where a device is added or removed. The pairs go through `Superposition`, in many shapes.
+θ where a device is added or removed; of several antennas, whatever the adversary sees of them. The pairs go through
+`Superposition`, in many shapes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def sensitivity_checks(subject: Subject, rng: np.random.Generator, *, pairs: int
     for number, (shape, steps, family) in enumerate(_cases(subject, rng, pairs)):
         index = rounds[number % len(rounds)]
         air = subject.airs.at(index)
-        order = np.argsort(-np.abs(air.coefficient), kind="stable")  # devices in turn, the strongest first
+        order = np.argsort(-subject.amplitudes(air), kind="stable")  # devices in turn, the strongest first
         device = int(air.scheduled[order[turns[index] % order.size]])
         turns[index] += 1
         _attack(subject, rng, tally, index=index, device=device, update=family(rng, shape, air.clip_norm, steps))
@@ -117,8 +118,9 @@ def _attack(
     others = np.setdiff1d(some_devices(air.scheduled, rng, int(rng.integers(0, 4))), [device])
     common = 10 * air.clip_norm * rng.normal(size=(others.size, update.size))
     plus, minus, absent = (_receive(air, device, sent, others, common) for sent in (update, -update, None))
-    moved = norm(plus.received - minus.received) / (2 * claimed)
-    alone = max(norm(world.received - absent.received) for world in (plus, minus)) / claimed
+    one, other, none = (subject.seen(world, air) for world in (plus, minus, absent))
+    moved = norm(one - other) / (2 * claimed)
+    alone = max(norm(world - none) for world in (one, other)) / claimed
     tally.finite &= math.isfinite(moved) and math.isfinite(alone)
     tally.moved, tally.alone = max(tally.moved, moved), max(tally.alone, alone)
     if not np.isfinite(update).all():
@@ -144,7 +146,7 @@ def _receive(
         superposition.add(others, common)
     if update is not None:
         superposition.add(np.array([device]), update[None, :])
-    return superposition.receive(np.zeros(common.shape[1]))
+    return superposition.receive(np.zeros(superposition.noise_size))
 
 
 def _order_check(subject: Subject, rng: np.random.Generator) -> Check:
@@ -158,7 +160,8 @@ def _order_check(subject: Subject, rng: np.random.Generator) -> Check:
         for first in range(0, devices.size, chunk):
             part = order[first : first + chunk]
             superposition.add(devices[part], updates[part])
-        received.append(superposition.receive(np.zeros(64)).received)
+        reception = superposition.receive(np.zeros(superposition.noise_size))
+        received.append(np.append(reception.received, subject.seen(reception, subject.air)))
     same = all(np.array_equal(received[0], other) for other in received[1:])
     return Check(
         name="order",

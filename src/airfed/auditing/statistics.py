@@ -35,8 +35,8 @@ class Check:
 
 
 def norm(vector: Vector) -> float:
-    """Return the 2-norm; not by BLAS, whose threads are slow to wake for short vectors."""
-    return math.sqrt(float(np.add.reduce(np.square(vector))))
+    """Return the 2-norm of all entries; not by BLAS, whose threads are slow to wake for short vectors."""
+    return math.sqrt(float(np.add.reduce(np.square(vector), axis=None)))
 
 
 def parametric_bounds(scores: Vector, level: float) -> tuple[float, float]:

@@ -6,16 +6,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.air import Air, Airs
+from airfed import antennas
+from airfed.air import Air, Airs, Reception
 from airfed.learning.task import dimension_of
 from airfed.planning import FadingPlan, Plan
 from airfed.planning.schemes import Masked, Saturated, Truncated
 from airfed.planning.uplink import ALIGNED
-from airfed.problem import Fleet
+from airfed.problem import Fleet, Trust
 from airfed.running.directory import RunError
 from airfed.running.noise import NoiseSource
 from airfed.running.run import Run
@@ -60,6 +62,8 @@ class Subject:
         signal: digests of what shapes the signal, by name; the key of the noise.
         run: the run's record, if it has run.
         decided: the plan as it was decided, of which `plan` is what is seen of it.
+        against: who attacks, where the receiver has several antennas: somebody who keeps every antenna's signal, or who
+            is handed the combined one; None: whom the claim is made against.
     """
 
     scenario: Scenario
@@ -68,13 +72,14 @@ class Subject:
     signal: Mapping[str, str]
     run: Run | None = None
     decided: Plan | None = None
+    against: Trust | None = None
 
     @classmethod
     def of(cls, scenario: Scenario, *, dimension: int | None = None) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
         problem = scenario.problem(dimension=dimension_of(scenario) if dimension is None else dimension)
         plan = as_seen(scenario.plan(problem))
-        signal = signal_digests(scenario, problem.fleet.gain)
+        signal = signal_digests(scenario, problem.fleet)
         return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal)
 
     @classmethod
@@ -107,6 +112,66 @@ class Subject:
         return self.airs.at(int(np.flatnonzero(self.plan.sequence.mus == self.plan.sequence.mus.max())[-1]))
 
     @property
+    def adversary(self) -> Trust:
+        """Who attacks."""
+        return self.against or self.plan.problem.link.trust
+
+    def seen(self, reception: Reception, air: Air) -> NDArray[np.float64]:
+        """Return what the adversary sees of a round, (1, d), or real and imaginary parts of signals, (2A, d) or (2, d).
+
+        A device that moves it by Δ in the 2-norm moves what its best detector makes of it by as much, and any other by
+        less: in white noise nothing else of it counts.
+        """
+        if reception.antennas is None or air.combiner is None:
+            return reception.received[None, :]
+        signal = reception.antennas
+        if self.adversary == "combiner":
+            signal = (np.conj(air.combiner) @ signal)[None, :]
+        return np.concatenate((signal.real, signal.imag))
+
+    def filters(self, air: Air) -> NDArray[np.complex128]:
+        """Return each scheduled device's matched filter over the antennas, (|K|, A), each of norm 1.
+
+        Its channel, where every antenna's signal is seen; else the combiner, turned to how the device arrives there.
+        """
+        assert air.arrival is not None
+        assert air.combiner is not None
+        arrival = air.arrival if self.adversary == "radio" else air.coefficient[:, None] * air.combiner
+        return antennas.unit(arrival)
+
+    def scores(self, reception: Reception, air: Air, sent: NDArray[np.intp], directions: Any) -> NDArray[np.float64]:
+        """Return what the best linear detector of each device's own direction makes of a round, (m,).
+
+        Args:
+            reception, air: the round.
+            sent: positions in K of those who had a direction to send, (m,).
+            directions: theirs, orthogonal columns, (d, m).
+        """
+        if reception.antennas is None:
+            return np.asarray(reception.received @ directions)
+        filters, every = self.filters(air)[sent], reception.antennas
+        real, imaginary = (np.einsum("ad,dj->ja", part, directions) for part in (every.real, every.imag))  # no BLAS
+        return np.asarray(np.sum(filters.real * real + filters.imag * imaginary, axis=1))
+
+    def amplitudes(self, air: Air) -> NDArray[np.float64]:
+        """Return how strongly the adversary sees each scheduled device's update, (|K|,), in units of the update."""
+        if air.arrival is None:
+            return np.abs(air.coefficient)
+        return antennas.strengths(air.arrival) if self.adversary == "radio" else np.abs(air.coefficient)
+
+    @cached_property
+    def victim(self) -> int:
+        """The device of which the adversary sees most over the training, where rounds differ."""
+        plan = self.plan
+        assert isinstance(plan, FadingPlan)
+        if plan.problem.fleet.antennas == 1 or self.adversary == "combiner":
+            return plan.most_exposed
+        exposure = plan.problem.fleet.exposure
+        exposure = np.broadcast_to(exposure if exposure.ndim == 1 else exposure[: plan.rounds], plan.member.shape)
+        seen = np.where(plan.member, plan.alignments[:, None] * exposure, 0.0)
+        return int(np.argmax(np.sum(np.square(seen), axis=0)))
+
+    @property
     def noise_std(self) -> float:
         """σ."""
         return self.plan.problem.link.noise_std
@@ -131,7 +196,7 @@ class Subject:
     def few_rounds(self, rounds: int) -> Subject:
         """Return the subject with few rounds; where they differ, some in which the most exposed device sends."""
         if isinstance(self.plan, FadingPlan):
-            sends = np.flatnonzero(self.plan.member[:, self.plan.most_exposed])
+            sends = np.flatnonzero(self.plan.member[:, self.victim])
             return self._of_rounds(np.resize(sends, rounds))
         learning = self.plan.problem.learning
         learning = replace(learning, total_steps=max(rounds, learning.total_steps))
@@ -158,7 +223,8 @@ class Subject:
 
     def strongest(self, most: int) -> NDArray[np.intp]:
         """Return positions in K of up to `most` devices that arrive within 0.1% of the strongest, ascending."""
-        amplitude = np.abs(self.air.coefficient.real)
+        air = self.air
+        amplitude = np.abs(air.coefficient.real) if air.arrival is None else self.amplitudes(air)
         near = np.flatnonzero(amplitude >= 0.999 * amplitude.max())
         order = np.argsort(-amplitude[near], kind="stable")
         return np.sort(near[order[:most]])
@@ -167,11 +233,11 @@ class Subject:
         """Return the subject with `count` copies of the strongest devices, for a model of dimension `count`.
 
         What a device adds to the sum does not depend on how many there are: a crowd gives as many trials a round. Where
-        rounds differ, all are copies of the most exposed device, in the rounds in which it sends. With it come the μ_i
-        that are claimed of these rounds.
+        rounds differ, all are copies of the one of which the adversary sees most, in the rounds in which it sends. With
+        it come the μ_i that are claimed of these rounds.
         """
         if isinstance(self.plan, FadingPlan):
-            device = self.plan.most_exposed
+            device = self.victim
             sends = np.flatnonzero(self.plan.member[:, device])
             claimed = np.asarray(self.plan.sequence.mus[sends])
             return self._of_rounds(sends, np.full(count, device)).resized(dimension=count), claimed
@@ -179,8 +245,8 @@ class Subject:
         places = np.tile(places, math.ceil(count / places.size))[:count]
         fleet, airs = self.plan.problem.fleet, self.airs
         devices = self.air.scheduled[places]
-        crowd = Fleet(gain=fleet.gain[devices], peak_power=fleet.peak_power[devices])
-        plan = replace(self.plan, problem=replace(self.plan.problem, fleet=crowd), scheduled=np.arange(count))
+        crowd = replace(self.plan.problem, fleet=fleet.part(devices))
+        plan = replace(self.plan, problem=crowd, scheduled=np.arange(count))
         channel = None if airs.channel is None else airs.channel[devices]
         phase = None if airs.phase is None else airs.phase[devices]
         many = replace(self, plan=plan, airs=replace(airs, plan=plan, channel=channel, phase=phase))

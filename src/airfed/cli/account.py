@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -15,7 +15,7 @@ from airfed.cli import devices
 from airfed.cli.plan import Json, Seed, TableFormat, whole_number
 from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
-from airfed.showing.words import RELATIONS, count
+from airfed.showing.words import ADVERSARIES, RELATIONS, count
 
 if TYPE_CHECKING:
     from airfed.privacy.ledger import Ledger
@@ -66,6 +66,13 @@ def audit(
     *,
     trials: Annotated[int | None, Parameter(help="Canaries a side (default 100000).", converter=whole_number)] = None,
     seed: Seed = None,
+    against: Annotated[
+        Literal["radio", "combiner"] | None,
+        Parameter(
+            help="Who attacks several antennas: who keeps all their signals, or the combined one (default: whom "
+            "the claim is made against)."
+        ),
+    ] = None,
     json: Json = False,
     format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the ROC curve of the attack (png, pdf, svg).")] = None,
@@ -87,7 +94,7 @@ def audit(
     columns = (SpinnerColumn(), TextColumn("attacking the code that transmits"))
     with Progress(*columns, console=output.make_console(stderr=True), transient=True) as progress:
         progress.add_task("")
-        found = attack(subject, trials=trials, seed=seed or 0)
+        found = attack(subject, trials=trials, seed=seed or 0, against=against)
     if plot is not None:
         figure.save(roc.roc_figure(found.to_dict()), plot)
     if json:
@@ -238,11 +245,14 @@ def _channel(summary: dict[str, Any]) -> str:
 
 
 def _basis(summary: dict[str, Any]) -> str:
-    return f"at δ = {summary['delta']:g}\nunit: {summary['unit']}, neighbours: {RELATIONS[summary['relation']]}"
+    text = f"at δ = {summary['delta']:g}\nunit: {summary['unit']}, neighbours: {RELATIONS[summary['relation']]}"
+    several = summary.get("antennas", 1) > 1 or summary.get("account")
+    return f"{text}\nagainst {ADVERSARIES[summary['trust']]}" if several and "trust" in summary else text
 
 
 def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -> None:
-    console.print(f"[bold]{escape(summary['scenario'])}[/bold] · privacy: {summary['privacy']}\n")
+    attacked = f" · attacked by {ADVERSARIES[summary['against']]}" if summary["antennas"] > 1 else ""
+    console.print(f"[bold]{escape(summary['scenario'])}[/bold] · privacy: {summary['privacy']}{attacked}\n")
     if exports.exporting(console):
         table = plain_table("check", "verdict", "finding", left=("check", "verdict", "finding"))
         for check in summary["checks"]:

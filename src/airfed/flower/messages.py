@@ -1,8 +1,8 @@
 """What travels between server and devices, and in which records.
 
 A training message holds the global model under "arrays", whatever the project puts under "config", and an `Order` under
-"over-the-air": one per device, because every device has its own amplitude. A reply holds the transmitted signal x_k
-and nothing else. A question holds only the key "ask", and is answered with the device's index.
+"over-the-air": one per device, because every device has its own amplitude and phase. A reply holds the transmitted
+signal x_k and nothing else. A question holds only the key "ask", and is answered with the device's index.
 
 Neither side believes the other: every value is checked before it is used, and nothing is allocated for a size that was
 only claimed.
@@ -10,6 +10,7 @@ only claimed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -43,6 +44,9 @@ class Order:
         learning_rate: τ.
         clip_norm: ϖ.
         amplitude: √(φ_k P_k) [√W], with which this device transmits an update of norm ϖ.
+        phase: −arg(fᴴh_k) [rad], by which its radio turns the carrier where the receiver combines several antennas: of
+            the combiner and the others' channels a device is told nothing. None with one antenna, whose phase the radio
+            knows by itself; then the order does not hold it.
 
     Raises:
         ValueError: a value that no plan has.
@@ -53,6 +57,7 @@ class Order:
     learning_rate: float
     clip_norm: float
     amplitude: float
+    phase: float | None = None
 
     def __post_init__(self) -> None:
         _validate.whole(round_index=self.round_index)
@@ -63,10 +68,13 @@ class Order:
         _validate.moderate(learning_rate=self.learning_rate, clip_norm=self.clip_norm, amplitude=self.amplitude)
         if not _FAINTEST <= self.amplitude <= _LOUDEST:
             raise ValueError(f"Expected amplitude={self.amplitude!r} between {_FAINTEST:g} and {_LOUDEST:g}.")
+        if self.phase is not None and not (isinstance(self.phase, float) and abs(self.phase) <= math.pi):
+            raise ValueError(f"Expected phase={quote(repr(self.phase))} between -π and π.")
 
     def to_record(self) -> ConfigRecord:
         """Return the order as a record of a message."""
-        return ConfigRecord({name.replace("_", "-"): value for name, value in self.__dict__.items()})
+        values = {name.replace("_", "-"): value for name, value in self.__dict__.items() if value is not None}
+        return ConfigRecord(values)
 
     @classmethod
     def of(cls, message: Message) -> Order:
@@ -78,9 +86,9 @@ class Order:
         record = message.content.config_records.get(RECORD)
         if record is None:
             raise ValueError(f"Expected a record {RECORD!r} in the message: is the strategy OverTheAirFedAvg?")
-        names = [field.name.replace("_", "-") for field in fields(cls)]
-        if set(record) != set(names):
-            raise ValueError(f"Expected an order of {', '.join(names)} and nothing else.")
+        names = [field.name.replace("_", "-") for field in fields(cls) if field.name != "phase"]
+        if set(record) - {"phase"} != set(names):
+            raise ValueError(f"Expected an order of {', '.join(names)} and nothing else (but a phase).")
         values: dict[str, Any] = {name.replace("-", "_"): value for name, value in record.items()}
         return cls(**values)
 

@@ -22,6 +22,7 @@ def over_the_air_mod(message: Message, context: Context, call_next: Callable[[Me
 
     g_k = (w⁰ − w_k^E)/τ, clipped to ‖g_k‖₂ ≤ ϖ as one vector, and x_k = √(φ_k P_k)/ϖ · g_k. Everything else that the
     ClientApp replied, its metrics above all, stays on the device: no noise is ever added to it, so no ε covers it.
+    Where the order names a phase, the radio turns the carrier by it; the signal in the reply is what it is before that.
     A message that no plan would send (an order out of range, a model that is none) is answered with an error.
 
     The device's index k is `partition-id` of the node's configuration (`flower-supernode --node-config

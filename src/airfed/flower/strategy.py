@@ -24,6 +24,7 @@ from airfed.running.averages import Averages
 from airfed.running.books import LedgerBooks
 from airfed.running.loop import Books, Diverged, receive, transmit
 from airfed.running.noise import NoiseSource, SecureNoise
+from airfed.showing.words import ADVERSARIES
 
 Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")
@@ -188,6 +189,8 @@ class OverTheAirFedAvg(Strategy):
         if absent:
             _LOG.warning("round %d: devices %s are not there; they count as zero", index + 1, absent)
         amplitude = dict(zip(wanted, air.transmit_amplitude.tolist(), strict=True))
+        turned = air.transmit_phase
+        phase: dict[int, float] = {} if turned is None else dict(zip(wanted, turned.tolist(), strict=True))
         outgoing = {
             device: messages.training(
                 node,
@@ -199,6 +202,7 @@ class OverTheAirFedAvg(Strategy):
                     learning_rate=learning.learning_rate,
                     clip_norm=decided.clip_norm,
                     amplitude=amplitude[device],
+                    phase=phase.get(device),
                 ),
                 ttl=self._ttl,
                 group_id=str(index),
@@ -285,6 +289,8 @@ class OverTheAirFedAvg(Strategy):
         _LOG.info("\t└──> Privacy (%s noise, added by the server):", self.noise.privacy)
         _LOG.info("\t \t├── each round: ε = %.4g at δ = %.3g", plan.epsilon_round, budget.delta)
         _LOG.info("\t \t└── all rounds: ε = %.4g", plan.epsilon_total)
+        if plan.combiner is not None:
+            _LOG.info("\t \t    against %s", ADVERSARIES[plan.problem.link.trust])
 
 
 class _Arrived:

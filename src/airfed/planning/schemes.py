@@ -138,8 +138,8 @@ class Masked(Uplink):
             raise ValueError("Expected exact channels with artificial noise: how strongly it arrives must be known.")
         if problem.seen_by_all:
             raise InfeasibleError(
-                "No plan fits: artificial noise comes from its devices' directions, and hides nobody from who keeps every "
-                'antenna\'s signal (trust = "radio").'
+                "No plan fits: artificial noise comes from its devices' directions, and hides nobody from a server "
+                'that keeps every antenna\'s signal (trust = "radio").'
             )
         found = limits.alignment_limits(problem, scheduled, rounds)
         gain, peak = problem.fleet.gain[scheduled], problem.fleet.peak_power[scheduled]

@@ -1,10 +1,10 @@
 """Several processes that train one run together: each holds a share of the devices.
 
 The all-reduce is the superposition. `Solo` is the ordinary case of one process; `Cluster` joins the processes that
-torchrun has started. What they exchange per round is one vector of d + 5 integers (2Ad + 5 of A
-antennas, d more where devices are misaligned), the noise, one number and a few flags, whatever the number of devices.
-The sums are integers, so their result has the same bits for every number of processes. Rank 0 alone draws the noise, keeps the ledger and
-writes to the disk. Another process is waited for as long as it is heard, however long it computes.
+torchrun has started. What they exchange per round is one vector of d + 5 integers (2Ad + 5 with A antennas; d more
+where devices are misaligned), the noise, one number and a few flags, whatever the number of devices. The sums are
+integers, so their result has the same bits for every number of processes. Rank 0 alone draws the noise, keeps the
+ledger and writes to the disk. Another process is waited for as long as it is heard, however long it computes.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from airfed._disk import is_locked
 from airfed._upstairs import upstairs
 from airfed.planning import FadingPlan, Plan
 from airfed.privacy.ledger import Ledger, LedgerError, Members
+from airfed.problem import Trust
 from airfed.running.books import check_header, check_rounds, verified_ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.records import FORMAT, Manifest, OldManifest, PlanFigures
@@ -210,16 +211,19 @@ class Run:
         upstairs("report").write_report([self.checked()], Path(path))
         return Path(path)
 
-    def audit(self, *, trials: int | None = None, seed: int = 0) -> Any:
+    def audit(self, *, trials: int | None = None, seed: int = 0, against: Trust | None = None) -> Any:
         """Try to break the run's privacy claim; the result's `verdict` is "pass" or "fail".
 
         Args:
             trials: canaries a side; 100,000 unless told.
             seed: of the adversary's own choices.
+            against: who attacks, of a run with several antennas: somebody who keeps every antenna's signal ("radio") or
+                is handed the combined one ("combiner"); as the claim has it unless told.
         """
         auditing = upstairs("auditing")
         subject = auditing.Subject.of_run(self)
-        return auditing.audit(subject, seed=seed, **({} if trials is None else {"trials": trials}))
+        more = {} if trials is None else {"trials": trials}
+        return auditing.audit(subject, seed=seed, against=against, **more)
 
     def __str__(self) -> str:
         if self.errors:

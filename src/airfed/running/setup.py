@@ -91,14 +91,15 @@ def airs_of(scenario: Scenario, plan: Plan) -> Airs:
 def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -> dict[str, str]:
     """Return what shapes the signal, each part as a digest under the name that a message gives it.
 
-    The scenario (less its policy, its name and how to compute), the gains or, with several antennas, the channels, and of the task: the data and how they lie
-    on the devices, the model's code, its initial parameters, the engine and the versions it rests on, and the update of
-    one device in one step as it really comes out, to the bit. Whatever else may change how a device trains shows there.
+    The scenario (less its policy, its name and how to compute), the gains (of several antennas: the channels), and of
+    the task: the data and how they lie on the devices, the model's code, its initial parameters, the engine and the
+    versions it rests on, and the update of one device in one step as it really comes out, to the bit. Whatever else may
+    change how a device trains shows there.
 
     Args:
         scenario: the world.
-        fleet: the channels of all devices. Its combiner is left out: like K and θ it is the policy's choice, within what
-            the scenario says of antennas, combining and trust.
+        fleet: the channels of all devices. Its combiner is left out: like K and θ it is the policy's choice, within
+            what the scenario says of antennas, combining and trust.
         task: what is trained; without it (an audit of a scenario) there is nothing to take a digest of.
     """
     world = {"scenario": scenario.digest()}

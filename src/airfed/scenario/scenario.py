@@ -19,7 +19,7 @@ from airfed.keys.declare import Control, Key, Name, Section, Seed
 from airfed.keys.sentences import sentence
 from airfed.planning import Plan, Policy, Response, Settings
 from airfed.privacy import account
-from airfed.problem import Fleet, Link, Problem
+from airfed.problem import Fleet, Link, Problem, Trust
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.responses import is_shipped, named_response, shipped_response
 from airfed.scenario.sections import (
@@ -146,7 +146,8 @@ class Scenario(Section):
         Raises:
             LedgerError: the account was tampered with, or counts towards another budget.
         """
-        return 0.0 if self.account_path is None else account.spent(self.account_path, self.budget.build())
+        trust: Trust = self.link.trust if self.link.antennas > 1 else "radio"
+        return 0.0 if self.account_path is None else account.spent(self.account_path, self.budget.build(), trust)
 
     def problem(self, *, dimension: int | None = None, spent: float | None = None) -> Problem:
         """Return one realisation: the gains drawn from the seed's channel stream.
