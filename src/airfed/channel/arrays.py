@@ -18,7 +18,7 @@ Generators = tuple[np.random.Generator, ...]
 
 _FULL: Final = 1e-9  # share of white noise in a covariance, so that it can be factored
 _REACH: Final = 6.5  # standard deviations of the angles that are summed over
-_EXACT: Final = 8.0  # beyond the fastest phase, in radians a standard deviation: an error below e⁻³²
+_EXACT: Final = 7.0  # beyond the fastest phase, in radians a standard deviation: an error of e^(−7²/2)
 _AT_ONCE: Final = 2**20  # phases
 
 
@@ -107,7 +107,8 @@ def covariance(angle: Floats, *, number: int, spacing: float, spread: float) -> 
     array([[1.    +0.j, 0.9521+0.j],
            [0.9521+0.j, 1.    +0.j]])
     """
-    fastest = 2 * np.pi * spacing * (number - 1) * spread
+    turns = 2 * np.pi * spacing * (number - 1)
+    fastest = spread * (turns + 6 * np.cbrt(turns) + 12)  # Bessel functions of higher orders than that are next to 0
     points = int(np.ceil(2 * _REACH * (fastest + _EXACT) / (2 * np.pi))) + 1
     place = np.linspace(-_REACH, _REACH, points)
     weight = np.exp(-0.5 * np.square(place))

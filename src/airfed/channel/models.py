@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from airfed._files import DataError
 from airfed.antennas import Complexes
-from airfed.channel import files
+from airfed.channel import arrays, files
 from airfed.channel.changing import Floats, Resampled, State
 from airfed.channel.model import ChannelModel
 from airfed.keys.declare import Control, Key, Metres, NonNegative, Positive
@@ -235,8 +235,9 @@ class FromFile(ChannelModel):
         return Resampled(gains=self.trace(rounds=rounds, num_devices=num_devices, seed=seed), seed=seed)
 
     def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return the gains in the file's order; of a trace those of the first round."""
+        """Return the gains in the file's order, of vectors ‖h_k‖/√A; of a trace those of the first round."""
         gains = _checked_count(self.read(), num_devices, self.path)
+        gains = arrays.rms(gains) if np.iscomplexobj(gains) else gains
         return gains[0] if gains.ndim == 2 else gains
 
     def read(self) -> Floats | Complexes:

@@ -20,6 +20,7 @@ DATASETS: Final = tuple(DATASET_SHAPES)
 MOST_DEVICES: Final = 100_000
 MOST_STEPS: Final = 20_000
 MOST_GAINS: Final = 2_000_000  # of all rounds, where rounds differ: some seconds
+MOST_HEARD: Final = 20_000  # devices times antennas, where a combiner is looked for
 MOST_BATTERIES: Final = 40_000  # the same with batteries, whose plans take far longer
 
 
@@ -72,6 +73,11 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
         )
     if world.num_devices > MOST_DEVICES:
         raise ScenarioError(f"Expected fleet.num_devices={world.num_devices} <= {MOST_DEVICES} in the explorer.")
+    if (antennas := world.link.antennas) > 1 and world.num_devices * antennas > MOST_HEARD:
+        raise ScenarioError(
+            f"Expected at most {MOST_HEARD:,} devices times link.antennas in the explorer, got {world.num_devices:,} "
+            f"times {antennas:,}."
+        )
     if learning.total_steps > MOST_STEPS:
         raise ScenarioError(f"Expected learning.total_steps={learning.total_steps} <= {MOST_STEPS} in the explorer.")
     if world.channel.num_gains not in (None, world.num_devices):

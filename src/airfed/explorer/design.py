@@ -206,7 +206,7 @@ def from_scenario(world: Scenario) -> Design:
         tables["learning"]["dimension"] = own.dimension
     if world.channel.file_keys():
         try:
-            channel = world.channel.located(world.folder)
+            channel = world.received
             changes, gains = channel.changes, channel.magnitudes(world.num_devices, np.random.default_rng(0))
         except ValueError as error:
             raise ScenarioError(str(error)) from None
@@ -214,6 +214,11 @@ def from_scenario(world: Scenario) -> Design:
             raise ScenarioError(
                 "Expected gains that stay in the file of channel.path; got a trace, which the explorer does not show "
                 "(airfed plan --plot does)."
+            )
+        if world.link.antennas > 1:
+            raise ScenarioError(
+                f"Expected link.antennas=1 with a file of gains in the explorer, got {world.link.antennas} "
+                "(airfed plan --plot shows it)."
             )
         shared = {key: value for key, value in tables["channel"].items() if key in _SHARED_CHANNEL}
         tables["channel"] = {"model": "fixed", "gains": gains.tolist(), **shared}

@@ -15,6 +15,7 @@ from airfed.scenario.reference import find
 Kind = Literal["log", "count", "linear", "list", "text"]
 STEPS: Final = 1000  # positions of a slider
 _LARGEST: Final = 1.7e308  # beyond it a whole number is no float
+_ARRAY: Final = ("channel.angle_spread", "channel.sector", "channel.antenna_spacing")
 _CHANGING: Final = ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence")
 
 
@@ -129,6 +130,8 @@ def applies(key: str, design: Design) -> bool:
         return name in CHANNELS.get(str(design.get("channel.model")), {})
     if section == "channel" and name in _CHANGING:
         return _changing(name, design)
+    if key in _ARRAY or key in ("link.combining", "link.trust"):
+        return design.get("link.antennas") not in (None, 1)
     if key == "fleet.num_devices":
         return bool(design.get("channel.model") != "fixed")
     if key == "peak_spread":
@@ -183,7 +186,7 @@ SPREAD: Final = Knob(
 _CHANNEL: Final = [
     f"channel.{key}"
     for key in dict.fromkeys((*(key for law in CHANNELS.values() for key in law), *ChannelModel.model_fields))
-    if control_of(find(f"channel.{key}")) and key != "model"
+    if control_of(find(f"channel.{key}")) and key != "model" and f"channel.{key}" not in _ARRAY
 ]
 GROUPS: Final = (
     _group(
@@ -204,6 +207,10 @@ GROUPS: Final = (
         "channel.model",
         *_CHANNEL,
         "link.noise_std",
+        "link.antennas",
+        "link.combining",
+        "link.trust",
+        *_ARRAY,
         "seed",
     ),
     _group(

@@ -13,7 +13,7 @@ from airfed import planning
 from airfed.planning import prices
 from airfed.planning.limits import amplified
 from airfed.planning.prices import Price, with_budgets
-from airfed.problem import InfeasibleError
+from airfed.problem import InfeasibleError, Problem
 from airfed.scenario import Scenario
 
 __all__ = ["Front", "Price", "front", "price"]
@@ -49,8 +49,12 @@ class Front:
 
 
 def front(world: Scenario) -> Front:
-    """Return the best bound over a grid of ε and total power around the present budgets."""
-    problem, rounds = world.problem(), world.policy.rounds
+    """Return the best bound over a grid of ε and total power around the present budgets.
+
+    Raises:
+        InfeasibleError: with several antennas, no plan meets the present ones.
+    """
+    problem, rounds = _heard(world), world.policy.rounds
     points = _POINTS if problem.fleet.equal_peak_power and not amplified(problem) else _FEWER_POINTS
     middle = points // 2
     factors = np.logspace(-_SPAN, _SPAN, points)
@@ -83,4 +87,10 @@ def price(world: Scenario) -> Price:
     Raises:
         InfeasibleError: no plan meets every limit.
     """
-    return prices.price(world.problem(), partial(planning.plan, rounds=world.policy.rounds))
+    return prices.price(_heard(world), partial(planning.plan, rounds=world.policy.rounds))
+
+
+def _heard(world: Scenario) -> Problem:
+    """The realisation; of several antennas with the combiner of the present optimum, which stays where budgets move."""
+    problem = world.problem()
+    return problem if problem.fleet.antennas == 1 else planning.plan(problem, rounds=world.policy.rounds).problem

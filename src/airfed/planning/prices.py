@@ -59,7 +59,7 @@ def price(problem: Problem, decide: Callable[[Problem], Plan]) -> Price:
     """Return what one more watt and one more unit of ε buy to whoever decides.
 
     Args:
-        problem: the present one.
+        problem: the present one; with several antennas its combiner stays, if it has one already.
         decide: the policy.
 
     Raises:

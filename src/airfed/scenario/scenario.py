@@ -89,12 +89,21 @@ class Scenario(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_antennas(self) -> Self:
+        if self.link.antennas > 1 and self.channel.estimation_error:
+            raise ValueError(
+                f"Expected channel.estimation_error=0 with link.antennas={self.link.antennas}, got "
+                f"{self.channel.estimation_error:g}: what errors do to combined channels is not accounted for."
+            )
+        return self
+
     @property
     def num_devices(self) -> int:
         """N, from [fleet], from the list of gains or peak powers, or from the file of gains."""
         if self.fleet.num_devices is not None:
             return self.fleet.num_devices
-        if (gains := self._received.num_gains) is not None:
+        if (gains := self.received.num_gains) is not None:
             return gains
         if isinstance(self.fleet.peak_power, list):
             return len(self.fleet.peak_power)
@@ -156,7 +165,7 @@ class Scenario(Section):
         try:
             if (num_devices := self.num_devices) > _MOST_DEVICES:
                 raise MemoryError
-            channel = self._received
+            channel = self.received
             rounds = self.policy.rounds or self.learning.total_steps
             with np.errstate(over="ignore", invalid="ignore"):  # an infinite gain is named below
                 gains = channel.trace(rounds=rounds, num_devices=num_devices, seed=self.seed)
@@ -203,7 +212,7 @@ class Scenario(Section):
         if not fleet.changes:
             return None
         there = fleet.gain if fleet.channel is None else fleet.channel
-        channel, same = self._received, {"num_devices": fleet.num_devices, "seed": self.seed}
+        channel, same = self.received, {"num_devices": fleet.num_devices, "seed": self.seed}
         try:
             first = channel.trace(rounds=1, **same)[0]
             law = channel.law(rounds=len(there), **same)
@@ -214,7 +223,7 @@ class Scenario(Section):
         return law
 
     @property
-    def _received(self) -> ChannelModel:
+    def received(self) -> ChannelModel:
         """The channel as the receiver meets it, with the file that it may name."""
         return self.channel.located(self.folder).received_by(self.link.antennas)
 
