@@ -1,16 +1,19 @@
 # make demo   set up what the demo needs, then the main job on embedded data
 # make test   set up the rest as well, then every test
 # make docs   set up what the site needs, execute the notebooks and build site/, strictly
+# make dist   wheel and sdist into dist/, checked, and the wheel tried in an empty environment
+# make core   what needs no torch, tested in an environment of its own; any Python that pip has NumPy for
 # make lint   the same set-up, then ruff, mypy and import-linter
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+CORE := .venv-core
 SOURCES := $(shell find src -type f ! -name '*.pyc')
 
 .NOTPARALLEL:  # two pips at a time would tread on each other
-.PHONY: demo test quick lint docs setup clean
+.PHONY: demo test quick lint docs dist core setup clean
 
 setup: $(VENV)/dev.stamp $(VENV)/airfed.stamp
 
@@ -29,6 +32,11 @@ $(VENV)/docs.stamp: $(VENV)/demo.stamp
 	$(INSTALL) -c constraints.txt ".[docs]"
 	touch $@
 
+$(VENV)/release.stamp: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) -c constraints.txt build twine
+	touch $@
+
 # The tests run on the built wheel, not on the source tree.
 $(VENV)/airfed.stamp: $(VENV)/demo.stamp $(SOURCES) README.md
 	$(INSTALL) --no-deps --force-reinstall .
@@ -44,12 +52,28 @@ demo: $(VENV)/airfed.stamp
 test: setup
 	$(BIN)/python -m pytest -m "slow or not slow" -n 3 --dist loadfile --no-loadscope-reorder
 
+core:
+	$(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt . \
+	    dp-accounting hypothesis mpmath pytest python-flint threadpoolctl
+	$(CORE)/bin/python -m pytest tests/planning tests/privacy tests/scenario tests/channel tests/keys $(wildcard \
+	    $(addprefix tests/test_,air.py arrays.py convergence.py course.py equations.py files.py network.py problem.py seeds.py validate.py))
+
 quick: setup
 	$(BIN)/python -m pytest
 
 docs: $(VENV)/docs.stamp $(VENV)/airfed.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html"
+
+dist: $(VENV)/release.stamp
+	rm -rf dist build/empty
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/empty && bin/airfed --version --verbose && bin/airfed new my.toml && bin/airfed plan my.toml && \
+	    bin/python -c "import airfed; assert airfed.load('my.toml').plan().num_scheduled"
 
 lint: setup
 	$(BIN)/ruff check
@@ -58,4 +82,4 @@ lint: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CORE) build dist site .pytest_cache .mypy_cache .ruff_cache

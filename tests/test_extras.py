@@ -14,7 +14,7 @@ LEFT_TO_THE_USER = {"pandas", "ray", "distributed"}  # asked for by name, and no
 
 
 def _packages(requirements):
-    names = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in requirements}
+    names = {re.match(r"[\w-]+", requirement)[0] for requirement in requirements}
     return {name.replace("-", "_") for name in names}
 
 

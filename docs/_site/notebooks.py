@@ -62,9 +62,13 @@ def executed(source: Path) -> nbformat.NotebookNode:
     book = jupytext.read(source)
     book.cells.insert(0, nbformat.v4.new_code_cell(_SET_UP))
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}).execute(
-            env={**os.environ, "OMP_NUM_THREADS": "2"}
-        )
+        NotebookClient(
+            book,
+            timeout=600,
+            kernel_name="python3",
+            resources={"metadata": {"path": folder}},
+            extra_arguments=["--log-level=40"],  # errors: that it listens on this machine is meant
+        ).execute(env={**os.environ, "OMP_NUM_THREADS": "2"})
     book.cells.pop(0)
     CACHE.mkdir(parents=True, exist_ok=True)
     for old in CACHE.glob(f"{source.stem}-*.ipynb"):

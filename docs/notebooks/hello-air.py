@@ -28,7 +28,7 @@
 import numpy as np
 
 updates = np.array([0.8, -0.2])
-print("wanted:", updates.mean())
+print("wanted:", round(updates.mean(), 6))
 
 # %% [markdown]
 # The usual way: each phone sends its number in a slot of its own, the server adds up. With a thousand phones that takes a

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from airfed.running.run import Run
     from airfed.scenario.scenario import Scenario, load
 
+    __version__: str
+
 __all__ = [
     "Budget",
     "Decision",
@@ -43,11 +45,12 @@ _HOMES = {
     "scenario": ("Scenario", "load"),
     "notebook": ("compare", "league", "run"),
 }
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """Return a public name, or a room, imported when it is first asked for: the command line starts before NumPy."""
+    if name == "__version__":  # written down in pyproject.toml, and nowhere else
+        return importlib.import_module("importlib.metadata").version("airfed")
     if name in __all__:
         home = next((home for home, names in _HOMES.items() if name in names), "problem")
         return getattr(importlib.import_module(f"airfed.{home}"), name)

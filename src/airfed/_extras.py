@@ -15,6 +15,7 @@ EXTRAS: Final = {
     "sweep": ("joblib", "pyarrow"),
     "web": ("nicegui", "fastapi", "starlette", "uvicorn", "markupsafe"),
     "flower": ("flwr",),
+    "track": ("tensorboardX",),
 }
 """Extra -> what is imported of it; the first extra that brings a package is the one that is named."""
 

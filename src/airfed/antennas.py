@@ -28,7 +28,8 @@ def heard(channel: Complexes, combiner: Complexes) -> Complexes:
 
 def strengths(channel: Complexes) -> Floats:
     """Return ‖h_k‖, (..., N): what a combiner of the device's own, its matched filter, would hear."""
-    return np.asarray(np.sqrt(np.sum(np.square(channel.real) + np.square(channel.imag), axis=-1)))
+    with np.errstate(over="ignore"):  # what is too large is named by who checks it
+        return np.asarray(np.sqrt(np.sum(np.square(channel.real) + np.square(channel.imag), axis=-1)))
 
 
 def gram(channel: Complexes, weight: ArrayLike = 1.0) -> Complexes:

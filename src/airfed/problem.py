@@ -59,7 +59,8 @@ def _combined(channel: ArrayLike, combiner: ArrayLike | None) -> tuple[Complexes
         expected = (vectors.shape[-1],) if chosen.ndim == 1 or vectors.ndim == 2 else (len(vectors), vectors.shape[-1])
         if chosen.shape != expected or not np.abs(chosen).max(axis=-1).all():
             raise ValueError(f"Expected a combiner of shape {expected} other than 0; got shape {chosen.shape}.")
-        chosen = antennas.unit(chosen)
+        if np.abs(antennas.strengths(chosen) - 1.0).max() > 1e-15:  # what is recorded comes back to the bit
+            chosen = antennas.unit(chosen)
         chosen.flags.writeable = False
     return (None, None) if vectors.shape[-1] == 1 else (vectors, chosen)
 

@@ -47,7 +47,7 @@ def test_every_figure_has_its_points(name, quick, monkeypatch):
         assert not any(point.problem for point in study.points)
         if figures.trains(title):
             seeds = {point.values["seed"] for point in study.points}
-            assert len(seeds) >= (2 if title in ("ablation", "fading", "shadowing") else 3 if quick else 5)
+            assert len(seeds) >= (2 if title in ("ablation", "antennas", "fading", "shadowing") else 3 if quick else 5)
             dataset = {point.scenario.learning.dataset for point in study.points}
             assert dataset == ({"mnist-5k"} if quick else {"mnist"})
 

@@ -17,8 +17,9 @@ from airfed.cli import main
 from airfed.experiments import league, league_figures, statistics, sweep
 from airfed.experiments.standings import Entry, League
 from airfed.learning.task import QuadraticLearning
-from airfed.planning import POLICIES
+from airfed.planning import EVERY
 from airfed.privacy.ledger import Ledger
+from airfed.problem import InfeasibleError
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
 
@@ -77,14 +78,14 @@ def by_policy(rows):
 
 
 def test_the_list_of_schemes_has_every_policy_once():
-    assert set(POLICIES) <= set(league.SCHEMES)
+    assert set(EVERY) <= set(league.SCHEMES)
     assert len(set(league.SCHEMES)) == len(league.SCHEMES)
 
 
 def test_all_play_but_those_that_lack_a_setting(tiny):
     field = league.Field.of(tiny, seeds=2)
-    varying = {name for name, policy in POLICIES.items() if policy.for_varying}
-    assert {point.label for point in field.points} == set(POLICIES) - varying - {"threshold"}
+    varying = {name for name, policy in EVERY.items() if policy.for_varying}
+    assert {point.label for point in field.points} == set(EVERY) - varying - {"threshold"}
     assert [point.values["seed"] for point in field.points] == [3, 4] * (len(field.points) // 2)
     assert set(field.absent) == varying
     threshold = {"policy.name": "threshold", "policy.size": None, "policy.threshold": 0.5}
@@ -172,12 +173,12 @@ def test_a_scheme_without_a_plan_is_a_row_that_says_why(tiny, tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_a_training_that_fails_is_no_lack_of_a_plan(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(QuadraticLearning, "evaluate", _broken)
-    found = league.run(tiny, tmp_path, seeds=1, policies=["full"])
+    found = league.run(tiny, tmp_path / "one", seeds=1, policies=["full"])
     assert found.entries[0].failed
     file = tmp_path / "tiny.toml"
     file.write_text(tiny.to_toml())
     arguments = ("--policies", "full", "--seeds", "1", "--jobs", "1", "--json")
-    assert main(["league", str(file), "--out", str(tmp_path), *arguments]) == 2
+    assert main(["league", str(file), "--out", str(tmp_path / "two"), *arguments]) == 2
     assert "broken" in json.loads(capsys.readouterr().out)[0]["note"]
 
 
@@ -285,6 +286,8 @@ def test_the_latex_is_well_formed():
         assert not re.search(r"[_^]", re.sub(r"\$[^$]*\$", "", bare))
     assert r"\textbackslash{}b\&c:d\%\{\textasciitilde{}\textasciicircum{}" in text
     assert r"$6.17\cdot10^{4}$" in text
+    tiny = fake_league({"optimal": over(1.0, 1.0, accuracy=None, loss=3e-8)}, 2).to_latex()
+    assert r"optimal & $3\cdot10^{-8}$ $\pm$0 &" in tiny
     assert r"noise\_free$^{\dagger}$" in text
 
 
@@ -318,6 +321,25 @@ def test_pictures_show_each_scheme_once_and_name_it_off_the_others():
     assert "noise_free" in drawn["league-power"]._supxlabel.get_text()  # it has no place on a logarithmic axis
 
 
+def test_a_name_stands_off_the_intervals_of_others():
+    schemes = {"optimal": over(0.5, 0.5, 0.5), "full": over(0.0, 0.4, 0.8, epsilon=3.05)}
+    chart = league_figures.league_chart(fake_league(schemes).rows(), "accuracy", "epsilon_total", "ε")
+    tall = next(part for part in chart.parts if part.name == "full")
+    where = float(chart.x.share(tall.x)[0])
+    name = next(spot for spot in league_figures.named(chart) if spot.text == "optimal")
+    assert not name.crosses((where, 0.0, 1.0))
+    assert (chart.y.low, chart.y.high) == (0.0, 1.0)  # no accuracy is beyond
+
+
+@pytest.mark.parametrize(("other", "kind"), [(2e-3, "linear"), (1e6, "log")])
+def test_losses_that_differ_by_far_have_a_logarithmic_axis(other, kind):
+    schemes = {name: over(0.5, 0.5, accuracy=None, loss=loss) for name, loss in (("optimal", 1e-3), ("cotaf", other))}
+    chart = league_figures.league_chart(fake_league(schemes, 2).rows(), "loss", "epsilon_total", "ε")
+    assert chart.y.kind == kind
+    assert all(0 < chart.y.share(part.y) < 1 for part in chart.parts)
+    assert len(league_figures.named(chart)) == 2
+
+
 def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkeypatch):
     file, out = tmp_path / "tiny.toml", tmp_path / "out"
     file.write_text(tiny.to_toml())
@@ -331,9 +353,9 @@ def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkey
     tables = {"league.csv", "league.json", "league.tex", "points.csv", "rounds.csv"}
     assert pictures | tables <= {path.name for path in out.iterdir()}
     monkeypatch.setattr(League, "plot", lambda self: {})  # once is enough
-    assert main([*command, "--latex"]) == 0
+    assert main([*command, "--format", "latex"]) == 0
     printed = capsys.readouterr()
-    assert printed.out == (out / "league.tex").read_text()
+    assert printed.out in (out / "league.tex").read_text()
     assert "all done already" in printed.err
     assert "Best within the budgets: optimal" in printed.err
     again = airfed.league(file, out, seeds=2, policies=["optimal", "top_k"], progress=False)
@@ -350,8 +372,9 @@ def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkey
         (["--policies", "optimal,nobody"], "got 'nobody'"),
         (["--policies", "myopic"], "only where gains change"),
         (["--policies", ""], "got ''"),
-        (["--json", "--latex"], "not both"),
+        (["--json", "--format", "csv"], "not both"),
         (["--jobs", "0"], "--jobs=0"),
+        (["--total", "-1"], "Expected total=-1.0 > 0"),
     ],
 )
 def test_a_mistake_is_one_sentence(tiny, tmp_path, capsys, arguments, said):
@@ -362,6 +385,11 @@ def test_a_mistake_is_one_sentence(tiny, tmp_path, capsys, arguments, said):
     assert main(["league", *given, "--out", str(out)]) == 2
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_who_spends_no_privacy_gives_no_budget(tiny):
+    with pytest.raises(InfeasibleError, match="--total"):
+        league.one_total(tiny.override({"budget.total_power": 1e-15}))
 
 
 def test_no_training_is_charged_to_an_account(tiny, tmp_path):

@@ -147,6 +147,7 @@ def test_images_too_small_for_it_are_one_sentence(tmp_path):
 
 
 def test_a_written_cnn_trains_as_the_built_in_one():
+    pytest.importorskip("numba")
     layers = {"convolutions": [[10, 5], [20, 5]], "hidden": [50]}
     tasks = [build_task(world(learning__model="cnn")), build_task(world(learning__network=layers))]
     assert tasks[0].model == tasks[1].model == builtin("cnn", input_shape=(1, 28, 28), classes=10)
@@ -159,6 +160,7 @@ def test_a_written_cnn_trains_as_the_built_in_one():
 
 
 def test_runs_checkpoint_resume_and_are_audited(tmp_path):
+    pytest.importorskip("numba")
     small = written().override({"policy.rounds": 3, "run.threads": 1})
     execute(small, tmp_path / "whole")
     stopped = []

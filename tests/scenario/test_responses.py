@@ -135,10 +135,12 @@ def test_what_airfed_comes_with_is_found_by_its_scenario(file):
 
 
 def test_a_response_for_other_amounts_of_data_says_nothing_of_courses():
-    paper, private = load("examples/paper.toml").response, load("examples/private.toml").response
-    assert paper.about == private.about
-    assert len(paper.courses) > len(private.courses) == 1
-    assert private.courses[0].constant
+    world = load("examples/paper.toml")
+    forty, sixteen = world.response, world.override({"fleet.num_devices": 250}).response
+    assert forty.about == sixteen.about
+    assert len(forty.courses) > len(sixteen.courses) == 1
+    assert sixteen.courses[0].constant
+    assert load("examples/private.toml").response.about["images_per_device"] == 4
 
 
 def test_expected_power_is_what_the_response_says(world):

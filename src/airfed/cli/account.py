@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from airfed.cli import devices
-from airfed.cli.plan import Json, Seed, whole_number
-from airfed.showing import output
+from airfed.cli.plan import Json, Seed, TableFormat, whole_number
+from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
 from airfed.showing.words import ADVERSARIES, RELATIONS, count
 
@@ -29,6 +29,7 @@ def ledger(
     /,
     *,
     json: Json = False,
+    format: TableFormat = None,
 ) -> int:
     """Print and verify what a run has spent; exits with 4 if its ledger, or a file it names, was tampered with."""
     from airfed.privacy.ledger import Ledger, LedgerError
@@ -55,7 +56,7 @@ def ledger(
     if json:
         output.print_json(summary)
     else:
-        _print_ledger(output.make_console(), summary)
+        _print_ledger(exports.make_console(format), summary)
     return 0
 
 
@@ -73,6 +74,7 @@ def audit(
         ),
     ] = None,
     json: Json = False,
+    format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the ROC curve of the attack (png, pdf, svg).")] = None,
 ) -> int:
     """Try to break the privacy claim; exits with 4 if that succeeds."""
@@ -98,7 +100,7 @@ def audit(
     if json:
         output.print_json(found.to_dict())
     else:
-        _print_audit(output.make_console(), found.to_dict(), plot)
+        _print_audit(exports.make_console(format), found.to_dict(), plot)
     return 0 if found.verdict == "pass" else 4
 
 
@@ -163,7 +165,7 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     else:
         console.print(f"[bold]ledger[/bold] · {charged} · privacy: {summary['privacy']}\n")
     table = plain_table("round", "devices", "θ", "μ", "ε", "ε so far", "W planned", "W metered")
-    cut = len(rounds) > 2 * _SHOWN + 1
+    cut = len(rounds) > 2 * _SHOWN + 1 and not exports.exporting(console)
     for row in rounds[:_SHOWN] if cut else rounds:
         table.add_row(*_ledger_row(row))
     if cut:
@@ -251,6 +253,11 @@ def _basis(summary: dict[str, Any]) -> str:
 def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -> None:
     attacked = f" · attacked by {ADVERSARIES[summary['against']]}" if summary["antennas"] > 1 else ""
     console.print(f"[bold]{escape(summary['scenario'])}[/bold] · privacy: {summary['privacy']}{attacked}\n")
+    if exports.exporting(console):
+        table = plain_table("check", "verdict", "finding", left=("check", "verdict", "finding"))
+        for check in summary["checks"]:
+            table.add_row(check["name"], "pass" if check["passed"] else "fail", escape(check["finding"]))
+        console.print(table)
     for check in summary["checks"]:
         mark = "[green]ok[/green]  " if check["passed"] else "[bold red]FAIL[/bold red]"
         console.print(f"{mark} [bold]{check['name']}[/bold]: {escape(check['finding'])}")

@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError, UnusedCliTokensError
 from airfed import __version__, _extras
 from airfed.cli import account as account_commands
 from airfed.cli import calibrate as calibrate_commands
+from airfed.cli import environment
 from airfed.cli import explore as explore_command
 from airfed.cli import figures as figures_commands
 from airfed.cli import league as league_command
@@ -30,7 +31,8 @@ from airfed.showing import output
 app = App(
     name="airfed",
     version=__version__,
-    help="Plan, train, account and audit over-the-air federated averaging under power and privacy budgets.",
+    help="Plan, train, account and audit over-the-air federated averaging under power and privacy budgets. "
+    "`airfed --version --verbose` tells what is installed, for a report of a bug.",
     suppress_keyboard_interrupt=False,  # `main` says what became of it
 )
 app.command(plan_commands.plan)
@@ -56,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     tokens = sys.argv[1:] if arguments is None else list(arguments)
     _open_streams()
+    if sorted(tokens) == ["--verbose", "--version"]:
+        output.say(environment.described(), keep="\n")
+        return 0
     try:
         with _extras.explained():
             code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")

@@ -6,15 +6,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 
-from airfed.cli.plan import Json, ScenarioFile, Seed, read
+from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, read
 from airfed.scenario.errors import ScenarioError
-from airfed.showing import output
+from airfed.showing import exports, output
 from airfed.showing.live import work_line
+from airfed.showing.tables import plain_table
+
+if TYPE_CHECKING:
+    from airfed.experiments.calibrate import Calibration
+
+_CONSTANTS: Final = (("ζ", "smoothness"), ("ϱ", "strong_convexity"), ("G", "initial_gap"))
 
 
 def calibrate(
@@ -26,6 +33,7 @@ def calibrate(
     ] = None,
     seed: Seed = None,
     json: Json = False,
+    format: TableFormat = None,
 ) -> int:
     """Estimate ζ, ϱ, G and the norms of updates over E from the scenario's data and model."""
     world = read(file, seed=seed)
@@ -35,7 +43,7 @@ def calibrate(
         raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
     from airfed.experiments.calibrate import calibrate as estimate
 
-    console = output.make_console(quiet=json)
+    console = exports.make_console(format, quiet=json)
     with _progress(console) as tell:
         found = estimate(world, tell)
     text = found.to_toml(world)
@@ -43,7 +51,9 @@ def calibrate(
         output.print_json({"scenario": world.name, **found.to_dict(), "out": None if out is None else str(out)})
         _write(text, out)
         return 0
-    for symbol, name in (("ζ", "smoothness"), ("ϱ", "strong_convexity"), ("G", "initial_gap")):
+    if exports.exporting(console):
+        _print_tables(console, found)
+    for symbol, name in _CONSTANTS:
         console.print(f"{symbol} = {getattr(found, name):.5g}  {name}")
         console.print(f"  {found.how[name].removeprefix(symbol + ': ')}", style="dim", markup=False, soft_wrap=True)
     for line in found.norm_lines() if found.norms else ():
@@ -58,6 +68,20 @@ def calibrate(
     if out is not None:
         console.print(f"written: {out}", markup=False, soft_wrap=True)
     return 0
+
+
+def _print_tables(console: Console, found: Calibration) -> None:
+    """Print the constants, and the norms of the updates if there are any, as tables."""
+    table = plain_table("constant", "key", "value", "how", left=("constant", "key", "how"))
+    for symbol, name in _CONSTANTS:
+        how = found.how[name].removeprefix(f"{symbol}: ")
+        table.add_row(symbol, name, f"{getattr(found, name):.5g}", escape(how))
+    console.print(table)
+    norms = plain_table("E", "mean", "95% below", "largest", title="Norms of the updates over devices")
+    for norm in found.norms:
+        norms.add_row(f"{norm.steps}", *(f"{value:.3g}" for value in (norm.mean, norm.upper, norm.largest)))
+    if found.norms:
+        console.print(norms)
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 
-from airfed.cli.plan import Json
+from airfed.cli.plan import Json, TableFormat
 from airfed.cli.run import signals
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
-from airfed.showing import output
+from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ FigureName = Literal[
     "ablation",
     "fading",
     "shadowing",
+    "antennas",
     "liu-simeone",
     "regret",
     "prediction",
@@ -49,6 +51,7 @@ def figures(
     backend: BackendName = "loky",
     address: Address = None,
     json: Json = False,
+    format: TableFormat = None,
 ) -> int:
     """Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it."""
     from airfed.experiments import figures as catalogue
@@ -56,7 +59,7 @@ def figures(
     from airfed.experiments.results import Results
     from airfed.running.directory import RunError
 
-    console = output.make_console(stderr=json, quiet=json)
+    console = exports.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     chosen = list(dict.fromkeys(names)) or list(catalogue.PAPER)
     found = catalogue.studies(chosen, quick=quick)
@@ -128,7 +131,7 @@ def _print(console: Console, summary: dict[str, Any], tables: dict[str, list[lis
             "limit",
             "best place",
         ):  # all is in the CSV; here a number must not be cut in the middle
-            if unneeded in cells[0] and _width(cells) > console.width:
+            if unneeded in cells[0] and _width(cells) > console.width and not exports.exporting(console):
                 place = cells[0].index(unneeded)
                 cells = [row[:place] + row[place + 1 :] for row in cells]
         header, *body = cells
@@ -152,6 +155,15 @@ def print_verdicts(console: Console, tested: list[Verdict]) -> None:
     """Print each claim with its comparisons: effect, interval, pass or fail, and why."""
     from airfed.experiments.verdicts import count
 
+    if exports.exporting(console):
+        columns = ("claim", "figure", "comparison", "effect", "low", "high", "unit", "verdict", "notes")
+        table = plain_table(*columns, left=("claim", "figure", "comparison", "unit", "verdict", "notes"))
+        for each in tested:
+            figures = (f"{value:.4g}" for value in (each.effect.mean, each.effect.low, each.effect.high))
+            said = "pass" if each.passed else "fail"
+            cells = (each.claim, each.figure, each.comparison, *figures, each.unit, said, each.notes)
+            table.add_row(*(escape(cell) for cell in cells))
+        console.print(table)
     claim = ""
     for verdict in tested:
         if verdict.claim != claim:

@@ -8,10 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from airfed import _extras
-from airfed.cli.plan import ScenarioFile, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, TableFormat, read, whole_number
 from airfed.cli.run import signals
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
-from airfed.showing import output
+from airfed.showing import exports, output
 
 
 def league(
@@ -33,16 +33,14 @@ def league(
     jobs: Jobs = None,
     backend: BackendName = "loky",
     address: Address = None,
-    latex: Annotated[bool, Parameter(help="Print the table as LaTeX, and the text to stderr.", negative="")] = False,
-    json: Annotated[bool, Parameter(help="Print a JSON list of rows instead of text.", negative="")] = False,
+    json: Json = False,
+    format: TableFormat = None,
 ) -> int:
     """Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank them."""
     from airfed.experiments import league as leagues
     from airfed.experiments import workers
 
-    if json and latex:
-        raise ValueError("Expected --json or --latex, not both.")
-    console = output.make_console(stderr=json or latex, quiet=json)
+    console = exports.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     workers.check(backend, address)
     world = read(file)
@@ -75,8 +73,6 @@ def league(
     else:
         found.show(console)
         console.print(f"\n{len(written)} tables and pictures in {out}", markup=False, soft_wrap=True)
-    if latex:
-        print(found.to_latex(), end="")
     if any(entry.failed for entry in found.entries):
         return 2
     return 0 if any(entry.runs for entry in found.entries) else 3

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter, Token
 from rich.console import Console
 
-from airfed.cli.plan import Json, ScenarioFile, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, TableFormat, read, whole_number
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario.errors import ScenarioError
-from airfed.showing import output
+from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
 from airfed.showing.words import duration, movements
 
@@ -78,6 +78,7 @@ def measure(
     jobs: Jobs = None,
     quick: Annotated[bool, Parameter(help="A coarser grid, fewer devices.", negative="")] = False,
     json: Json = False,
+    format: TableFormat = None,
 ) -> int:
     """Train pilots on proxy data over rounds, clipping norm and noise; write the response that plans are chosen by."""
     world = read(file)
@@ -89,7 +90,7 @@ def measure(
     from airfed.experiments import sweep
     from airfed.experiments.watching import progress_display
 
-    console = output.make_console(stderr=json, quiet=json)
+    console = exports.make_console(format, stderr=json, quiet=json)
     pilots = planned.design(
         world,
         dataset=data,

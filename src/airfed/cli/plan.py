@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from cyclopts import Parameter, Token
+from cyclopts import ArgumentCollection, Group, Parameter, Token
 
 from airfed import planning, scenario
 from airfed.learning.task import problem_of
@@ -19,10 +19,22 @@ from airfed.planning.prices import Price
 from airfed.problem import InfeasibleError, Problem
 from airfed.scenario import Scenario, template, worlds
 from airfed.scenario.errors import ScenarioError
-from airfed.showing import output, tables
+from airfed.showing import exports, output, tables
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
-Json = Annotated[bool, Parameter(help="Print one JSON object instead of text.", negative="")]
+
+
+def _one_kind(given: ArgumentCollection) -> None:
+    """Raise where JSON and a format of tables are asked for at once."""
+    if len(given.filter_by(value_set=True)) > 1:
+        raise ValueError("Expected --json or --format, not both.")
+
+
+_OUTPUT: Final = Group("Output", validator=_one_kind)
+Json = Annotated[bool, Parameter(help="Print JSON instead of text.", negative="", group=_OUTPUT)]
+TableFormat = Annotated[
+    exports.Format | None, Parameter(help="Print the tables alone, so written; the text goes to stderr.", group=_OUTPUT)
+]
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
@@ -73,6 +85,7 @@ def plan(
     rounds: Rounds = None,
     seed: Seed = None,
     json: Json = False,
+    format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the decision (png, pdf, svg).")] = None,
 ) -> int:
     """Decide which devices transmit, how strongly and in how many rounds; no training."""
@@ -85,7 +98,7 @@ def plan(
     if json:
         output.print_json({"scenario": world.name, **_values(decision)})
         return 0
-    console = output.make_console()
+    console = exports.make_console(format)
     tables.print_plan(console, world.name, decision)
     if not isinstance(decision, FadingPlan):  # what more budget buys is known of one decision for all rounds
         console.print("")
@@ -102,6 +115,7 @@ def compare(
     rounds: Rounds = None,
     seed: Seed = None,
     json: Json = False,
+    format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the policies' bounds (png, pdf, svg).")] = None,
     rivals: Annotated[
         bool, Parameter(help="Show the schemes of the field, too (docs/rivals.md).", negative="")
@@ -131,7 +145,7 @@ def compare(
             found["equal_total"] = {"epsilon": epsilon, "policies": _rows(plans), "infeasible": failures}
         output.print_json(found)
         return 0
-    console = output.make_console()
+    console = exports.make_console(format)
     tables.print_comparison(console, world.name, plans, failures)
     if equal is not None:
         tables.print_equal_total(console, *equal)

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from airfed import _extras
-from airfed.cli.plan import Json, whole_number
+from airfed.cli.plan import Json, TableFormat, whole_number
 from airfed.cli.run import signals
-from airfed.showing import output
+from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
 
 if TYPE_CHECKING:
@@ -42,11 +42,12 @@ def sweep(
     plot: Annotated[Path | None, Parameter(help="Draw accuracy and loss over training (png, pdf, svg).")] = None,
     quick: Annotated[bool, Parameter(help="Apply the experiment's [quick] table.", negative="")] = False,
     json: Json = False,
+    format: TableFormat = None,
 ) -> int:
     """Run every point of an experiment, in parallel; skip what is done, go on with what was interrupted."""
     from airfed.experiments import points, records, workers
 
-    console = output.make_console(stderr=json, quiet=json)
+    console = exports.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     workers.check(backend, address)
     if plot is not None:  # before the training, which takes a while
@@ -138,9 +139,10 @@ def print_effort(console: Console, expanded: Sequence[Point], out: Path, jobs: i
 def print_points(console: Console, results: list[Record]) -> None:
     """Print the finished points, one line each (the first twenty of many)."""
     ended = [record for record in results if record.ended]
+    shown = ended if exports.exporting(console) else ended[:_MOST_ROWS]
     figures = ("devices", "rounds", "accuracy", "loss", "W sent", "ε each", "ε all")
     table = plain_table("point", *figures, left=("point",), wrapped=("point",))
-    for record in ended[:_MOST_ROWS]:
+    for record in shown:
         row = record.row()
         place = [f"{key.rpartition('.')[2]} {value}" for key, value in record.point.values.items()]
         table.add_row(
@@ -155,8 +157,8 @@ def print_points(console: Console, results: list[Record]) -> None:
         )
     if ended:
         console.print(table)
-    if len(ended) > _MOST_ROWS:
-        console.print(f"and {len(ended) - _MOST_ROWS} more")
+    if len(ended) > len(shown):
+        console.print(f"and {len(ended) - len(shown)} more")
 
 
 def print_outcome(console: Console, results: list[Record]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from airfed import planning
 from airfed._disk import write_whole
 from airfed.experiments import (
+    antennas,
     bounds,
     curves,
     liu_simeone,
@@ -359,6 +360,13 @@ def _liu_simeone(found: Studies) -> tuple[Rows, Figure]:
     return rows, liu_simeone_curves.power_figure(rows, liu_simeone_curves.note(_world(study), draws=len(worlds)))
 
 
+def _antennas(found: Studies) -> tuple[Rows, Figure]:
+    study = found["antennas"]
+    rows = antennas.rows(study.records, study.seeds)
+    note = notes.settings(_world(study), seeds=study.seeds, extra=antennas.NOTE, varied=("P_tot",), reference="")
+    return rows, antennas.figure(rows, note)
+
+
 def _regret(found: Studies) -> tuple[Rows, Figure]:
     rows = regret_rows.rows(found)
     return rows, regret_curves.regret_figure(rows, regret.note(rows))
@@ -388,6 +396,7 @@ _ALL: Final = (
     Definition(name="ablation", experiments=("ablation",), build=_ablation),
     Definition(name="fading", experiments=("fading",), build=partial(_fading, experiment="fading")),
     Definition(name="shadowing", experiments=("shadowing",), build=partial(_fading, experiment="shadowing")),
+    Definition(name="antennas", experiments=("antennas",), build=_antennas, table=antennas.table),
     Definition(
         name="liu-simeone",
         experiments=("liu-simeone",),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from airfed import _extras, planning
+from airfed import _extras, _validate, planning
 from airfed._disk import write_new, write_whole
 from airfed.experiments import points, records, sweep, workers
 from airfed.experiments.points import Experiment, Point, Variant
@@ -25,6 +25,7 @@ from airfed.problem import InfeasibleError
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario, load
 from airfed.scenario.errors import ScenarioError
+from airfed.showing.words import compact
 
 SCHEMES: Final[tuple[str, ...]] = (
     "noise_free",
@@ -89,9 +90,12 @@ def one_total(world: Scenario, total: float | None = None) -> Scenario:
             optimum, where not everybody can be heard), and the scenario's own where it is a total already.
 
     Raises:
-        InfeasibleError: there is no plan to take it from.
+        InfeasibleError: there is no plan to take it from, or it spends nothing.
+        ValueError: `total` is not above 0.
     """
-    if total is None:
+    if total is not None:
+        _validate.positive(total=total)
+    else:
         if world.budget.scope == "total":
             return world
         problem = problem_of(world)
@@ -100,6 +104,11 @@ def one_total(world: Scenario, total: float | None = None) -> Scenario:
         except InfeasibleError:
             plan = world.vary({"policy.name": "optimal"}).plan(problem)
         total = float(f"{plan.epsilon_total:.4g}")  # a budget that a person can read
+        if not total > 0:
+            raise InfeasibleError(
+                "No budget for the whole training can be taken from this scenario: full participation is heard too "
+                "weakly to spend any ε. Give one (--total), or keep the budget of each round (--per-round)."
+            )
     return world.override({"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": total})
 
 
@@ -158,7 +167,7 @@ class Field:
         ]
         budget = self.world.budget
         scope = "for the whole training" if budget.scope == "total" else "in each round"
-        allowed = f"ε = {budget.epsilon:g} at δ = {budget.delta:g} {scope}, {budget.total_power:g} W in all"
+        allowed = f"ε = {budget.epsilon:g} at δ = {budget.delta:g} {scope}, {compact(budget.total_power, 4)} W in all"
         return League.of(self.world.name, allowed, self.seeds, entries)
 
 

@@ -20,6 +20,7 @@ Row = Mapping[str, Any]
 _HEIGHT: Final = 3.4  # [inch]
 _LETTER, _LINE = 0.0088, 0.05  # of a name, as shares of the axes
 _AWAY: Final = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5)  # lines above or below its mark where a name is tried
+_WIDE: Final = 30.0  # losses that differ by more have a logarithmic axis
 _ROOM: Final = 1.25  # a logarithmic axis goes at least so far beyond its marks
 
 
@@ -89,11 +90,18 @@ def league_chart(rows: Sequence[Row], metric: str, column: str, label: str) -> C
 def _upright(rows: Sequence[Row], metric: str) -> Axis:
     """The axis of the metric: every mark and, as far as they have a meaning, the intervals."""
     means = [row[metric] for row in rows]
+    if metric == "loss" and min(means) > 0 and max(means) > _WIDE * min(means):
+        room = max(_ROOM, (max(means) / min(means)) ** 0.06)
+        low, high = padded(means, below=room, above=room)
+        return Axis(label=METRICS[metric], low=low, high=high, kind="log")
     ends = [row[f"{metric}_{end}"] for row in rows for end in ("low", "high") if row[f"{metric}_{end}"] is not None]
     top = 1.0 if metric == "accuracy" else 1.5 * max(means)
     low, high = max(min([*means, *ends]), 0.0), min(max([*means, *ends]), top)
     room = 0.06 * (high - low) or 0.05 * (abs(high) or 1.0)
-    return Axis(label=METRICS[metric], low=low - room, high=high + room, percent=metric == "accuracy")
+    low, high = low - room, high + room
+    if metric == "accuracy":
+        return Axis(label=METRICS[metric], low=max(low, 0.0), high=min(high, 1.0), percent=True)
+    return Axis(label=METRICS[metric], low=low, high=high)
 
 
 def _drawn(chart: Chart, rows: Sequence[Row], league: League, column: str) -> Figure:
@@ -146,6 +154,12 @@ class Spot:
         over = self.left < other.right and other.left < self.right and abs(self.middle - other.middle) < 0.98 * _LINE
         return over or self.covers(other.at) or other.covers(self.at)
 
+    def crosses(self, bar: tuple[float, float, float]) -> bool:
+        """Whether the name lies on an interval: where it stands, and from where to where it reaches."""
+        where, low, high = bar
+        beside = self.left - 0.004 < where < self.right + 0.004
+        return beside and low < self.middle + 0.4 * _LINE and high > self.middle - 0.4 * _LINE
+
     def covers(self, mark: tuple[float, float]) -> bool:
         """Whether the name lies on a mark."""
         return self.left - 0.008 < mark[0] < self.right + 0.008 and abs(self.middle - mark[1]) < 0.6 * _LINE
@@ -154,10 +168,15 @@ class Spot:
 def named(chart: Chart) -> list[Spot]:
     """Return the names of all marks, each beside its own and off the others as far as there is room."""
     marks: dict[tuple[float, float], list[Line]] = {}
+    bars: list[tuple[float, float, float]] = []
     for part in reversed(chart.parts):
         if isinstance(part, Line):
             at = (float(chart.x.share(part.x)[0]), float(chart.y.share(part.y)[0]))
             marks.setdefault((round(at[0], 3), round(at[1], 3)), []).append(part)
+            if part.spread is not None:
+                ends = np.clip([part.y - part.spread, part.y + part.spread], chart.y.low, chart.y.high)
+                low, high = chart.y.share(ends).ravel()
+                bars.append((at[0], float(low), float(high)))
     placed: list[Spot] = []
     for at, lines in sorted(marks.items(), key=lambda item: -item[0][1]):
         text, colour = ", ".join(line.name for line in lines), lines[0].colour
@@ -173,7 +192,8 @@ def named(chart: Chart) -> list[Spot]:
             for spot in inside
             if not any(map(spot.meets, placed)) and not any(spot.covers(mark) for mark in others)
         ]
-        placed.append((free or inside or tried)[0])
+        clear = [spot for spot in free if not any(map(spot.crosses, bars))]
+        placed.append((clear or free or inside or tried)[0])
     return placed
 
 

@@ -8,44 +8,24 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from airfed.experiments.standings import CEILING, OWN, Entry, League
 from airfed.experiments.statistics import Estimate
+from airfed.showing import exports
 from airfed.showing.tables import plain_table
 from airfed.showing.words import compact, count, number
 
-_MARKS: Final = {"private": ("†", r"$^{\dagger}$"), "broken": ("*", r"$^{*}$")}
-_ESCAPED: Final = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
+_MARKS: Final = {"private": "†", "broken": "*"}
 
 
 def show(console: Console, league: League) -> None:
     """Print the table, what its marks mean, and the verdict."""
     console.print(f"[bold]{escape(league.name)}[/bold] · {count(len(league.seeds), 'seed')} · {league.budget}\n")
-    rows = league.rows()
-    timed = any(row["air_time"] is not None for row in rows)
-    ceiling = league.entry(CEILING) is not None and league.metric == "accuracy"
-    columns = ["scheme", league.metric, "ε all", "W planned", "W sent", "air [s]" if timed else "symbols"]
-    table = plain_table(*columns, *(["behind"] if ceiling else []), left=("scheme",))
-    for entry, row in zip(league.entries, rows, strict=True):
-        if not entry.runs:
-            continue
-        table.add_row(
-            escape(entry.policy + "".join(_MARKS[mark][0] for mark in _marks(entry))),
-            _score(row, league.metric, "±"),
-            _figure(row["epsilon_total"], "∞"),
-            *(_figure(row[name], "∞") for name in ("power_total", "power_transmitted")),
-            _figure(row["air_time" if timed else "channel_uses"], "∞"),
-            *([_points(row["behind"])] if ceiling else []),
-            style="bold" if entry.policy == OWN else "",
-        )
+    table = _table(league, every=exports.exporting(console))
     if table.row_count:
         console.print(table)
-        _print_meaning(console, league, ceiling)
+        _print_meaning(console, league)
     told: dict[str, list[str]] = {}
     for entry in league.entries:
         if entry.reasons:
@@ -56,6 +36,30 @@ def show(console: Console, league: League) -> None:
         console.print(f"[bold]{escape(sentence)}[/bold]")
 
 
+def _table(league: League, *, every: bool) -> Table:
+    """The schemes that were trained, the best first; or every one that applies, those without a run as well."""
+    rows = league.rows()
+    timed, ceiling = any(row["air_time"] is not None for row in rows), _has_ceiling(league)
+    columns = ["scheme", league.metric, "ε all", "W planned", "W sent", "air [s]" if timed else "symbols"]
+    columns += ["behind"] if ceiling else []
+    table = plain_table(*columns, left=("scheme",))
+    for entry, row in zip(league.entries, rows, strict=True):
+        if not (entry.runs or (every and entry.applies)):
+            continue
+        spent = ("epsilon_total", "power_total", "power_transmitted", "air_time" if timed else "channel_uses")
+        figures = [_score(row, league.metric), *(_figure(row[name]) for name in spent), _points(row["behind"])]
+        table.add_row(
+            escape(entry.policy + "".join(_MARKS[mark] for mark in _marks(entry))),
+            *(figures[: len(columns) - 1] if entry.runs else ["-"] * (len(columns) - 1)),
+            style="bold" if entry.policy == OWN else "",
+        )
+    return table
+
+
+def _has_ceiling(league: League) -> bool:
+    return league.entry(CEILING) is not None and league.metric == "accuracy"
+
+
 def verdict(league: League) -> list[str]:
     """Return who is best within the budgets, and whether a rival beats airfed's plan, in sentences."""
     contenders = league.contenders
@@ -63,7 +67,7 @@ def verdict(league: League) -> list[str]:
         return ["No scheme has figures within the budgets for every seed."]
     best, own = contenders[0], league.entry(OWN)
     row = next(row for row in league.rows() if row["policy"] == best.policy)
-    found = f"Best within the budgets: {best.policy}, {league.metric} {_score(row, league.metric, '±')}."
+    found = f"Best within the budgets: {best.policy}, {league.metric} {_score(row, league.metric)}."
     if own is None:
         return [found, f"airfed's plan ({OWN}) is not in the table."]
     rivals = {entry.policy: entry for entry in contenders if entry is not own}
@@ -85,60 +89,26 @@ def verdict(league: League) -> list[str]:
 
 def latex(league: League) -> str:
     """Return the table for a paper: a tabular that needs the package booktabs."""
-    rows = league.rows()
-    timed = any(row["air_time"] is not None for row in rows)
-    ceiling = league.entry(CEILING) is not None and league.metric == "accuracy"
-    score = r"Accuracy [\%]" if league.metric == "accuracy" else "Loss"
-    heads = ["Scheme", score, r"$\varepsilon$", "Planned [W]", "Sent [W]", "Air [s]" if timed else "Symbols"]
-    heads += ["Behind"] if ceiling else []
     lines = [
         r"% needs \usepackage{booktabs}; " + " ".join(league.budget.splitlines()),
         f"% means of {count(len(league.seeds), 'seed')}, with 95% intervals (Student's t)",
-        rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-        r"\toprule",
-        " & ".join(heads) + r" \\",
-        r"\midrule",
+        exports.exported(_table(league, every=True), "latex").rstrip(),
     ]
-    for entry, row in zip(league.entries, rows, strict=True):
-        if not entry.applies:
-            continue
-        cells = [escaped(entry.policy) + "".join(_MARKS[mark][1] for mark in _marks(entry))]
-        if entry.runs:
-            cells.append(_score(row, league.metric, r"$\pm$").replace("%", ""))
-            cells += [_power_of_ten(_figure(row[name], r"$\infty$")) for name in _spent(timed)]
-            cells += [_points(row["behind"])] if ceiling else []
-        else:
-            cells += ["--"] * (len(heads) - 1)
-        lines.append(" & ".join(cell or "--" for cell in cells) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
     marks = {mark for entry in league.entries for mark in _marks(entry)}
     lines += [r"% \dagger: not private"] * ("private" in marks) + ["% *: breaks a limit"] * ("broken" in marks)
     lines += [f"% {entry.policy}: {' '.join(entry.note().split())}" for entry in league.entries if entry.reasons]
     return "\n".join(lines) + "\n"
 
 
-def escaped(text: str) -> str:
-    r"""Return text that LaTeX prints as it is.
-
-    >>> print(escaped("top_k & 5%"))
-    top\_k \& 5\%
-    """
-    return "".join(_ESCAPED.get(character, character) for character in text)
-
-
-def _spent(timed: bool) -> tuple[str, ...]:
-    return "epsilon_total", "power_total", "power_transmitted", "air_time" if timed else "channel_uses"
-
-
 def _marks(entry: Entry) -> list[str]:
     return ["private"] * (entry.private is False) + ["broken"] * bool(entry.broken)
 
 
-def _print_meaning(console: Console, league: League, ceiling: bool) -> None:
+def _print_meaning(console: Console, league: League) -> None:
     marks = {mark for entry in league.entries for mark in _marks(entry)}
     means = ["means over the seeds" + ", ± 95% intervals of their means" * (len(league.seeds) > 1)]
     means += ["ε exact, of all rounds, by the ledger"]
-    means += [f"behind: points below {CEILING}, seed by seed"] if ceiling else []
+    means += [f"behind: points below {CEILING}, seed by seed"] if _has_ceiling(league) else []
     means += ["† not private"] * ("private" in marks) + ["* breaks a limit"] * ("broken" in marks)
     console.print(f"[dim]{'; '.join(means)}[/dim]")
     for entry in league.entries:
@@ -165,28 +135,20 @@ def _difference(league: League, lead: Estimate) -> str:
     return f"{mean}{unit} ({low} to {high}, paired over {lead.count} seeds)"
 
 
-def _score(row: Mapping[str, Any], metric: str, sign: str) -> str:
+def _score(row: Mapping[str, Any], metric: str) -> str:
     mean, high = row[metric], row[f"{metric}_high"]
     if mean is None:
         return "-"
     if metric == "accuracy":
-        return f"{mean:.1%}" + ("" if high is None else f" {sign}{100 * (high - mean):.1f}")
-    return number(mean) + ("" if high is None else f" {sign}{number(high - mean, 2)}")
+        return f"{mean:.1%}" + ("" if high is None else f" ±{100 * (high - mean):.1f}")
+    return number(mean) + ("" if high is None else f" ±{number(high - mean, 2)}")
 
 
 def _points(behind: float | None) -> str:
-    return "" if behind is None else f"{100 * behind:.1f}"
+    return "-" if behind is None else f"{100 * behind:.1f}"
 
 
-def _figure(value: float | None, endless: str) -> str:
+def _figure(value: float | None) -> str:
     if value is None:
         return "-"
-    return compact(float(value), 4) if math.isfinite(value) else endless
-
-
-def _power_of_ten(text: str) -> str:
-    """1.23e5 as LaTeX writes it."""
-    if "e" not in text or text.startswith("$"):
-        return text
-    mantissa, exponent = text.split("e")
-    return rf"${mantissa}\cdot10^{{{exponent}}}$"
+    return compact(float(value), 4) if math.isfinite(value) else "∞"

@@ -27,7 +27,7 @@ def settings(
         seeds: that were averaged over.
         extra: what is particular to the figure.
         varied: symbols that the figure itself varies; they are left out.
-        reference: what the bands compare with.
+        reference: what the bands compare with; "" where they are plain intervals.
     """
     learning, budget = world.learning, world.budget
     scope = "in each round" if budget.scope == "round" else "in total"
@@ -52,7 +52,8 @@ def settings(
         task += f", {images // world.num_devices} images per device"
     text = "; ".join([*parts, task]) + "."
     if len(seeds) > 1:
-        text += f" Mean of {len(seeds)} seeds; bands: 95% (Student t) of the difference from {reference}, seed by seed."
+        compared = f"bands: 95% (Student t) of the difference from {reference}, seed by seed"
+        text += f" Mean of {len(seeds)} seeds; {compared if reference else 'whiskers: 95% (Student t)'}."
     elif seeds:
         text += " One seed."
     text += " Not given by the paper, so ours: the law of h, σ, ε, ξ, ϖ, ϱ, ζ, G."
@@ -62,18 +63,6 @@ def settings(
 def definition_file(experiment: str) -> Path:
     """Return the TOML of an experiment in `paper/`."""
     return Path(str(resources.files("airfed.experiments"))) / "paper" / f"{experiment}.toml"
-
-
-def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells, the header first, as a table in Markdown.
-
-    >>> print(markdown_table([["I", "accuracy"], ["40", "88.1"]]))
-    | I | accuracy |
-    |---|---|
-    | 40 | 88.1 |
-    """
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def span(values: Sequence[int]) -> str:

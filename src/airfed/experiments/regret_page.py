@@ -8,6 +8,7 @@ import numpy as np
 
 from airfed.experiments import notes, points, regret
 from airfed.experiments.regret import Rows
+from airfed.showing.exports import markdown_table
 
 _READING: Final = (
     "The grid is exhaustive over I and ϖ (and over what the receiver averages, where the runs have recorded it), "
@@ -47,7 +48,7 @@ def regret_section(rows: Rows) -> str:
     """Return the section on regret: picture, summary, and each world with its grid."""
     found = regret.worlds(rows)
     parts = ["## Regret: measured plans against exhaustive grids", "![regret](images/regret.png)"]
-    parts += [_READING, notes.markdown_table(summary(rows))]
+    parts += [_READING, markdown_table(summary(rows))]
     for world in found:
         title = points.load(notes.definition_file(f"regret-{world.name}")).title
         plans = "; ".join(
@@ -58,7 +59,7 @@ def regret_section(rows: Rows) -> str:
             f"### {world.name}: {title}",
             f"{world.about}; {len(world.measured)} seeds. {plans[0].upper()}{plans[1:]}. Accuracy in percent, and what "
             "was expected:",
-            notes.markdown_table(regret.places(rows, world.name)),
+            markdown_table(regret.places(rows, world.name)),
         ]
     seconds = [row["seconds"] for row in rows]
     parts.append(f"{len(rows)} runs, {np.mean(seconds):.0f} s each on average, {sum(seconds) / 3600:.1f} hours in all.")
@@ -80,6 +81,6 @@ def prediction_section(rows: Rows) -> str:
             "![prediction](images/prediction.png)",
             "Every place and every plan of which the response expected an accuracy: means over the seeds, errors in "
             "percentage points. Realised means carry the noise of a few seeds.",
-            notes.markdown_table(table),
+            markdown_table(table),
         ]
     )

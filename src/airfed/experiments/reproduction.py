@@ -16,6 +16,7 @@ from airfed.experiments.notes import definition_file
 from airfed.experiments.results import SETTINGS, Results
 from airfed.experiments.statistics import Estimate, estimate
 from airfed.experiments.verdicts import Verdict, check, count
+from airfed.showing.exports import markdown_table
 
 _SECTIONS: Final = {  # a figure and the experiments whose final figures are told below it
     "fig2": (),
@@ -185,7 +186,7 @@ def _verdicts(tested: Sequence[Verdict]) -> str:
             ]
         )
         claim = verdict.claim
-    return "## Verdicts\n\n" + notes.markdown_table(rows)
+    return "## Verdicts\n\n" + markdown_table(rows)
 
 
 def _settings(results: Results) -> str:
@@ -206,7 +207,7 @@ def _figure(name: str, results: Results) -> str:
     parts = [f"## {name}: {title}", f"![{name}](images/{name}.png)"]
     for experiment in _SECTIONS[name]:
         own = results.of_experiment(experiment)
-        parts += [notes.markdown_table(final_table(own)), _effort(own)]
+        parts += [markdown_table(final_table(own)), _effort(own)]
     return "\n\n".join(parts)
 
 
@@ -247,7 +248,7 @@ def _range(results: Results) -> str:
     ]
     return (
         "## In which range of settings the claims hold\n\n![range](images/range.png)\n\n"
-        + notes.markdown_table(rows)
+        + markdown_table(rows)
         + "\n\n"
         "Differences in points of accuracy, with 95% intervals. In plain words:\n\n"
         + "\n".join(f"- {sentence}" for sentence in told)

@@ -133,11 +133,13 @@ def expectation(model: type[BaseModel], key: str) -> str:
     if field is None or _models(field.annotation):
         return "a table"
     types = _types(field.annotation)
+    listed = get_origin(field.annotation) is list
     if Literal in types:
-        return f"one of {', '.join(value for value in types if isinstance(value, str))}"
+        of = "a list of" if listed else "one of"
+        return f"{of} {', '.join(value for value in types if isinstance(value, str))}"
     kind = next((text for kind, text in _KINDS.items() if kind in types), "a text in quotes")
     ranges = _field_ranges(model, key)
-    if get_origin(field.annotation) is list:
+    if listed:
         return f"a list of numbers {ranges}".strip()
     return f"{kind} {ranges}".strip() + (", or a list of them" if list in types else "")
 

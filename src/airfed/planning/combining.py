@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,13 @@ from airfed import antennas
 from airfed.antennas import Complexes, Floats
 from airfed.planning import limits, uncertain
 from airfed.planning.plan import Plan
-from airfed.problem import InfeasibleError, Problem
+from airfed.problem import Combining, InfeasibleError, Problem
 
 Decide = Callable[[Problem], Plan]
 
 _SHARPNESS: Final = (4.0, 32.0, 256.0)  # of the smooth maximum in the search for f, one after the other
 _STEPS: Final = 40  # of the search, for each sharpness
-_TRIES: Final = 40  # of other combiners for a start
+_TURNS: Final = 12  # of devices and combiner, at most
 _KEPT: Final = 3  # starts that are improved
 _KEPT_OF_FEW: Final = 16  # the same, of few devices
 _SIZES: Final = 5  # numbers of devices more, and fewer, for whom the combiner is turned
@@ -62,8 +62,44 @@ def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
     found.sort(key=_worth)
     if problem.link.combining != "optimal" or _settled(found[0]):
         return found[0]
+    if brief:
+        return _turned(found[0], decide, found[0].scheduled)
     kept = found[: _KEPT if problem.fleet.num_devices > _FEW else _KEPT_OF_FEW]
-    return min((_improved(plan, decide, 1 if brief else _TRIES) for plan in kept), key=_worth)
+    kept = sorted((_improved(plan, decide, own=True) for plan in kept), key=_worth)
+    distinct = [plan for plan, before in zip(kept, [None, *kept], strict=False) if not _alike(plan, before)]
+    return min((_improved(plan, decide, own=False) for plan in distinct[:_KEPT]), key=_worth)
+
+
+def judged(problem: Problem, decide: Decide, judge: Decide) -> Plan:
+    """Return the plan of the highest expected accuracy, of the combiners that are best by the bound.
+
+    Args:
+        problem: as in `planned`. Where the optimal combiner is wanted, those of the other ways to combine compete, too.
+        decide: the policy's plan by the bound, for a given combiner; many are tried.
+        judge: the same by a response, which takes longer.
+
+    Raises:
+        InfeasibleError: there is no plan for any of them.
+    """
+    ways = get_args(Combining) if problem.link.combining == "optimal" else (problem.link.combining,)
+    found: list[Plan] = []
+    refused: InfeasibleError | None = None
+    for way in ways:
+        try:
+            best = planned(replace(problem, link=replace(problem.link, combining=way)), decide)
+            assert best.combiner is not None
+            found.append(judge(problem.heard_by(best.combiner)))
+        except InfeasibleError as error:
+            refused = refused or error
+    if not found:
+        assert refused is not None
+        raise refused
+    return min(found, key=_worth)
+
+
+def _alike(plan: Plan, other: Plan | None) -> bool:
+    """Whether two plans are the same but for rounding."""
+    return other is not None and plan.bound.total <= other.bound.total * (1 + _WORTH)
 
 
 def _settled(plan: Plan) -> bool:
@@ -99,25 +135,34 @@ def _worth(plan: Plan) -> tuple[float, float]:
     return (-(plan.predicted_accuracy or 0.0) if measured else 0.0), plan.bound.total
 
 
-def _improved(plan: Plan, decide: Decide, tries: int) -> Plan:
-    """Devices and combiner in turns, until no turn gains more than next to nothing."""
-    while tries > 0:
+def _improved(plan: Plan, decide: Decide, *, own: bool) -> Plan:
+    """Devices and combiner in turns, until no turn gains more than next to nothing.
+
+    Args:
+        plan: where to start.
+        decide: as in `planned`.
+        own: turn the combiner to the plan's own devices only, not to more or fewer as well.
+    """
+    for _ in range(_TURNS):
         before = _worth(plan)
-        for devices in _sets(plan):
-            tries -= 1
-            try:
-                other = decide(plan.problem.heard_by(_best_for(plan, devices)))
-            except InfeasibleError:
-                continue
+        for devices in [plan.scheduled] if own else _sets(plan):
+            other = _turned(plan, decide, devices)
             if _worth(other) < before:
                 plan = other
-                break
-            if not tries:
                 break
         after = _worth(plan)
         if before[0] - after[0] <= _WORTH and before[1] - after[1] <= _WORTH * before[1]:
             break
     return plan
+
+
+def _turned(plan: Plan, decide: Decide, devices: NDArray[np.intp]) -> Plan:
+    """The plan for the combiner that is best for some devices, if it is better; else the plan as it is."""
+    try:
+        other = decide(plan.problem.heard_by(_best_for(plan, devices)))
+    except InfeasibleError:
+        return plan
+    return min(plan, other, key=_worth)
 
 
 def _sets(plan: Plan) -> Iterator[NDArray[np.intp]]:

@@ -154,6 +154,11 @@ class Plan:
         """No plan has a smaller `bound.total`, whatever its combiner is; −inf with one antenna, where none is known."""
         return -math.inf if self.combiner is None else reach.lower_bound(self.problem, self.course)
 
+    @property
+    def gap(self) -> float:
+        """How far the bound may be above the optimum, as a share of the lower bound; infinite without one."""
+        return math.inf if self.lower_bound == -math.inf else self.bound.total / self.lower_bound - 1.0
+
     def against(self, trust: Trust) -> Plan:
         """Return the plan as seen by another adversary: the same decision, with its μ and ε."""
         return replace(self, problem=replace(self.problem, link=replace(self.problem.link, trust=trust)))

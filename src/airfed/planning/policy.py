@@ -153,7 +153,7 @@ class Policy:
         candidates = _candidate_rounds(problem, settings.rounds)
         if problem.fleet.antennas > 1 and problem.fleet.combiner is None:
             if not problem.varies:
-                return combining.planned(problem, lambda there: self.plan(there, settings))
+                return self._combined(problem, settings)
             problem = combining.in_rounds(problem)
         if problem.varies:
             return self._varying(problem, settings)
@@ -176,6 +176,15 @@ class Policy:
                 decision = replace(decision, notes=(*decision.notes, f"Planned by the bound: {_reason(error)}"))
         plan = by_bound(problem, decision, scheduled, candidates, settings.course, self.name)
         return plan if settings.average is None else replace(plan, average=settings.average)
+
+    def _combined(self, problem: Problem, settings: Settings) -> Plan:
+        """The plan of several antennas, with the combiner that goes best with it."""
+        if settings.objective is None:
+            return combining.planned(problem, lambda there: self.plan(there, settings))
+        by_bound = replace(settings, objective=None, clip_norm=None)
+        return combining.judged(
+            problem, lambda there: self.plan(there, by_bound), lambda there: self.plan(there, settings)
+        )
 
     def _varying(self, problem: Problem, settings: Settings) -> FadingPlan:
         """The plan where gains change or devices have batteries: a decision for each round."""

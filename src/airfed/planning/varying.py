@@ -285,7 +285,8 @@ def first_draw(law: Draws, problem: Problem) -> Floats:
 def _heard(problem: Problem, law: Draws, ceiling: float) -> Draws:
     """The law of the gains, with those silenced who may be seen too strongly."""
     if problem.fleet.antennas > 1:
-        return combining.heard_law(law, ceiling if problem.seen_by_all else np.inf)
+        heard: Draws = combining.heard_law(law, ceiling if problem.seen_by_all else np.inf)
+        return heard
     if ceiling == 1.0:
         return law
 

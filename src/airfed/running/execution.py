@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from airfed.privacy.ledger import BudgetExhausted, Ledger
-from airfed.running import shared
+from airfed.running import shared, tracking
 from airfed.running.books import RunBooks
 from airfed.running.cluster import Group, LostProcess, Solo
 from airfed.running.directory import RunDirectory, RunError
@@ -71,6 +71,7 @@ def execute(
         LostProcess: before the first round, or where this is not rank 0.
         ScenarioError, DataError, InfeasibleError: as in `prepare`.
     """
+    tracking.check(scenario)
     group = Solo() if group is None else group
     directory = RunDirectory(out)
     leads = group.rank == 0
@@ -121,6 +122,7 @@ def open_run(
     Raises:
         RunError, ScenarioError, DataError, InfeasibleError: as in `execute`.
     """
+    tracking.check(scenario)
     directory = RunDirectory(out)
     setup = prepare(scenario, spent=spent_before(scenario, directory, resume=resume))
     with closing(setup.task.engine), _books(setup, directory, resume=resume, remote=remote, on_round=on_round) as books:
@@ -152,7 +154,13 @@ def _books(
     """The books of a directory, which is this process's until the end; what cannot begin leaves nothing behind."""
     with directory.locked():
         directory.check(resume=resume)
-        yield RunBooks(setup, directory, remote=remote, on_round=on_round)
+        with closing(tracking.Tracking(setup.scenario, directory)) as track:
+
+            def tell(record: dict[str, Any]) -> None:
+                track(record)
+                on_round(record)
+
+            yield RunBooks(setup, directory, remote=remote, on_round=tell)
 
 
 def _lead(books: RunBooks, group: Group, stop: Callable[[], bool]) -> Outcome:

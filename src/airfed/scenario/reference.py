@@ -30,7 +30,7 @@ power may also be a text with a unit, `"30 dBm"` ({", ".join(WATTS)}), and so ma
 frequency ({", ".join(HERTZ)}), a temperature ({", ".join(KELVIN)}), a density of noise
 ({", ".join(WATTS_PER_HERTZ)}) and a gain or noise figure ({", ".join(DECIBELS)}).
 Numbers that are not counts or probabilities are at most {LARGEST:g}. Paths start at the
-scenario's folder. Symbols are those of [notation.md](notation.md).
+scenario's folder. Symbols are those of [Notation](notation.md).
 
 This page is generated from the declarations (`python -m airfed.scenario.reference docs/scenario.md`).
 """

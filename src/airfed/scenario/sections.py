@@ -465,6 +465,13 @@ class RunSection(Section):
             choices={"chosen": "that of the policy", "all": "every one, to compare them"},
         ),
     ] = "chosen"
+    log: Annotated[
+        list[Literal["tensorboard"]],
+        Key(
+            "where the records are written for, beside the run's own files",
+            choices={"tensorboard": "its events, in the folder tensorboard of the run; needs airfed[track]"},
+        ),
+    ] = Field(default=[])
     patience: Annotated[
         Positive, Key("time without a sign of life after which another process is taken for lost", unit="s")
     ] = 60.0

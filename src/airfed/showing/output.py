@@ -38,9 +38,9 @@ def _steers(character: str) -> bool:
     return unicodedata.category(character) in _CONTROL or unicodedata.bidirectional(character) in _TURNING
 
 
-def say(text: str, **options: Any) -> None:
-    """Print one line of plain text, cleaned."""
-    print(clean(text), **options)
+def say(text: str, *, keep: str = "", **options: Any) -> None:
+    """Print plain text, cleaned: one line, unless line breaks are kept."""
+    print(clean(text, keep=keep), **options)
 
 
 def print_json(value: Any) -> None:
@@ -61,15 +61,18 @@ def finite(value: Any) -> Any:
 
 def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console on which whatever came out of a file is cleaned, be it in a line, a table or the log."""
-    console = _Console(highlight=False, stderr=stderr, quiet=quiet)
-    console.push_render_hook(_Cleaning())
-    return console
+    return CleanConsole(stderr=stderr, quiet=quiet)
 
 
-class _Console(Console):
-    """Leaves a reader that has gone, say `head`, to who called."""
+class CleanConsole(Console):
+    """Cleans what it prints, and leaves a reader that has gone, say `head`, to who called."""
+
+    def __init__(self, *, stderr: bool, quiet: bool) -> None:
+        super().__init__(highlight=False, stderr=stderr, quiet=quiet)
+        self.push_render_hook(_Cleaning())
 
     def on_broken_pipe(self) -> None:
+        """Raise what `main` knows."""
         raise BrokenPipeError
 
 

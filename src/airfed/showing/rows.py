@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from airfed.planning import FadingPlan, Plan
+from airfed.problem import Trust
 from airfed.showing.words import LIMITS, VALIDITY, power_expected
 
 Row = tuple[str, str, str]
@@ -71,11 +72,17 @@ def privacy_rows(plan: Plan) -> list[Row]:
     else:
         one, sum_of = "one round", "μ√I" if plan.growth == 1.0 else "√Σμ²"
         all_of_them = "the only round" if plan.rounds == 1 else f"all {plan.rounds} rounds"
-    return [
+    rows = [
         (f"Lemma 1, {one}", _figure(plan.epsilon_paper), VALIDITY[plan.epsilon_paper_validity]),
         (f"exact, {one}", _figure(plan.epsilon_round), f"μ = {plan.mu_round:.5g}"),
         (f"exact, {all_of_them}", _figure(plan.epsilon_total), f"{sum_of} = {plan.mu_total:.5g}"),
     ]
+    if plan.problem.fleet.antennas > 1:
+        trust: Trust = "combiner" if plan.problem.link.trust == "radio" else "radio"
+        other = plan.against(trust)
+        who = "if all antennas' signals were kept" if trust == "radio" else "if one combined signal were kept"
+        rows.append((f"the same, {who}", _figure(other.epsilon_total), f"{sum_of} = {other.mu_total:.5g}"))
+    return rows
 
 
 def _figure(value: float) -> str:

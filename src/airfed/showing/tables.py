@@ -21,6 +21,7 @@ from airfed.showing.words import (
     TERMS,
     above,
     air_sentence,
+    antennas_sentence,
     compact,
     course_sentence,
     decision_sentence,
@@ -46,7 +47,8 @@ def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[s
         wrapped: in which columns lines may be broken.
         title: above the table, to the left.
     """
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    shown = f"{title}\n" if title else None
+    table = Table(title=shown, title_style="bold", title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right", no_wrap=column not in wrapped)
     return table
@@ -93,8 +95,9 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     console.print(f"[bold]{decision_sentence(plan)}[/bold]")
     if way := uplink_sentence(plan):
         console.print(f"[bold]{way}[/bold]")
-    if moves := course_sentence(plan):
-        console.print(f"[bold]{moves}[/bold]")
+    for said in (antennas_sentence(plan), course_sentence(plan)):
+        if said:
+            console.print(f"[bold]{said}[/bold]")
     console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
     for note in plan.notes:
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
@@ -109,7 +112,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     ]
     terms.append(("total", f"{plan.bound.total:.5g}", "100.0%"))
     console.print(_grid("Bound on the gap (Theorem 1)", "value", terms, "share"))
-    if isinstance(plan, FadingPlan) and (gap := gap_sentence(plan)):
+    if gap := gap_sentence(plan):
         console.print(gap)
     console.print(bound_basis(plan), style="dim", end="\n\n")
 
@@ -152,18 +155,19 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
         console.print("[dim]s: seconds on the air, all rounds;[/dim]")
     epsilon = "of all rounds" if timed else "of each round and of all"
     if isinstance(plans["optimal"], FadingPlan):
-        console.print("[dim]devices: in the smallest and the largest round; θ: in the largest;[/dim]")
-        epsilon = "of the most exposed round and of the most exposed device"
+        alignment = "" if timed else " θ: in the largest;"
+        console.print(f"[dim]devices: in the smallest and the largest round;{alignment}[/dim]")
+        epsilon = "of the most exposed device" if timed else "of the most exposed round and of the most exposed device"
     console.print(f"[dim]ε: exact, {epsilon}, {privacy_basis(plans['optimal'])}[/dim]")
 
 
 def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     """Print the policies once more, each planned for the same ε in total."""
-    console.print(f"\n[bold]At most ε = {compact(epsilon, 3)} in total for each of them[/bold]\n")
-    _print_policies(console, plans, failures)
+    console.print("")
+    _print_policies(console, plans, failures, f"At most ε = {compact(epsilon, 3)} in total for each of them")
 
 
-def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
+def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str], title: str = "") -> None:
     best, link = plans["optimal"].bound.total, plans["optimal"].problem.link
     measured = any(plan.prediction for plan in plans.values())
     # Of airfed's own policies symbols are the rounds over again; where time is told, two columns make room for it.
@@ -179,7 +183,7 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
         ("ε all", lambda plan: epsilon_text(plan, plan.epsilon_total, 3)),
         *([("symbols" if link.bandwidth is None else "s", _air)] if timed else []),
     ]
-    table = plain_table("policy", *(name for name, _ in figures), "limit", left=("policy", "limit"))
+    table = plain_table("policy", *(name for name, _ in figures), "limit", left=("policy", "limit"), title=title)
     for policy, plan in plans.items():
         table.add_row(
             policy + ("*" if plan.violations else ""),

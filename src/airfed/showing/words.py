@@ -30,6 +30,12 @@ ADVERSARIES: Final = {  # by what a server keeps of several antennas
     "radio": "a server that keeps every antenna's signal",
     "combiner": "a server that is handed the combined signal only",
 }
+COMBINING: Final = {
+    "optimal": "the best combiner found",
+    "strongest_eigenvector": "the strongest eigenvector",
+    "sum": "their plain sum",
+    "one": "the best one alone",
+}
 SCOPES: Final = {"round": "each round", "total": "the whole training"}
 METRICS: Final = {  # columns of a run's record
     "accuracy": "test accuracy",
@@ -139,11 +145,20 @@ def devices_text(plan: Plan, to: str = " to ") -> str:
     return span(plan.sizes, to) if isinstance(plan, FadingPlan) else str(plan.num_scheduled)
 
 
-def gap_sentence(plan: FadingPlan) -> str:
+def antennas_sentence(plan: Plan) -> str:
+    """Return how several antennas are combined, and whom privacy is claimed against; "" with one antenna."""
+    fleet, link = plan.problem.fleet, plan.problem.link
+    if fleet.antennas == 1:
+        return ""
+    return f"{fleet.antennas} antennas, {COMBINING[link.combining]}; privacy against {ADVERSARIES[link.trust]}."
+
+
+def gap_sentence(plan: Plan) -> str:
     """Return how far a plan may be from the best one, in a sentence; "" where nothing is known about that."""
     if not 0 < plan.lower_bound <= plan.bound.total:  # a plan that breaks a limit may be below
         return ""
-    knowing = " that knows all gains" if plan.problem.fleet.changes else ""
+    knowing = " of any combiner" if plan.problem.fleet.antennas > 1 else ""
+    knowing += " that knows all gains" if plan.problem.fleet.changes else ""
     step = 1e-5 if plan.gap < 1e-3 else 1e-3
     above = max(math.ceil(plan.gap / step), 1) * step  # never less than it is
     distance = f"{number(100 * above, 4)}%" if above < 10 else f"{compact(above, 3)} times"
@@ -162,7 +177,9 @@ def exposure_sentence(plan: FadingPlan) -> str:
 def privacy_basis(plan: Plan) -> str:
     """Return what every ε of a plan refers to."""
     budget = plan.problem.budget
-    return f"at δ = {budget.delta:g}, unit: device, neighbours: {RELATIONS[budget.relation]}"
+    several = plan.problem.fleet.antennas > 1
+    against = f", against {ADVERSARIES[plan.problem.link.trust]}" if several else ""
+    return f"at δ = {budget.delta:g}, unit: device, neighbours: {RELATIONS[budget.relation]}{against}"
 
 
 def span(values: ArrayLike, to: str = " to ") -> str:

@@ -151,11 +151,6 @@ class FadingPlan(Plan):
         return np.count_nonzero(self.member, axis=1)
 
     @property
-    def gap(self) -> float:
-        """How far the bound may be above the optimum, as a share of the lower bound; infinite without one."""
-        return math.inf if self.lower_bound == -math.inf else self.bound.total / self.lower_bound - 1.0
-
-    @property
     def noise_share(self) -> float:
         """The root of the mean of (σ/(|K_i|θ_i))²: the noise per coordinate of the recovered mean, as a share of ϖ."""
         if self.uplink == ALIGNED:

@@ -1,0 +1,111 @@
+"""What antennas buy: rows, figure and table of trainings over the number of antennas, against either adversary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from airfed.experiments import statistics
+from airfed.experiments.records import Record
+from airfed.showing import colours
+from airfed.showing.chart import Axis, Chart, Line
+from airfed.showing.figure import Figure, sheet
+from airfed.showing.words import ADVERSARIES, LIMITS
+
+Rows = Sequence[Mapping[str, Any]]
+NOTE: Final = (
+    "Scattered: the antennas of a device are independent. One direction: a uniform linear array hears all devices from "
+    "within 5°, spread by 2°. Dashed: what the response expected. The combiner is the best one found."
+)
+
+
+def rows(records: Sequence[Record], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a row for each training: world, antennas, adversary, seed, plan, accuracy expected and reached."""
+    found = []
+    for record in records:
+        if not record.ended or int(record.point.values["seed"]) not in seeds:
+            continue
+        values, plan = record.point.values, record.plan
+        found.append(
+            {
+                "label": record.point.label,
+                "antennas": int(values["link.antennas"]),
+                "trust": values["link.trust"],
+                "seed": int(values["seed"]),
+                "num_scheduled": plan["num_scheduled"],
+                "rounds": plan["rounds"],
+                "binding": plan["binding"],
+                "amplification": plan["amplification"],
+                "epsilon_total": plan["epsilon_total"],
+                "predicted_accuracy": plan["predicted_accuracy"],
+                "accuracy": record.final["accuracy"],
+            }
+        )
+    return found
+
+
+def figure(found: Rows, note: str) -> Figure:
+    """Return accuracy over the number of antennas, a panel for each world, a curve for each adversary.
+
+    Args:
+        found: as `rows` returns them.
+        note: what is printed beside the figure.
+    """
+    labels = list(dict.fromkeys(row["label"] for row in found))
+    charts = [_chart(label, [row for row in found if row["label"] == label]) for label in labels]
+    half = (len(charts) + 1) // 2
+    letters = [chr(ord("a") + place) for place in range(len(charts))]
+    places = ["".join(letters[:half]), "".join(letters[half:])] if len(charts) > 1 and len(charts) % 2 == 0 else ()
+    return sheet(charts, height=4.8, note=note, titles=True, places=places)
+
+
+def _chart(label: str, found: Rows) -> Chart:
+    numbers = sorted({row["antennas"] for row in found})
+    lines = []
+    for place, trust in enumerate(ADVERSARIES):
+        reached = [_mean(found, number, trust, "accuracy") for number in numbers]
+        half = np.array([0.0 if each.count < 2 else each.half_width for each in reached])
+        shown = {"colour": colours.RUNS[place], "x": np.array(numbers, dtype=np.float64)}
+        mean = np.array([each.mean for each in reached])
+        lines.append(Line(y=mean, name=f'trust = "{trust}"', spread=half, points=True, **shown))
+        expected = np.array([_mean(found, number, trust, "predicted_accuracy").mean for number in numbers])
+        lines.append(Line(y=expected, name="", dash="dash", weight=0.7, **shown))
+    return Chart(
+        title=label,
+        x=Axis(
+            label="antennas",
+            low=0.9 * numbers[0],
+            high=1.1 * numbers[-1],
+            kind="log",
+            places=tuple(map(float, numbers)),
+        ),
+        y=Axis(label="test accuracy", low=0.0, high=1.0, percent=True),
+        parts=tuple(lines),
+    )
+
+
+def _mean(found: Rows, number: int, trust: str, column: str) -> statistics.Estimate:
+    values = [row[column] for row in found if row["antennas"] == number and row["trust"] == trust]
+    known = [value for value in values if value is not None]
+    return statistics.estimate(known or [np.nan])
+
+
+def table(found: Rows) -> list[list[str]]:
+    """Return what antennas gave as a table: header, then a row for each world and number of antennas."""
+    cells = [["world", "antennas", *(f"{trust}: limit, K, I, expected, reached" for trust in ADVERSARIES)]]
+    for label in dict.fromkeys(row["label"] for row in found):
+        own = [row for row in found if row["label"] == label]
+        for number in sorted({row["antennas"] for row in own}):
+            cells.append([label, str(number), *(_cell(own, number, trust) for trust in ADVERSARIES)])
+    return cells
+
+
+def _cell(found: Rows, number: int, trust: str) -> str:
+    own = [row for row in found if row["antennas"] == number and row["trust"] == trust]
+    limits = "/".join(dict.fromkeys(LIMITS[row["binding"]] for row in own))
+    size, rounds = (round(float(np.mean([row[name] for row in own]))) for name in ("num_scheduled", "rounds"))
+    expected, reached = (_mean(found, number, trust, name) for name in ("predicted_accuracy", "accuracy"))
+    half = f" ± {reached.half_width:.1%}" if reached.count > 1 else ""
+    return f"{limits}, {size}, {rounds}, {expected.mean:.1%}, {reached.mean:.1%}{half}"

@@ -1,0 +1,109 @@
+"""What the README and the pages tell a reader to type: commands that exist, keys that are known, code that runs."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import airfed
+from airfed.cli import main
+from airfed.cli.app import app
+from airfed.experiments import points
+from airfed.learning.task import problem_of
+from airfed.scenario import reference, template
+from airfed.scenario.scenario import flatten
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+ELSEWHERE = {"league", "measure", "figures", "explore", "audit"}  # take longer, and have tests of their own
+SMALL = {
+    "fleet.num_devices": 8,
+    "learning.model": "logistic",
+    "learning.total_steps": 4,
+    "run.threads": 1,
+    "channel.pin_minimum": False,
+    "policy.rounds": 2,
+}
+
+
+def blocks(page, kind):
+    """The fenced blocks of a kind, each without its title."""
+    return re.findall(rf"^```{kind}\b[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def commands(page):
+    """The airfed commands of a page's shell blocks, as lists of words."""
+    text = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+    for line in text.splitlines():
+        for part in re.split(r"&&|;|\||(?<!\S)&(?!\S)", line.partition(" #")[0]):
+            if part.split()[:1] == ["airfed"]:
+                yield shlex.split(part.partition(">")[0])[1:]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if list(commands(page))], ids=lambda page: page.stem)
+def test_every_command_of_a_page_is_one(page):
+    for words in commands(page):
+        if "--version" not in words:
+            app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    done = set()
+    for words in commands(ROOT / "README.md"):
+        if words[0] not in ELSEWHERE:
+            assert main(words) == 0, (words, capsys.readouterr().err)
+        if words[0] == "new":
+            file = Path(words[1])
+            file.write_text(airfed.load(file).override(SMALL).to_toml())
+        done.add(words[0])
+    assert {"new", "plan", "compare", "run", "ledger", "report"} <= done
+
+
+def test_the_lines_of_the_readme_run_and_say_what_it_shows(tmp_path, monkeypatch, capsys):
+    (code,), (shown,) = blocks(ROOT / "README.md", "python"), blocks(ROOT / "README.md", "text")
+    deciding, training = code.split("\n\nrun = ")
+    monkeypatch.chdir(ROOT)
+    exec(deciding, found := {})
+    assert capsys.readouterr().out == "".join(line + "\n" for line in shown.splitlines()[:2])
+    # The training, which takes a minute, on a smaller world: its figures depend on the processor.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("airfed.running.run.Run.audit", lambda run: type("Found", (), {"verdict": "pass"}))
+    found["world"] = found["world"].override(SMALL)
+    exec(f"run = {training}", found)
+    told = capsys.readouterr().out.splitlines()[-2:]
+    assert [re.sub(r"[\d.]+", "0", line) for line in told] == [
+        re.sub(r"[\d.]+", "0", line) for line in shown.splitlines()[2:]
+    ]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=lambda page: page.stem)
+def test_every_key_of_a_page_is_known(page, tmp_path):
+    (tmp_path / "my.toml").write_text(template.SCENARIO)
+    for block in blocks(page, "toml"):
+        tables = tomllib.loads(block)
+        if "base" in tables:
+            tables["base"] = str(tmp_path / "my.toml")
+            assert points.expand(points.parse(tables, folder=tmp_path))
+            continue
+        known = {f"{table}.{name}".lstrip(".") for table, kind in reference.sections() for name in kind.model_fields}
+        assert {key for key in flatten(tables) if not key.startswith("policy.options")} <= known
+
+
+def test_the_code_of_the_how_to_pages_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    given = {"np": np, "amplitudes": np.exp(1j * rng.random((12, 8)))}
+    given |= {name: rng.random((4, 784)) for name in ("x", "x_test")} | dict.fromkeys(("y", "y_test"), np.arange(4))
+    for page in sorted((ROOT / "docs" / "howto").glob("*.md")):
+        for block in blocks(page, "python"):
+            exec(block, given)
+    assert np.load("trace.npy").shape == (12, 8)
+    assert set(np.load("mine.npz")) == {"train_images", "train_labels", "test_images", "test_labels"}
+    assert sum(part.numel() for part in given["net"]().parameters()) == 784 * 64 + 64 + 64 * 10 + 10
+    scenario = airfed.load(ROOT / "examples" / "paper.toml")
+    found = airfed.plan(problem_of(scenario), policy=given["strongest"], options={"share": 0.3})
+    assert found.num_scheduled == 30

@@ -1,0 +1,48 @@
+"""What antennas buy: the rows of trainings, their table and their picture."""
+
+import pytest
+
+from airfed.experiments import antennas
+
+
+def row(label, number, trust, seed, accuracy):
+    return {
+        "label": label,
+        "antennas": number,
+        "trust": trust,
+        "seed": seed,
+        "num_scheduled": 100 + seed,
+        "rounds": 20,
+        "binding": "privacy",
+        "amplification": 1.5,
+        "epsilon_total": 2.0,
+        "predicted_accuracy": 0.5,
+        "accuracy": accuracy,
+    }
+
+
+@pytest.fixture
+def found():
+    return [
+        row(label, number, trust, seed, 0.4 + 0.1 * seed)
+        for label in ("one", "another")
+        for number in (1, 4)
+        for trust in ("radio", "combiner")
+        for seed in (1, 2)
+    ]
+
+
+def test_a_table_has_a_row_for_each_world_and_number_of_antennas(found):
+    head, *cells = antennas.table(found)
+    assert len(head) == 4
+    assert [each[:2] for each in cells] == [["one", "1"], ["one", "4"], ["another", "1"], ["another", "4"]]
+    assert cells[0][2].startswith("privacy, 102, 20, 50.0%, 55.0% ± ")
+
+
+def test_a_picture_has_a_panel_for_each_world_and_a_curve_for_each_adversary(found):
+    figure = antennas.figure(found, "note")
+    panels = figure.get_axes()
+    assert [panel.get_title(loc="left") for panel in panels] == ["one", "another"]
+    reached = [[line for line in panel.get_lines() if line.get_marker() == "o"] for panel in panels]
+    assert [len(lines) for lines in reached] == [2, 2]
+    assert reached[0][0].get_ydata() == pytest.approx([0.55, 0.55])
