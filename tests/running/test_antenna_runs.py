@@ -23,6 +23,7 @@ from airfed.running.setup import prepare, signal_digests
 from airfed.running.shared import check_equal
 
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
+SEARCHED = {"policy.name": "optimal", "link.combining": "optimal"}
 CHANGING = {"channel.coherence": 1, "policy.name": "uniform", "policy.size": 4}
 
 pytestmark = pytest.mark.usefixtures("no_flush")
@@ -53,7 +54,11 @@ def test_each_round_arrives_and_costs_as_its_entry_says(changes, shout):
         np.testing.assert_allclose(got.energy, decided.power * (1 - CLIP_MARGIN) ** 2, rtol=1e-9)
 
 
-@pytest.mark.parametrize("changes", [{}, CHANGING], ids=["static", "changing"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, CHANGING, pytest.param(SEARCHED, marks=pytest.mark.slow)],
+    ids=["static", "changing", "searched"],
+)
 def test_a_run_that_is_stopped_resumes_to_the_same_bits(tmp_path, changes, stop_after, contents):
     built = world(**{"run.checkpoint_every": 2}, **changes)
     execute(built, tmp_path / "whole")
