@@ -243,6 +243,17 @@ def test_one_and_four_processes_give_the_same_bits(gated):
     assert gated.record() == gated.undisturbed()
 
 
+@pytest.mark.slow
+def test_the_bits_of_several_antennas_do_not_depend_on_the_processes(gated):
+    gated.prepare(patience=60.0)
+    text = gated.scenario.read_text().replace("estimation_error = 0.01\n", "")
+    gated.scenario.write_text(text.replace("[link]\n", "[link]\nantennas = 4\n"))
+    gated.whole = gated.folder / "alone"
+    result = run(2, gated.scenario, gated.out)
+    assert result.returncode == 0, result.stderr
+    assert gated.record() == gated.undisturbed()
+
+
 def start(gated, *ranks):
     """Start these processes of two without torchrun, and wait until they are held in a round."""
     port = str(free_port())

@@ -91,6 +91,8 @@ def _neighbours(subject: Subject, rng: np.random.Generator) -> Iterator[tuple[Su
         family = FAMILIES[int(rng.integers(len(FAMILIES)))]
         updates = 3 * clip * rng.normal(size=(devices.size, sum(shape)))
         replaced = family(rng, shape, clip, 1)
+        if devices.size == 1 and not np.isfinite(replaced).all():  # nobody else sends: there would be no round
+            replaced = FAMILIES[0](rng, shape, clip, 1)
         updates[devices == device] = replaced
         plus_script = ScriptedEngine(devices, updates.copy())
         updates[devices == device] = -replaced

@@ -90,6 +90,7 @@ def check_account(account: Ledger, ledger: Ledger, run: str) -> None:
 def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
     """Return what the first line of a plan's ledger says: what is counted, and against which budget."""
     budget, link = plan.problem.budget, plan.problem.link
+    several = plan.combiner is not None and plan.uplink.on_air
     return {
         "scenario": scenario,
         "unit": "device",
@@ -108,7 +109,7 @@ def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
         "privacy": privacy,
         "devices": plan.scheduled.tolist(),
         **({} if plan.uplink == ALIGNED else {"uplink": plan.uplink.name, "private": plan.private}),
-        **({} if plan.combiner is None else {"antennas": plan.problem.fleet.antennas, "trust": link.trust}),
+        **({"antennas": plan.problem.fleet.antennas, "trust": link.trust} if several else {}),
     }
 
 

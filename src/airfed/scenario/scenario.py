@@ -320,7 +320,7 @@ class Scenario(Section):
             if value is None:
                 table.pop(last, None)
             else:
-                table[last] = value
+                table[last] = dict(value) if isinstance(value, dict) else value  # later keys may add to it
         return parse(tables, folder=self.folder)
 
     def anchored(self) -> Scenario:
