@@ -1,11 +1,13 @@
 """Several antennas in scenarios: their keys, what they make of a problem, and where else they are turned."""
 
+import json
 import tomllib
 
 import numpy as np
 import pytest
 
 from airfed import scenario
+from airfed.cli import main
 from airfed.experiments import points
 from airfed.explorer import knobs, shown, tradeoffs
 from airfed.explorer.admission import MOST_BATTERIES, MOST_HEARD
@@ -111,6 +113,29 @@ def test_a_sweep_tells_channels_apart(tmp_path):
         files.append(scenario.parse(tables, folder=tmp_path / str(index)))
     first, second = (points.content_key(world, lambda name: "") for world in files)
     assert first != second  # whose moduli are the same
+
+
+def test_antennas_are_an_axis_of_a_sweep(tmp_path):
+    (tmp_path / "s.toml").write_text(template.SCENARIO, encoding="utf-8")
+    tables = {"base": "s.toml", "axes": {"link": {"antennas": [1, 2, 4], "trust": ["radio", "combiner"]}}}
+    found = points.expand(points.parse(tables, folder=tmp_path), lambda name: "")
+    assert [point.scenario.problem().fleet.antennas for point in found] == [1, 1, 2, 2, 4, 4]
+    assert len({point.key for point in found}) == 6
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_the_command_line_plans_and_compares_with_them(tmp_path, capsys, changing):
+    fading = {"channel__coherence": 2, "policy__rounds": 2} if changing else {}
+    world = world_of(link__antennas=2, link__combining="strongest_eigenvector", budget__scope="total", **fading)
+    (tmp_path / "s.toml").write_text(world.to_toml(), encoding="utf-8")
+    expected = pytest.approx(world.plan().bound.total)
+    assert main(["plan", str(tmp_path / "s.toml")]) == 0
+    capsys.readouterr()
+    for command in ("plan", "compare"):
+        assert main([command, str(tmp_path / "s.toml"), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        found = found["policies"]["optimal"] if command == "compare" else found
+        assert found["bound"]["total"] == expected
 
 
 # The page
