@@ -67,11 +67,11 @@ def _chart(label: str, found: Rows) -> Chart:
     for place, trust in enumerate(ADVERSARIES):
         reached = [_mean(found, number, trust, "accuracy") for number in numbers]
         half = np.array([0.0 if each.count < 2 else each.half_width for each in reached])
-        shown = {"colour": colours.RUNS[place], "x": np.array(numbers, dtype=np.float64)}
+        x, colour = np.array(numbers, dtype=np.float64), colours.RUNS[place]
         mean = np.array([each.mean for each in reached])
-        lines.append(Line(y=mean, name=f'trust = "{trust}"', spread=half, points=True, **shown))
+        lines.append(Line(x=x, y=mean, name=f'trust = "{trust}"', colour=colour, spread=half, points=True))
         expected = np.array([_mean(found, number, trust, "predicted_accuracy").mean for number in numbers])
-        lines.append(Line(y=expected, name="", dash="dash", weight=0.7, **shown))
+        lines.append(Line(x=x, y=expected, colour=colour, dash="dash", weight=0.7))
     return Chart(
         title=label,
         x=Axis(

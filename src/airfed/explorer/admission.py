@@ -21,7 +21,7 @@ MOST_DEVICES: Final = 100_000
 MOST_STEPS: Final = 20_000
 MOST_GAINS: Final = 2_000_000  # of all rounds, where rounds differ: some seconds
 MOST_HEARD: Final = 20_000  # devices times antennas, where a combiner is looked for
-MOST_BATTERIES: Final = 40_000  # the same with batteries, whose plans take far longer
+MOST_BATTERIES: Final = 40_000  # the same with batteries or several antennas, whose plans take far longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,18 +90,21 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
 
 
 def _admit_rounds(world: Scenario) -> None:
-    """Refuse what has too many devices times rounds to be decided round by round.
+    """Refuse what has too many devices times rounds, and times antennas, to be decided round by round.
 
     Raises:
         ScenarioError: with what to change.
     """
-    batteries = world.budget.device_power is not None
-    most, rounds = MOST_BATTERIES if batteries else MOST_GAINS, world.policy.rounds or world.learning.total_steps
-    if world.num_devices * rounds > most:
+    batteries, antennas = world.budget.device_power is not None, world.link.antennas
+    most = MOST_BATTERIES if batteries or antennas > 1 else MOST_GAINS
+    rounds = world.policy.rounds or world.learning.total_steps
+    if world.num_devices * rounds * antennas > most:
+        several = antennas > 1
         raise ScenarioError(
-            f"Expected at most {most:,} devices times rounds in the explorer where "
-            f"{'devices have batteries' if batteries else 'gains change'}, got {world.num_devices:,} times {rounds:,}; "
-            "set policy.rounds, or fewer devices or learning.total_steps."
+            f"Expected at most {most:,} devices times rounds{' times antennas' if several else ''} in the explorer "
+            f"where {'devices have batteries' if batteries else 'gains change'}, got {world.num_devices:,} times "
+            f"{rounds:,}{f' times {antennas:,}' if several else ''}; set policy.rounds, or fewer devices"
+            f"{', antennas' if several else ''} or learning.total_steps."
         )
 
 

@@ -92,10 +92,11 @@ class Design:
     def change(self, key: str, value: Any) -> Design:
         """Return the design with one dotted key changed (None removes it); nothing is checked yet.
 
-        Another `channel.model` brings the keys it needs and drops those it does not know or refuses; fading that
-        lasts the whole run drops its `correlation`, `link.noise_std` the physics that it follows from, another
-        `learning.model` than one's own its layers and the dimension that was found for it, another than ridge
-        regression its table and dimension, another `policy.name` the settings it does not take.
+        Another `channel.model` brings the keys it needs and drops those it does not know or refuses; fading that lasts
+        the whole run drops its `correlation`, several `link.antennas` the error of the known gains, `link.noise_std`
+        the physics that it follows from, another `learning.model` than one's own its layers and the dimension that was
+        found for it, another than ridge regression its table and dimension, another `policy.name` the settings it does
+        not take.
         """
         if key == _SPREAD:
             return replace(self, spread=value)
@@ -114,6 +115,8 @@ class Design:
         if key == "policy.name" and value in POLICIES:
             for setting in {"size", "threshold", "options"} - POLICIES[value].settings:
                 _put(tables, f"policy.{setting}", None)
+        if key == "link.antennas" and value != 1:
+            _put(tables, "channel.estimation_error", _start()["channel"]["estimation_error"])
         if key == "channel.coherence" and value is None:
             _put(tables, "channel.correlation", _start()["channel"]["correlation"])
         if key == "learning.model" and value != RIDGE and self.get("learning.ridge") is not None:

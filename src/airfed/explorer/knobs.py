@@ -16,6 +16,8 @@ Kind = Literal["log", "count", "linear", "list", "text"]
 STEPS: Final = 1000  # positions of a slider
 _LARGEST: Final = 1.7e308  # beyond it a whole number is no float
 _ARRAY: Final = ("channel.angle_spread", "channel.sector", "channel.antenna_spacing")
+_COMBINED: Final = ("link.combining", "link.trust")
+_ERROR: Final = "channel.estimation_error"  # what it does to combined channels is not accounted for
 _CHANGING: Final = ("coherence", "correlation", "common_shadowing_db", "shadowing_coherence")
 
 
@@ -130,8 +132,8 @@ def applies(key: str, design: Design) -> bool:
         return name in CHANNELS.get(str(design.get("channel.model")), {})
     if section == "channel" and name in _CHANGING:
         return _changing(name, design)
-    if key in _ARRAY or key in ("link.combining", "link.trust"):
-        return design.get("link.antennas") not in (None, 1)
+    if key in (*_ARRAY, *_COMBINED, _ERROR):
+        return (design.get("link.antennas") in (None, 1)) == (key == _ERROR)
     if key == "fleet.num_devices":
         return bool(design.get("channel.model") != "fixed")
     if key == "peak_spread":
@@ -208,8 +210,7 @@ GROUPS: Final = (
         *_CHANNEL,
         "link.noise_std",
         "link.antennas",
-        "link.combining",
-        "link.trust",
+        *_COMBINED,
         *_ARRAY,
         "seed",
     ),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from airfed import _validate, convergence
 from airfed._upstairs import upstairs
 from airfed.course import Course
-from airfed.planning import limits, reach
+from airfed.planning import limits, reach, record
 from airfed.planning.decision import Average
 from airfed.planning.limits import Binding
 from airfed.planning.response import Prediction
@@ -388,7 +388,7 @@ class Plan:
         if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "measured":
             problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
         if recorded.get("combiner") is not None:
-            problem = problem.heard_by(_complexes(recorded["combiner"]))
+            problem = problem.heard_by(record.complexes(recorded["combiner"]))
         if problem.fleet.antennas > 1:
             follows = {"antennas": problem.fleet.antennas, "trust": problem.link.trust}
             for name, value in (follows | {"combining": problem.link.combining}).items():
@@ -404,7 +404,7 @@ class Plan:
             notes=tuple(recorded["notes"]),
             objective=recorded.get("objective", "bound"),
             average=recorded.get("average", "none"),
-            prediction=_prediction(recorded),
+            prediction=record.prediction(recorded),
             growth=recorded.get("growth", 1.0),
             clip_decay=recorded.get("clip_decay", 1.0),
             power_share=recorded.get("power_share", 1.0),
@@ -424,81 +424,4 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, under the names of its attributes, ready for JSON."""
-        budget, link = self.problem.budget, self.problem.link
-        return {
-            "policy": self.policy,
-            "num_devices": self.problem.fleet.num_devices,
-            "dimension": self.problem.learning.dimension,
-            "num_scheduled": self.num_scheduled,
-            "scheduled": self.scheduled.tolist(),
-            "alignment": self.alignment,
-            "alignment_coefficient": self.alignment_coefficient,
-            "clip_norm": self.clip_norm,
-            "rounds": self.rounds,
-            "local_steps": list(self.local_steps),
-            "objective": self.objective,
-            "average": self.average,
-            "growth": self.growth,
-            "clip_decay": self.clip_decay,
-            "power_share": self.power_share,
-            "uplink": self.uplink.to_dict(),
-            "private": self.private,
-            "channel_uses": self.channel_uses,
-            "air_time": self.air_time,
-            "predicted_accuracy": self.predicted_accuracy,
-            "predicted_interval": None if self.prediction is None else [self.prediction.low, self.prediction.high],
-            "predicted_loss": None if self.prediction is None else self.prediction.loss,
-            "predicted_basis": "" if self.prediction is None else self.prediction.basis,
-            "bound": {"total": self.bound.total, "terms": self.bound.terms},
-            "binding": self.binding,
-            "limits": dict(self.limits),
-            "violations": list(self.violations),
-            "power": self.power.tolist(),
-            "power_total": self.power_total,
-            "amplification": self.amplification,
-            "estimation_error": link.estimation_error,
-            "estimation_failure": link.estimation_failure,
-            "trust_estimates": link.trust_estimates,
-            "mu_round": self.mu_round,
-            "mu_total": self.mu_total,
-            "epsilon_round": self.epsilon_round,
-            "epsilon_total": self.epsilon_total,
-            "epsilon_paper": self.epsilon_paper,
-            "epsilon_paper_validity": self.epsilon_paper_validity,
-            "delta": budget.delta,
-            "scope": budget.scope,
-            "relation": budget.relation,
-            "unit": "device",
-            "notes": list(self.notes),
-        } | self._antennas()
-
-    def _antennas(self) -> dict[str, Any]:
-        """What several antennas add to `to_dict`."""
-        if self.combiner is None:
-            return {}
-        seen = {trust: self.against(trust) for trust in get_args(Trust)}
-        return {
-            "antennas": self.problem.fleet.antennas,
-            "combining": self.problem.link.combining,
-            "trust": self.problem.link.trust,
-            "combiner": np.stack((self.combiner.real, self.combiner.imag), axis=-1).tolist(),
-            "epsilon_total_against": {trust: each.epsilon_total for trust, each in seen.items()},
-            "lower_bound": None if self.lower_bound == -math.inf else self.lower_bound,
-        }
-
-
-def _complexes(parts: Any) -> NDArray[np.complex128]:
-    """The complex numbers of which the real and the imaginary parts were written down, side by side."""
-    array = np.array(parts, dtype=np.float64)
-    if array.ndim not in (2, 3) or array.shape[-1] != 2:
-        raise ValueError(f"Expected a combiner as pairs of numbers; got shape {array.shape}.")
-    return np.asarray(array[..., 0] + 1j * array[..., 1])
-
-
-def _prediction(recorded: Mapping[str, Any]) -> Prediction | None:
-    accuracy, interval = recorded.get("predicted_accuracy"), recorded.get("predicted_interval")
-    if accuracy is None or interval is None:
-        return None
-    low, high = interval
-    about = {"basis": recorded.get("predicted_basis", ""), "loss": recorded.get("predicted_loss")}
-    return Prediction(accuracy=accuracy, low=low, high=high, **about)
+        return record.written(self)

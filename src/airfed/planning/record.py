@@ -1,0 +1,100 @@
+"""A plan as plain values, and what comes back from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.planning.response import Prediction
+from airfed.problem import Trust
+
+if TYPE_CHECKING:
+    from airfed.planning.plan import Plan
+
+
+def written(plan: Plan) -> dict[str, Any]:
+    """Return a plan as plain values, under the names of its attributes, ready for JSON."""
+    budget, link = plan.problem.budget, plan.problem.link
+    return {
+        "policy": plan.policy,
+        "num_devices": plan.problem.fleet.num_devices,
+        "dimension": plan.problem.learning.dimension,
+        "num_scheduled": plan.num_scheduled,
+        "scheduled": plan.scheduled.tolist(),
+        "alignment": plan.alignment,
+        "alignment_coefficient": plan.alignment_coefficient,
+        "clip_norm": plan.clip_norm,
+        "rounds": plan.rounds,
+        "local_steps": list(plan.local_steps),
+        "objective": plan.objective,
+        "average": plan.average,
+        "growth": plan.growth,
+        "clip_decay": plan.clip_decay,
+        "power_share": plan.power_share,
+        "uplink": plan.uplink.to_dict(),
+        "private": plan.private,
+        "channel_uses": plan.channel_uses,
+        "air_time": plan.air_time,
+        "predicted_accuracy": plan.predicted_accuracy,
+        "predicted_interval": None if plan.prediction is None else [plan.prediction.low, plan.prediction.high],
+        "predicted_loss": None if plan.prediction is None else plan.prediction.loss,
+        "predicted_basis": "" if plan.prediction is None else plan.prediction.basis,
+        "bound": {"total": plan.bound.total, "terms": plan.bound.terms},
+        "binding": plan.binding,
+        "limits": dict(plan.limits),
+        "violations": list(plan.violations),
+        "power": plan.power.tolist(),
+        "power_total": plan.power_total,
+        "amplification": plan.amplification,
+        "estimation_error": link.estimation_error,
+        "estimation_failure": link.estimation_failure,
+        "trust_estimates": link.trust_estimates,
+        "mu_round": plan.mu_round,
+        "mu_total": plan.mu_total,
+        "epsilon_round": plan.epsilon_round,
+        "epsilon_total": plan.epsilon_total,
+        "epsilon_paper": plan.epsilon_paper,
+        "epsilon_paper_validity": plan.epsilon_paper_validity,
+        "delta": budget.delta,
+        "scope": budget.scope,
+        "relation": budget.relation,
+        "unit": "device",
+        "notes": list(plan.notes),
+    } | _antennas(plan)
+
+
+def _antennas(plan: Plan) -> dict[str, Any]:
+    """What several antennas add."""
+    if plan.combiner is None:
+        return {}
+    seen = {trust: plan.against(trust) for trust in get_args(Trust)}
+    return {
+        "antennas": plan.problem.fleet.antennas,
+        "combining": plan.problem.link.combining,
+        "trust": plan.problem.link.trust,
+        "combiner": np.stack((plan.combiner.real, plan.combiner.imag), axis=-1).tolist(),
+        "epsilon_total_against": {trust: each.epsilon_total for trust, each in seen.items()},
+        "lower_bound": None if plan.lower_bound == -math.inf else plan.lower_bound,
+    }
+
+
+def complexes(parts: Any) -> NDArray[np.complex128]:
+    """Return the complex numbers of which the real and the imaginary parts were written down, side by side."""
+    array = np.array(parts, dtype=np.float64)
+    if array.ndim not in (2, 3) or array.shape[-1] != 2:
+        raise ValueError(f"Expected a combiner as pairs of numbers; got shape {array.shape}.")
+    return np.asarray(array[..., 0] + 1j * array[..., 1])
+
+
+def prediction(recorded: Mapping[str, Any]) -> Prediction | None:
+    """Return what a response expected, as it was written down; None where nothing was."""
+    accuracy, interval = recorded.get("predicted_accuracy"), recorded.get("predicted_interval")
+    if accuracy is None or interval is None:
+        return None
+    low, high = interval
+    about = {"basis": recorded.get("predicted_basis", ""), "loss": recorded.get("predicted_loss")}
+    return Prediction(accuracy=accuracy, low=low, high=high, **about)

@@ -1,0 +1,151 @@
+"""Several antennas in scenarios: their keys, what they make of a problem, and where else they are turned."""
+
+import tomllib
+
+import numpy as np
+import pytest
+
+from airfed import scenario
+from airfed.experiments import points
+from airfed.explorer import knobs, shown, tradeoffs
+from airfed.explorer.admission import MOST_BATTERIES, MOST_HEARD
+from airfed.explorer.design import Design, from_query, from_scenario
+from airfed.planning import FadingPlan
+from airfed.scenario import ScenarioError, template
+from airfed.scenario.sections import ANTENNAS
+
+SMALL = {"fleet.num_devices": 12, "learning.total_steps": 20}
+
+
+def world_of(**changes):
+    tables = tomllib.loads(template.SCENARIO)
+    return scenario.parse(tables).override(SMALL | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def test_one_antenna_is_what_it_was():
+    plain, one = world_of(), world_of(link__antennas=1, link__combining="optimal", link__trust="radio")
+    assert one.digest() == plain.digest()
+    assert plain.problem().fleet.channel is None
+    assert one.problem().fleet.gain.tobytes() == plain.problem().fleet.gain.tobytes()
+    assert not set(plain.content()["link"]) & set(ANTENNAS)
+    assert not {"angle_spread", "sector", "antenna_spacing"} & set(plain.content()["channel"])
+    seen = {plain.digest()}
+    for changes in ({"link__antennas": 2}, {"link__trust": "combiner"}, {"channel__angle_spread": 5.0}):
+        seen.add(world_of(**changes).digest())
+    assert len(seen) == 4
+
+
+def test_a_problem_has_the_vectors_the_combining_and_the_trust():
+    world = world_of(link__antennas=3, link__combining="sum", link__trust="combiner")
+    problem = world.problem()
+    assert problem.fleet.channel.shape == (12, 3)
+    assert (problem.link.combining, problem.link.trust) == ("sum", "combiner")
+    assert world.law(problem) is None
+    plan = world.plan(problem)
+    np.testing.assert_allclose(np.abs(plan.combiner), np.sqrt(1 / 3))
+    again = scenario.parse(tomllib.loads(world.to_toml()))
+    np.testing.assert_array_equal(again.problem().fleet.channel, problem.fleet.channel)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_the_law_is_of_channels(correlation):
+    fading = {"channel__coherence": 1, "channel__correlation": correlation}
+    world = world_of(link__antennas=2, link__combining="strongest_eigenvector", policy__rounds=4, **fading)
+    problem = world.problem()
+    assert problem.fleet.channel.shape == (4, 12, 2)
+    law = world.law(problem)
+    draws = law(problem.fleet.channel[:1]) if callable(law) else law[:, 1:]
+    assert draws.shape == (24, 3, 12, 2)
+    assert isinstance(world.plan(problem), FadingPlan)
+    with pytest.raises(ScenarioError, match="that this scenario has drawn"):
+        world.override({"seed": 5}).law(problem)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"link__antennas": 0}, r"^Expected link\.antennas=0 >= 1\.$"),
+        ({"link__antennas": 2.5}, r"^Expected link\.antennas to be a whole number"),
+        ({"link__combining": "mrc"}, r"^Expected link\.combining to be one of 'optimal', .*; got 'mrc'\.$"),
+        ({"link__trust": "nobody"}, r"^Expected link\.trust to be one of 'radio', 'combiner'; got 'nobody'\.$"),
+        ({"channel__angle_spread": -1.0}, r"^Expected channel\.angle_spread=-1\.0 >= 0"),
+        ({"channel__sector": 200.0}, r"^Expected channel\.sector=200\.0 >= 0 and <= 180"),
+        ({"channel__antenna_spacing": 0.0}, r"^Expected channel\.antenna_spacing=0\.0 > 0\.$"),
+        (
+            {"link__antennas": 2, "channel__estimation_error": 0.1},
+            r"^Expected channel\.estimation_error=0 with link\.antennas=2, got 0\.1: [^\n]*\.$",
+        ),
+    ],
+)
+def test_bad_values_name_their_key(changes, named):
+    with pytest.raises(ScenarioError, match=named):
+        world_of(**changes)
+
+
+def test_absurd_numbers_of_antennas_are_refused_before_memory_is():
+    with pytest.raises(ScenarioError, match=r"^Expected at most 2\*\*27 complex gains .* at 1000000000 antennas"):
+        world_of(link__antennas=10**9).problem()
+
+
+def test_a_file_tells_the_number_of_devices(tmp_path):
+    np.save(tmp_path / "h.npy", np.ones((7, 2)) + 1j)
+    tables = tomllib.loads(template.SCENARIO)
+    tables["fleet"] = {"peak_power": 1.0}
+    tables["channel"] = {"model": "file", "path": "h.npy"}
+    tables["link"]["antennas"] = 2
+    world = scenario.parse(tables, folder=tmp_path)
+    assert world.num_devices == 7
+    assert world.problem().fleet.channel.shape == (7, 2)
+    with pytest.raises(ScenarioError, match=r"^Expected link\.antennas=1 with a file of gains in the explorer, got 2"):
+        from_scenario(world)
+
+
+def test_a_sweep_tells_channels_apart(tmp_path):
+    files = []
+    for index, phase in enumerate((1.0, 1j)):
+        (tmp_path / str(index)).mkdir()
+        np.save(tmp_path / str(index) / "h.npy", np.array([[1.0, phase], [phase, 1.0]]))
+        tables = tomllib.loads(template.SCENARIO)
+        tables |= {"fleet": {"peak_power": 1.0}, "channel": {"model": "file", "path": "h.npy"}}
+        tables["link"]["antennas"] = 2
+        files.append(scenario.parse(tables, folder=tmp_path / str(index)))
+    first, second = (points.content_key(world, lambda name: "") for world in files)
+    assert first != second  # whose moduli are the same
+
+
+# The page
+
+
+def test_knobs_appear_with_a_second_antenna():
+    keys = ["link.antennas", "link.combining", "link.trust", "channel.angle_spread", "channel.estimation_error"]
+    assert {item.key for group in knobs.GROUPS for item in group.items} >= set(keys)
+    one = Design().change("channel.estimation_error", 0.1)
+    two = one.change("link.antennas", 2)
+    assert [knobs.applies(key, one) for key in keys] == [True, False, False, False, True]
+    assert [knobs.applies(key, two) for key in keys] == [True, True, True, True, False]
+    assert two.world().channel.estimation_error == 0.0
+    assert from_query(dict(pair.split("=") for pair in two.query().split("&"))).world() == two.world()
+
+
+def test_the_page_plans_with_them():
+    made = Design()
+    for key, value in {**SMALL, "link.antennas": 2, "link.combining": "strongest_eigenvector"}.items():
+        made = made.change(key, value)
+    found = shown.show(made, 800.0, 400.0)
+    assert isinstance(found, shown.Shown)
+    assert isinstance(shown.compare(made), shown.Compared)
+    front = tradeoffs.front(made.world())
+    here = front.bound[front.power_index, front.epsilon_index]
+    assert here == pytest.approx(made.world().plan().bound.total)
+    assert np.all(np.diff(front.bound, axis=0) <= 1e-9 * here)  # more power is never worse, of one combiner
+
+
+def test_antennas_count_towards_what_the_page_computes():
+    made = Design().change("link.antennas", 8).change("fleet.num_devices", MOST_HEARD // 8)
+    assert made.world().link.antennas == 8
+    with pytest.raises(ScenarioError, match=rf"at most {MOST_HEARD:,} devices times link\.antennas in the explorer"):
+        made.change("link.antennas", 9).world()
+    changing = Design().change("link.antennas", 8).change("channel.coherence", 1).change("policy.rounds", 50)
+    assert changing.change("fleet.num_devices", MOST_BATTERIES // 400).world().policy.rounds == 50
+    with pytest.raises(ScenarioError, match=r"devices times rounds times antennas .* set policy\.rounds"):
+        changing.change("fleet.num_devices", MOST_BATTERIES // 400 + 1).world()
