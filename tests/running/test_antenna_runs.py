@@ -11,6 +11,7 @@ import pytest
 
 from airfed import scenario
 from airfed.air import CLIP_MARGIN
+from airfed.cli.app import main
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running import setup as setups
 from airfed.running.cluster import Solo
@@ -21,6 +22,7 @@ from airfed.running.noise import SecureNoise, SeededNoise
 from airfed.running.run import Run
 from airfed.running.setup import prepare, signal_digests
 from airfed.running.shared import check_equal
+from airfed.showing.words import ADVERSARIES
 
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
 SEARCHED = {"policy.name": "optimal", "link.combining": "optimal"}
@@ -136,7 +138,7 @@ def test_a_process_with_another_combiner_does_not_transmit():
 
 
 @pytest.mark.parametrize("trust", ["radio", "combiner"])
-def test_the_ledger_says_whom_its_epsilon_is_claimed_against(tmp_path, trust):
+def test_the_ledger_says_whom_its_epsilon_is_claimed_against(tmp_path, trust, capsys):
     execute(world(**{"link.trust": trust}), tmp_path / "run")
     ledger = Ledger.load(tmp_path / "run" / "ledger.jsonl")
     assert (ledger.header["antennas"], ledger.header["trust"]) == (4, trust)
@@ -144,6 +146,8 @@ def test_the_ledger_says_whom_its_epsilon_is_claimed_against(tmp_path, trust):
     assert ledger.mu_total == pytest.approx(plan.mu_total)
     seen = plan.against("combiner").mu_total * (plan.problem.fleet.exposure.max() if trust == "radio" else 1.0)
     assert ledger.mu_total == pytest.approx(seen, rel=1e-12)
+    assert main(["ledger", str(tmp_path / "run")]) == 0
+    assert f"against {ADVERSARIES[trust]}" in capsys.readouterr().out
 
 
 def test_the_ledger_of_one_antenna_is_as_it_was(tmp_path):
