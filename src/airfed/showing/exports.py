@@ -33,7 +33,7 @@ _MATHS: Final = {
     **{character: f"$\\{name}$" for character, name in _SYMBOLS.items()},
     **{"†": r"$^{\dagger}$", "*": "$^{*}$", "²": "$^{2}$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"},
 }
-_POWER_OF_TEN: Final = re.compile(r"^(-?[\d.]+)e\+?(-?)0*(\d+)$")
+_POWER_OF_TEN: Final = re.compile(r"(?<![\w.])(-?\d[\d.]*)e\+?(-?)0*(\d+)(?![\w.])", re.ASCII)
 
 
 def make_console(format: Format | None, *, stderr: bool = False, quiet: bool = False) -> Console:
@@ -150,13 +150,19 @@ def latex_table(rows: Cells, left: Sequence[bool]) -> str:
 def latex_text(text: str) -> str:
     r"""Return a cell as LaTeX prints it: symbols in maths, everything else as it is.
 
-    >>> print(latex_text("top_k & 5% of ε"), latex_text("6.17e4"), latex_text("-"))
-    top\_k \& 5\% of $\varepsilon$ $6.17\cdot10^{4}$ --
+    >>> print(latex_text("top_k & 5% of ε"), latex_text("6.17e4 ±2e-5"), latex_text("-"))
+    top\_k \& 5\% of $\varepsilon$ $6.17\cdot10^{4}$ $\pm$$2\cdot10^{-5}$ --
     """
     if text == "-":
         return "--"
-    if found := _POWER_OF_TEN.match(text):
-        return rf"${found[1]}\cdot10^{{{found[2]}{found[3]}}}$"
+    written, place = "", 0
+    for found in _POWER_OF_TEN.finditer(text):
+        written += _escaped(text[place : found.start()]) + rf"${found[1]}\cdot10^{{{found[2]}{found[3]}}}$"
+        place = found.end()
+    return written + _escaped(text[place:])
+
+
+def _escaped(text: str) -> str:
     return "".join(_ESCAPED.get(character) or _MATHS.get(character, character) for character in text)
 
 
