@@ -15,7 +15,13 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "planning": (
         "Planning",
         "Who transmits, how strongly, and for how many rounds.",
-        ("airfed.planning", "airfed.planning.exact", "airfed.planning.limits", "airfed.planning.fading"),
+        (
+            "airfed.planning",
+            "airfed.planning.exact",
+            "airfed.planning.limits",
+            "airfed.planning.fading",
+            "airfed.planning.combining",
+        ),
     ),
     "privacy": (
         "Privacy",

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from airfed import _extras
-from airfed.cli.plan import Json, ScenarioFile, TableFormat, read, whole_number
+from airfed.cli.plan import OUTPUT, Json, ScenarioFile, TableFormat, read, whole_number
 from airfed.cli.run import signals
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
 from airfed.showing import exports, output
@@ -35,11 +35,13 @@ def league(
     address: Address = None,
     json: Json = False,
     format: TableFormat = None,
+    latex: Annotated[bool, Parameter(help="The same as --format latex.", negative="", group=OUTPUT)] = False,
 ) -> int:
     """Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank them."""
     from airfed.experiments import league as leagues
     from airfed.experiments import workers
 
+    format = "latex" if latex else format
     console = exports.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     workers.check(backend, address)

@@ -30,10 +30,10 @@ def _one_kind(given: ArgumentCollection) -> None:
         raise ValueError("Expected --json or --format, not both.")
 
 
-_OUTPUT: Final = Group("Output", validator=_one_kind)
-Json = Annotated[bool, Parameter(help="Print JSON instead of text.", negative="", group=_OUTPUT)]
+OUTPUT: Final = Group("Output", validator=_one_kind)
+Json = Annotated[bool, Parameter(help="Print JSON instead of text.", negative="", group=OUTPUT)]
 TableFormat = Annotated[
-    exports.Format | None, Parameter(help="Print the tables alone, so written; the text goes to stderr.", group=_OUTPUT)
+    exports.Format | None, Parameter(help="Print the tables alone, so written; the text goes to stderr.", group=OUTPUT)
 ]
 
 

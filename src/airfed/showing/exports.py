@@ -33,7 +33,7 @@ _MATHS: Final = {
     **{character: f"$\\{name}$" for character, name in _SYMBOLS.items()},
     **{"†": r"$^{\dagger}$", "*": "$^{*}$", "²": "$^{2}$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"},
 }
-_POWER_OF_TEN: Final = re.compile(r"(?<![\w.])(-?[\d.]+)e\+?(-?)0*(\d+)(?![\w.])")
+_POWER_OF_TEN: Final = re.compile(r"(?<![\w.])(-?\d[\d.]*)e\+?(-?)0*(\d+)(?![\w.])", re.ASCII)
 
 
 def make_console(format: Format | None, *, stderr: bool = False, quiet: bool = False) -> Console:
@@ -150,20 +150,19 @@ def latex_table(rows: Cells, left: Sequence[bool]) -> str:
 def latex_text(text: str) -> str:
     r"""Return a cell as LaTeX prints it: symbols in maths, everything else as it is.
 
-    >>> print(latex_text("top_k & 5% of ε"), latex_text("3e-08 ± 6.17e4"), latex_text("-"))
-    top\_k \& 5\% of $\varepsilon$ $3\cdot10^{-8}$ $\pm$ $6.17\cdot10^{4}$ --
+    >>> print(latex_text("top_k & 5% of ε"), latex_text("6.17e4 ±2e-5"), latex_text("-"))
+    top\_k \& 5\% of $\varepsilon$ $6.17\cdot10^{4}$ $\pm$$2\cdot10^{-5}$ --
     """
     if text == "-":
         return "--"
-    parts = _POWER_OF_TEN.split(text)  # plain text, then mantissa, sign and exponent of each, with plain text between
-    shown = [_literal(parts[0])]
-    for place in range(1, len(parts), 4):
-        mantissa, sign, exponent, rest = parts[place : place + 4]
-        shown += [rf"${mantissa}\cdot10^{{{sign}{exponent}}}$", _literal(rest)]
-    return "".join(shown)
+    written, place = "", 0
+    for found in _POWER_OF_TEN.finditer(text):
+        written += _escaped(text[place : found.start()]) + rf"${found[1]}\cdot10^{{{found[2]}{found[3]}}}$"
+        place = found.end()
+    return written + _escaped(text[place:])
 
 
-def _literal(text: str) -> str:
+def _escaped(text: str) -> str:
     return "".join(_ESCAPED.get(character) or _MATHS.get(character, character) for character in text)
 
 
