@@ -28,9 +28,9 @@ Decide = Callable[[Problem], Plan]
 _SHARPNESS: Final = (4.0, 32.0, 256.0)  # of the smooth maximum in the search for f, one after the other
 _STEPS: Final = 40  # of the search, for each sharpness
 _TURNS: Final = 12  # of devices and combiner, at most
-_KEPT: Final = 3  # starts that are improved
+_KEPT: Final = 2  # starts that are improved
 _KEPT_OF_FEW: Final = 16  # the same, of few devices
-_SIZES: Final = 5  # numbers of devices more, and fewer, for whom the combiner is turned
+_SIZES: Final = 4  # numbers of devices more, and fewer, for whom the combiner is turned
 _FEW: Final = 12  # devices whose matched filters are starts, too
 _WORTH: Final = 1e-5  # a turn that improves less is the last
 
@@ -53,9 +53,6 @@ def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
             found.append(decide(problem.heard_by(combiner)))
         except InfeasibleError as error:
             refused = refused or error
-            continue
-        if not found[-1].uplink.on_air:  # no channel lies between
-            return found[-1]
     if not found:
         assert refused is not None
         raise refused
@@ -71,12 +68,12 @@ def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
 
 
 def judged(problem: Problem, decide: Decide, judge: Decide) -> Plan:
-    """Return the plan of the highest expected accuracy, of the combiners that are best by the bound.
+    """Return the best plan of those that a policy makes for a few combiners, which another has found.
 
     Args:
         problem: as in `planned`. Where the optimal combiner is wanted, those of the other ways to combine compete, too.
-        decide: the policy's plan by the bound, for a given combiner; many are tried.
-        judge: the same by a response, which takes longer.
+        decide: plans for many combiners, quickly.
+        judge: what decides between the best of each way; by a response, or of a rival, it takes longer.
 
     Raises:
         InfeasibleError: there is no plan for any of them.
@@ -235,6 +232,23 @@ def _searched(combiner: Complexes, channel: Complexes, weight: Floats, total: fl
     return antennas.unit(best[:number] + 1j * best[number:])
 
 
+def aligned(problem: Problem, rounds: NDArray[np.int64] | None = None) -> Plan:
+    """Return the joint optimum by the bound, for a given combiner.
+
+    Args:
+        problem: with its combiner.
+        rounds: the numbers of rounds to choose from; all unless told.
+    """
+    every = np.arange(1, problem.most_rounds + 1) if rounds is None else rounds
+    decision = uncertain.optimal(problem, every)
+    assert decision.alignment is not None
+    assert decision.rounds is not None
+    devices = np.sort(np.asarray(decision.scheduled))
+    return Plan(
+        problem=problem, policy="optimal", scheduled=devices, alignment=decision.alignment, rounds=decision.rounds
+    )
+
+
 def in_rounds(problem: Problem) -> Problem:
     """Return the problem with combiners where each round is decided on its own: one for all, or for each round.
 
@@ -245,18 +259,7 @@ def in_rounds(problem: Problem) -> Problem:
         InfeasibleError: there is no plan for the first round.
     """
     alone = replace(problem, budget=replace(problem.budget, device_power=None))
-    number = problem.most_rounds
-
-    def decide(there: Problem, rounds: NDArray[np.int64]) -> Plan:
-        decision = uncertain.optimal(there, rounds)
-        assert decision.alignment is not None
-        assert decision.rounds is not None
-        devices = np.sort(np.asarray(decision.scheduled))
-        return Plan(
-            problem=there, policy="optimal", scheduled=devices, alignment=decision.alignment, rounds=decision.rounds
-        )
-
-    first = planned(alone.at(0), lambda there: decide(there, np.arange(1, number + 1)))
+    first = planned(alone.at(0), aligned)
     assert first.combiner is not None
     if not problem.fleet.changes:
         return problem.heard_by(first.combiner)
@@ -264,9 +267,9 @@ def in_rounds(problem: Problem) -> Problem:
     combiners = antennas.eigenvectors(problem.fleet.channel)[:, 0]
     combiners[0] = first.combiner
     chosen = np.array([first.rounds])
-    for index in range(1, min(number, len(combiners))):
+    for index in range(1, min(problem.most_rounds, len(combiners))):
         try:
-            found = planned(alone.at(index), lambda there: decide(there, chosen), brief=True)
+            found = planned(alone.at(index), lambda there: aligned(there, chosen), brief=True)
         except InfeasibleError:  # nobody can be heard: the round keeps its eigenvector
             continue
         combiners[index] = found.combiner
