@@ -100,6 +100,7 @@ def test_the_checks_of_an_audit_are_a_table(capsys):
     checks = [{"name": "clip", "passed": False, "finding": "‖x‖ = 2 [ϖ], not 1"}]
     summary = {
         "scenario": "s",
+        "antennas": 1,
         "privacy": "simulated",
         "checks": checks,
         "mu_lower": None,

@@ -26,6 +26,7 @@ Draws = Floats | Law
 
 _CEILINGS: Final = 8  # largest amplifications that are tried
 _SLACK: Final = 1e-12
+_LEAST: Final = 1.0 + 1e-12  # a ceiling; 1 stands for none
 
 
 def world_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1.0) -> World:
@@ -90,17 +91,17 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
     """
     if not limits.amplified(problem):
         return 1.0
-    first = combining.ceiling(problem) if problem.seen_by_all else 1.0
-    if problem.seen_by_all and law is not None:
-        return first
+    own = [combining.ceiling(problem)] if problem.seen_by_all else []
+    if own and law is not None:
+        return own[0]
     draw = None if law is None else first_draw(law, problem)
     gains = gains_of(problem) if draw is None else draw
     known = factors(problem, gains)[gains > 0]
     # Of gains that are not known yet: the strongest device of a round is not below their root mean square, whose f is
     # the same in each round, so that with no less than that somebody may always send.
-    least = 1.0 if law is None else float(factors(problem, np.ones_like(gains)).max()) * (1 + 1e-9)
+    least = _LEAST if law is None else float(factors(problem, np.ones_like(gains)).max()) * (1 + 1e-9)
     best, found = np.inf, np.inf
-    tried = np.append(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS)), first)
+    tried = np.append(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS)), own)
     for each in np.unique(np.maximum(tried, least)).tolist():
         try:
             there = world_of(problem, draw, ceiling=each)

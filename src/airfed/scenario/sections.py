@@ -102,7 +102,8 @@ class LinkSection(Section):
         Key("density of the noise, in place of temperature", "N₀", "W/Hz", note='also "-174 dBm/Hz"'),
     ] = None
     antennas: Annotated[
-        Count,
+        int,
+        Field(ge=1, le=1024),
         Key("antennas of the receiver", "A", note="channels are vectors, which a combiner makes one signal of"),
         Control("Antennas", 1, 64, "count"),
     ] = 1
