@@ -76,6 +76,19 @@ def test_who_is_not_known_cannot_attack(world):
         audit(subject(world), against="everybody")
 
 
+@pytest.mark.parametrize("changes", [{}, {"channel__coherence": 1, "link__antennas": 1}], ids=["static", "changing"])
+def test_who_sends_at_full_power_and_counts_less_passes(world, changes):
+    saturated = {"policy__name": "threshold_power", "fleet__peak_power": 1e-4, "budget__epsilon": 50.0}
+    found = subject(world, **saturated, **changes)
+    assert found.plan.uploads_in(0).power.max() == 1e-4
+    assert audit(found, **QUICK).verdict == "pass"
+
+
+def test_nobody_attacks_where_nothing_is_claimed(world):
+    with pytest.raises(ValueError, match="artificial noise"):
+        audit(subject(world, policy__name="seif", link__trust="combiner"), against="radio")
+
+
 def test_the_command_and_a_run_attack_as_they_are_told(world, tmp_path, capsys, monkeypatch):
     for name in ("pairs", "samples"):
         monkeypatch.setitem(audit.__kwdefaults__, name, QUICK[name])

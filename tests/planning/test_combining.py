@@ -302,3 +302,40 @@ def test_a_law_of_channels_is_heard_by_its_eigenvectors_and_silent_beyond_the_ce
     assert beyond.any()
     with pytest.raises(ValueError, match="law of channels"):
         combining.heard_law(gains)
+
+
+def test_artificial_noise_claims_nothing_where_every_antenna_is_seen():
+    rng = np.random.default_rng(3)
+    problem = world(draw(rng, 5, 3), trust="combiner", combining="sum", peak_power=10.0)
+    found = plan(problem, policy="seif")
+    with pytest.raises(InfeasibleError, match="artificial noise"):
+        found.against("radio")
+    recorded = json.loads(json.dumps(found.to_dict()))
+    assert recorded["epsilon_total_against"] == {"radio": None, "combiner": found.epsilon_total}
+    assert "nothing is claimed" in str(found)
+    assert Plan.from_dict(problem, recorded).to_dict() == recorded
+
+
+@pytest.mark.parametrize("policy", ["noise_free", "central", "cotaf", "threshold_power"])
+def test_what_aligned_plans_cannot_beat_is_no_bound_on_other_schemes(policy):
+    rng = np.random.default_rng(4)
+    problem = world(draw(rng, 5, 3), combining="one", peak_power=1e-3, trust="combiner")
+    found = plan(problem, policy=policy)
+    assert found.lower_bound == -math.inf
+    assert found.to_dict()["lower_bound"] is None
+
+
+@pytest.mark.parametrize("trust", ["radio", "combiner"])
+def test_threshold_power_takes_no_heed_of_a_device_that_nobody_hears(trust):
+    rng = np.random.default_rng(5)
+    channel = draw(rng, 5, 3)
+    channel[2] = 0.0
+    found = plan(world(channel, trust=trust), policy="threshold_power")
+    assert np.isfinite([found.against(seen).epsilon_total for seen in ("radio", "combiner")]).all()
+    exposure = found.problem.fleet.exposure[[0, 1, 3, 4]]
+    assert found.against("radio").amplification == exposure.max()
+
+
+def test_a_trusted_server_needs_no_channels():
+    found = plan(world(np.zeros((3, 2), dtype=complex)), policy="central")
+    assert found.to_dict()["lower_bound"] is None

@@ -21,8 +21,9 @@ from airfed.auditing.sensitivity import sensitivity_checks
 from airfed.auditing.statistics import Check, Vector, epsilon_of
 from airfed.auditing.subject import Subject
 from airfed.planning import FadingPlan, Plan
+from airfed.planning.schemes import Saturated
 from airfed.privacy import gaussian_epsilon
-from airfed.problem import Trust
+from airfed.problem import InfeasibleError, Trust
 from airfed.running.loop import NoiseFault
 from airfed.running.run import Run
 
@@ -134,10 +135,16 @@ def audit(
             who is handed the combined one ("combiner"); as the claim has it unless told.
 
     Raises:
-        ValueError: there is no such adversary.
+        ValueError: there is no such adversary, or it is none that the scheme says anything about.
     """
     if against is not None:
         _validate.one_of(get_args(Trust), against=against)
+        if subject.decided is not None:
+            try:
+                subject.decided.against(against)
+            except InfeasibleError as error:
+                why = str(error).removeprefix("No plan fits: ")
+                raise ValueError(f"Expected an adversary that something is claimed against: {why}") from None
         subject = replace(subject, against=against)
     with np.errstate(all="ignore"):  # code that is broken on purpose or not may overflow; its checks say so
         return _audit(subject, trials, pairs, samples, np.random.default_rng((seed, 0x5EED)))
@@ -206,7 +213,9 @@ def _exposures(plan: Plan) -> Vector:
         channel, combiner = fleet.channel_in(decided.index), fleet.combiner_in(decided.index)
         assert channel is not None
         assert combiner is not None
-        found.append(np.max(np.linalg.norm(channel[who], axis=1) / np.abs(channel[who] @ combiner.conj())))
+        heard = np.abs(channel[who] @ combiner.conj())
+        more = np.linalg.norm(channel[who], axis=1) / heard
+        found.append(np.max(more, where=heard > 0, initial=1.0))
     return np.resize(found, plan.rounds)
 
 
@@ -217,7 +226,10 @@ def _overspent(plan: Plan) -> list[str]:
     fleet, budget, wrong = plan.problem.fleet, plan.problem.budget, []
     spent = np.zeros(fleet.num_devices)
     for index, on in enumerate(plan.member):
-        power = np.where(on, np.square(plan.alignments[index] / fleet.gain_in(index)), 0.0)
+        heard = on & (fleet.gain_in(index) > 0)
+        power = np.where(heard, np.square(plan.alignments[index] / fleet.gain_in(index)), 0.0)
+        if isinstance(plan.uplink, Saturated):  # who cannot arrive with θ sends at full power
+            power = np.minimum(power, fleet.peak_power)
         spent += power
         if np.any(power > fleet.peak_power * (1 + _RTOL)):
             wrong.append(f"round {index + 1} asks a device for more than its peak power")

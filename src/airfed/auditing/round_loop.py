@@ -110,7 +110,7 @@ def _only_noised(plan: Plan, rounds: list[Round]) -> bool:
     """Whether m^{i+1} is m^i − τ y/(|K|ν_i), with a y that has noise on it."""
     model: NDArray[np.float32] = np.zeros(plan.problem.learning.dimension, np.float32)
     for done, decided in zip(rounds, plan.sequence, strict=True):
-        planned = decided.scheduled.size * decided.alignment_coefficient
+        planned = plan.uploads_in(done.index).divisor / decided.clip_norm  # |K|ν_i where all arrive alike
         step = plan.problem.learning.learning_rate * done.reception.received / planned
         model = (model - step).astype(np.float32)
         scale = float(np.max(np.abs(model)))

@@ -78,9 +78,10 @@ class Subject:
     def of(cls, scenario: Scenario, *, dimension: int | None = None) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
         problem = scenario.problem(dimension=dimension_of(scenario) if dimension is None else dimension)
-        plan = as_seen(scenario.plan(problem))
+        decided = scenario.plan(problem)
+        plan = as_seen(decided)
         signal = signal_digests(scenario, problem.fleet)
-        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal)
+        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal, decided=decided)
 
     @classmethod
     def of_run(cls, run: Run) -> Subject:

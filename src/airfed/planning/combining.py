@@ -180,7 +180,7 @@ def _sets(plan: Plan) -> Iterator[NDArray[np.intp]]:
 
 def _cap(plan: Plan) -> float:
     """The largest θ that privacy allows to a device of which the combiner sees all."""
-    return plan.limits["privacy"] * float(np.max(plan.problem.fleet.exposure[plan.scheduled]))
+    return plan.limits["privacy"] * plan.amplification
 
 
 def _best_for(plan: Plan, devices: NDArray[np.intp]) -> Complexes:
@@ -193,13 +193,15 @@ def _best_for(plan: Plan, devices: NDArray[np.intp]) -> Complexes:
     fleet, combiner = problem.fleet, plan.combiner
     assert fleet.channel is not None
     assert combiner is not None
+    devices = devices[antennas.strengths(fleet.channel[devices]) > 0]
     channel = fleet.channel[devices]
     weight = 1.0 / fleet.peak_power[devices]
     if problem.seen_by_all and "privacy" in allowed:
         weight = np.maximum(weight, np.square(antennas.strengths(channel) / _cap(plan)))
     total = 0.0
     if "total_power" in allowed:
-        total = 1.0 / (allowed["total_power"] ** 2 * float(np.sum(np.square(1.0 / fleet.gain[plan.scheduled]))))
+        gain = fleet.gain[plan.scheduled]
+        total = 1.0 / (allowed["total_power"] ** 2 * float(np.sum(np.square(1.0 / gain[gain > 0]))))
     for sharpness in _SHARPNESS:
         combiner = _searched(combiner, channel, weight, total, sharpness)
     return combiner

@@ -151,8 +151,11 @@ class Plan:
 
     @cached_property
     def lower_bound(self) -> float:
-        """No plan has a smaller `bound.total`, whatever its combiner is; −inf with one antenna, where none is known."""
-        return -math.inf if self.combiner is None else reach.lower_bound(self.problem, self.course)
+        """No aligned plan within the limits has a smaller `bound.total`, whatever its combiner is.
+
+        −inf where none is known: with one antenna, and of other schemes, which are not held by the same limits.
+        """
+        return -math.inf if self.combiner is None or self.uplink != ALIGNED else reach.lower_bound(self.problem, self.course)
 
     @property
     def gap(self) -> float:
@@ -160,7 +163,11 @@ class Plan:
         return math.inf if self.lower_bound == -math.inf else self.bound.total / self.lower_bound - 1.0
 
     def against(self, trust: Trust) -> Plan:
-        """Return the plan as seen by another adversary: the same decision, with its μ and ε."""
+        """Return the plan as seen by another adversary: the same decision, with its μ and ε.
+
+        Raises:
+            InfeasibleError: against that adversary the scheme claims nothing (artificial noise, every antenna seen).
+        """
         return replace(self, problem=replace(self.problem, link=replace(self.problem.link, trust=trust)))
 
     @property

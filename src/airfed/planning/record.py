@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.planning.response import Prediction
-from airfed.problem import Trust
+from airfed.problem import InfeasibleError, Trust
 
 if TYPE_CHECKING:
     from airfed.planning.plan import Plan
@@ -71,15 +71,22 @@ def _antennas(plan: Plan) -> dict[str, Any]:
     """What several antennas add."""
     if plan.combiner is None:
         return {}
-    seen = {trust: plan.against(trust) for trust in get_args(Trust)}
     return {
         "antennas": plan.problem.fleet.antennas,
         "combining": plan.problem.link.combining,
         "trust": plan.problem.link.trust,
         "combiner": np.stack((plan.combiner.real, plan.combiner.imag), axis=-1).tolist(),
-        "epsilon_total_against": {trust: each.epsilon_total for trust, each in seen.items()},
+        "epsilon_total_against": {trust: _epsilon_total(plan, trust) for trust in get_args(Trust)},
         "lower_bound": None if plan.lower_bound == -math.inf else plan.lower_bound,
     }
+
+
+def _epsilon_total(plan: Plan, trust: Trust) -> float | None:
+    """ε of the training against an adversary; None where nothing is claimed."""
+    try:
+        return plan.against(trust).epsilon_total
+    except InfeasibleError:
+        return None
 
 
 def complexes(parts: Any) -> NDArray[np.complex128]:

@@ -89,7 +89,7 @@ class Saturated(Uplink):
     def limits(self, problem: Problem, scheduled: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit allows; the peak powers': the one of least error."""
         reach = problem.fleet.gain[scheduled] * np.sqrt(problem.fleet.peak_power[scheduled])
-        privacy = float(limits.privacy_limits(problem, np.array([rounds]), scheduled)[0])
+        privacy = float(limits.privacy_limits(problem, np.array([rounds]), _heard(problem, scheduled))[0])
         total = _largest_within(problem, scheduled, problem.budget.total_power / rounds)
         cap = min(privacy, total)
         return {
@@ -97,6 +97,10 @@ class Saturated(Uplink):
             "peak_power": min(denoising_factor(np.minimum(reach, cap), problem), float(reach.max())),
             "total_power": total,
         }
+
+    def amplification(self, problem: Problem, scheduled: Devices) -> float:
+        """Return how much stronger than θ a device may arrive, of those who can be heard: the others send nothing."""
+        return super().amplification(problem, _heard(problem, scheduled))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +140,7 @@ class Masked(Uplink):
         """Return the largest θ that each limit allows, with the noise that it leaves room for."""
         if problem.link.estimation_error and not problem.link.trust_estimates:
             raise ValueError("Expected exact channels with artificial noise: how strongly it arrives must be known.")
-        if problem.seen_by_all:
-            raise InfeasibleError(
-                "No plan fits: artificial noise comes from its devices' directions, and hides nobody from a server "
-                'that keeps every antenna\'s signal (trust = "radio").'
-            )
+        _require_one_signal(problem)
         found = limits.alignment_limits(problem, scheduled, rounds)
         gain, peak = problem.fleet.gain[scheduled], problem.fleet.peak_power[scheduled]
         alone, most = found["privacy"], min(found["peak_power"], found["total_power"])
@@ -154,6 +154,15 @@ class Masked(Uplink):
                 most if excess(most) <= 0 else float(brentq(excess, alone, most, rtol=1e-14)) * (1 - 1e-12)
             )
         return found
+
+    def amplification(self, problem: Problem, scheduled: Devices) -> float:
+        """Return how much stronger than θ a device may arrive.
+
+        Raises:
+            InfeasibleError: every antenna is seen, and the noise is not the same in all directions: no claim is made.
+        """
+        _require_one_signal(problem)
+        return super().amplification(problem, scheduled)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +315,22 @@ def parse(recorded: dict[str, Any] | None) -> Uplink:
         return kind(**values)
     except TypeError:
         raise ValueError(f"Expected settings of {kind.name} access; got {values!r}.") from None
+
+
+def _heard(problem: Problem, scheduled: Devices) -> Devices:
+    """Those of the scheduled devices who can be heard at all."""
+    found = scheduled[problem.fleet.gain[scheduled] > 0]
+    if not found.size:
+        raise InfeasibleError("No plan fits: nobody can be heard (peak_power).")
+    return found
+
+
+def _require_one_signal(problem: Problem) -> None:
+    if problem.seen_by_all:
+        raise InfeasibleError(
+            "No plan fits: artificial noise comes from its devices' directions, and hides nobody from a server "
+            'that keeps every antenna\'s signal (trust = "radio").'
+        )
 
 
 def denoising_factor(level: Floats, problem: Problem) -> float:

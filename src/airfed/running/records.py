@@ -173,7 +173,7 @@ class PlanFigures(TypedDict):
     combining: NotRequired[Combining]
     trust: NotRequired[Trust]
     combiner: NotRequired[list[Pair] | list[list[Pair]]]
-    epsilon_total_against: NotRequired[dict[Trust, Amount]]
+    epsilon_total_against: NotRequired[dict[Trust, Amount | None]]
     lower_bound: NotRequired[Amount | None]
     most_exposed: NotRequired[Whole]
     sequence: NotRequired[list[RoundFigures]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from airfed.planning import FadingPlan, Plan
-from airfed.problem import Trust
+from airfed.problem import InfeasibleError, Trust
 from airfed.showing.words import LIMITS, VALIDITY, power_expected
 
 Row = tuple[str, str, str]
@@ -79,9 +79,13 @@ def privacy_rows(plan: Plan) -> list[Row]:
     ]
     if plan.problem.fleet.antennas > 1:
         trust: Trust = "combiner" if plan.problem.link.trust == "radio" else "radio"
-        other = plan.against(trust)
         who = "if all antennas' signals were kept" if trust == "radio" else "if one combined signal were kept"
-        rows.append((f"the same, {who}", _figure(other.epsilon_total), f"{sum_of} = {other.mu_total:.5g}"))
+        try:
+            other = plan.against(trust)
+        except InfeasibleError:
+            rows.append((f"the same, {who}", "∞", "nothing is claimed"))
+        else:
+            rows.append((f"the same, {who}", _figure(other.epsilon_total), f"{sum_of} = {other.mu_total:.5g}"))
     return rows
 
 
