@@ -34,9 +34,11 @@ def found():
 
 def test_a_table_has_a_row_for_each_world_and_number_of_antennas(found):
     head, *cells = antennas.table(found)
-    assert len(head) == 4
-    assert [each[:2] for each in cells] == [["one", "1"], ["one", "4"], ["another", "1"], ["another", "4"]]
-    assert cells[0][2].startswith("privacy, 102, 20, 50.0%, 55.0% ± ")
+    places = [tuple(each[:3]) for each in cells]
+    assert places[:3] == [("one", "1", "radio"), ("one", "1", "combiner"), ("one", "4", "radio")]
+    assert len(places) == len(set(places)) == 8
+    assert dict(zip(head, cells[0], strict=True))["K"] == "102"
+    assert cells[0][-1].startswith("55.0% ± ")
 
 
 def test_a_picture_has_a_panel_for_each_world_and_a_curve_for_each_adversary(found):

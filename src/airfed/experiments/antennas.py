@@ -17,7 +17,8 @@ from airfed.showing.words import ADVERSARIES, LIMITS
 Rows = Sequence[Mapping[str, Any]]
 NOTE: Final = (
     "Scattered: the antennas of a device are independent. One direction: a uniform linear array hears all devices from "
-    "within 5°, spread by 2°. Dashed: what the response expected. The combiner is the best one found."
+    "within 5°, spread by 2°. Power: 3 W, which is short; privacy: 1,000 W, and privacy is short. Dashed: what the "
+    "response expected. The combiner is the best one found."
 )
 
 
@@ -93,19 +94,15 @@ def _mean(found: Rows, number: int, trust: str, column: str) -> statistics.Estim
 
 
 def table(found: Rows) -> list[list[str]]:
-    """Return what antennas gave as a table: header, then a row for each world and number of antennas."""
-    cells = [["world", "antennas", *(f"{trust}: limit, K, I, expected, reached" for trust in ADVERSARIES)]]
-    for label in dict.fromkeys(row["label"] for row in found):
-        own = [row for row in found if row["label"] == label]
-        for number in sorted({row["antennas"] for row in own}):
-            cells.append([label, str(number), *(_cell(own, number, trust) for trust in ADVERSARIES)])
-    return cells
-
-
-def _cell(found: Rows, number: int, trust: str) -> str:
-    own = [row for row in found if row["antennas"] == number and row["trust"] == trust]
-    limits = "/".join(dict.fromkeys(LIMITS[row["binding"]] for row in own))
-    size, rounds = (round(float(np.mean([row[name] for row in own]))) for name in ("num_scheduled", "rounds"))
-    expected, reached = (_mean(found, number, trust, name) for name in ("predicted_accuracy", "accuracy"))
-    half = f" ± {reached.half_width:.1%}" if reached.count > 1 else ""
-    return f"{limits}, {size}, {rounds}, {expected.mean:.1%}, {reached.mean:.1%}{half}"
+    """Return what antennas gave as a table: header, then a row for each world, number of antennas and adversary."""
+    cells = [["world", "A", "trust", "limit", "K", "I", "expected", "reached"]]
+    places = dict.fromkeys((row["label"], row["antennas"], row["trust"]) for row in found)
+    for label, number, trust in sorted(places, key=lambda place: place[1]):
+        own = [row for row in found if (row["label"], row["antennas"], row["trust"]) == (label, number, trust)]
+        limits = "/".join(dict.fromkeys(LIMITS[row["binding"]].removesuffix(" power") for row in own))
+        mean = [f"{np.mean([row[name] for row in own]):.0f}" for name in ("num_scheduled", "rounds")]
+        expected, reached = (_mean(own, number, trust, name) for name in ("predicted_accuracy", "accuracy"))
+        half = f" ± {100 * reached.half_width:.1f}" if reached.count > 1 else ""
+        cells.append([label, str(number), trust, limits, *mean, f"{expected.mean:.1%}", f"{reached.mean:.1%}{half}"])
+    order = list(dict.fromkeys(row["label"] for row in found))
+    return [cells[0], *sorted(cells[1:], key=lambda row: order.index(row[0]))]

@@ -363,7 +363,7 @@ def _liu_simeone(found: Studies) -> tuple[Rows, Figure]:
 def _antennas(found: Studies) -> tuple[Rows, Figure]:
     study = found["antennas"]
     rows = antennas.rows(study.records, study.seeds)
-    note = notes.settings(_world(study), seeds=study.seeds, extra=antennas.NOTE, varied=("P_tot",), reference="")
+    note = notes.settings(_world(study), seeds=study.seeds, extra=antennas.NOTE, varied=("P_tot", "ϖ"), reference="")
     return rows, antennas.figure(rows, note)
 
 
