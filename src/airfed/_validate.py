@@ -88,6 +88,13 @@ def _whole(least: int, most: int, most_shown: str, named: dict[str, Any]) -> Non
             raise ValueError(f"Expected {name} <= {most_shown}, got a number of {bits} bits.")
 
 
+def flag(**named: Any) -> None:
+    """Raise unless every value is true or false: "no" would count as true."""
+    for name, value in named.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"Expected {name} to be true or false, got {value!r}.")
+
+
 def one_of(choices: tuple[str, ...], **named: Any) -> None:
     """Raise unless every value is one of the choices."""
     for name, value in named.items():

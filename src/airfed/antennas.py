@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
 Complexes = NDArray[np.complex128]
 Floats = NDArray[np.float64]
 
+_FEW: Final = 64  # antennas, of which BLAS makes one thread's work anyway
 _ROUNDING: Final = 16 * float(np.finfo(np.float64).eps)
 
 
@@ -45,10 +47,23 @@ def eigenvectors(channel: Complexes) -> Complexes:
     """
     matrix = gram(channel)
     scale = np.max(np.abs(matrix), axis=(-2, -1), keepdims=True)  # LAPACK wants moderate numbers
-    _, vectors = np.linalg.eigh(matrix / np.where(scale > 0, scale, 1.0))
+    _, vectors = eigen(matrix / np.where(scale > 0, scale, 1.0))
     rows = np.swapaxes(vectors, -2, -1)[..., ::-1, :]
     place = np.argmax(np.abs(rows), axis=-1, keepdims=True)
     return unit(rows * np.exp(-1j * np.angle(np.take_along_axis(rows, place, axis=-1))))
+
+
+def eigen(matrix: Complexes) -> tuple[Floats, Complexes]:
+    """Return the eigenvalues, ascending, and the eigenvectors, as columns, of Hermitian matrices, (..., A, A).
+
+    With one thread: of large matrices the last bits would depend on how many there are, and a plan with them.
+    """
+    if matrix.shape[-1] <= _FEW:
+        values, vectors = np.linalg.eigh(matrix)
+    else:
+        with threadpool_limits(limits=1, user_api="blas"):
+            values, vectors = np.linalg.eigh(matrix)
+    return values, vectors
 
 
 def unit(vector: Complexes) -> Complexes:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, antennas, convergence, plan
 from airfed.planning import EVERY, combining, limits
@@ -339,3 +340,11 @@ def test_threshold_power_takes_no_heed_of_a_device_that_nobody_hears(trust):
 def test_a_trusted_server_needs_no_channels():
     found = plan(world(np.zeros((3, 2), dtype=complex)), policy="central")
     assert found.to_dict()["lower_bound"] is None
+
+
+def test_eigenvectors_of_many_antennas_do_not_depend_on_threads():
+    channel = draw(np.random.default_rng(6), 40, 128)
+    with threadpool_limits(limits=1, user_api="blas"):
+        alone = antennas.eigenvectors(channel)
+    with threadpool_limits(limits=2, user_api="blas"):
+        assert np.array_equal(antennas.eigenvectors(channel), alone)

@@ -376,3 +376,16 @@ def test_uplinks_come_back_as_they_were():
     assert Aligned is type(ALIGNED)
     with pytest.raises(ValueError, match="growth"):
         replace(airfed.plan(world(), policy="central"), growth=2.0)
+
+
+@pytest.mark.parametrize(("policy", "name"), [("cotaf", "clipped"), ("threshold_power", "shrink")])
+def test_a_word_is_no_switch(policy, name):
+    with pytest.raises(ValueError, match=f"{name} to be true or false, got 'no'"):
+        airfed.plan(world(), policy=policy, options={name: "no"})
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("policy", ["cotaf", "seif"])
+def test_somebody_whom_nobody_hears_is_named_where_time_is_short_too(policy):
+    with pytest.raises(InfeasibleError, match="device 1 has gain 0"):
+        airfed.plan(world([1.0, 0.0, 0.5], bandwidth=100.0, air_time=50.0), policy=policy)

@@ -9,7 +9,7 @@ from typing import Final
 
 from airfed import __version__, _extras
 
-_CORE: Final = ("numpy", "scipy", "pydantic", "cyclopts", "rich", "safetensors", "platformdirs")
+_CORE: Final = ("numpy", "scipy", "pydantic", "cyclopts", "rich", "safetensors", "platformdirs", "threadpoolctl")
 
 
 def described() -> str:

@@ -197,7 +197,8 @@ def _in_time(problem: Problem, decision: Decision, scheduled: NDArray[np.intp], 
     uses = np.full(rounds.shape, float(problem.learning.dimension))
     if decision.uplink != ALIGNED:
         gain, peak = problem.fleet.gain[scheduled], problem.fleet.peak_power[scheduled]
-        every = (decision.uplink.uploads(problem, gain, peak, 1.0, number) for number in rounds.tolist())
+        with np.errstate(divide="ignore", invalid="ignore"):  # somebody whom nobody hears is named by who asks for θ
+            every = [decision.uplink.uploads(problem, gain, peak, 1.0, number) for number in rounds.tolist()]
         uses = np.array([each.channel_uses for each in every])
     fits = rounds * uses <= problem.symbols
     if not fits.any():

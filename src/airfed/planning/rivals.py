@@ -55,6 +55,7 @@ def seif(problem: Problem) -> Decision:
 
 def cotaf(problem: Problem, *, clipped: bool = False) -> Decision:
     """Precoding by the largest update, not private (`schemes.Precoded`); `clipped` to ϖ it is full participation."""
+    _validate.flag(clipped=clipped)
     if clipped:
         return Decision(scheduled=_all(problem))
     return Decision(scheduled=_all(problem), uplink=Precoded(), notes=(_NOT_PRIVATE,))

@@ -73,6 +73,9 @@ class Saturated(Uplink):
     needs_everybody: ClassVar[bool] = False
     shrink: bool = False
 
+    def __post_init__(self) -> None:
+        _validate.flag(shrink=self.shrink)
+
     @property
     def predictable(self) -> bool:
         """Whether noise and share say what training will give: not if steps shrink, too."""

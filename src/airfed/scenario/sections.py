@@ -44,6 +44,7 @@ _POLICIES: Final = {
 }
 
 
+MOST_ANTENNAS: Final = 4096  # their Gram matrix is held, and its eigenvectors are looked for
 ANTENNAS: Final = ("antennas", "combining", "trust")
 """Keys of [link] about several antennas."""
 
@@ -102,8 +103,7 @@ class LinkSection(Section):
         Key("density of the noise, in place of temperature", "N₀", "W/Hz", note='also "-174 dBm/Hz"'),
     ] = None
     antennas: Annotated[
-        int,
-        Field(ge=1, le=1024),
+        Annotated[int, Field(ge=1, le=MOST_ANTENNAS)],
         Key("antennas of the receiver", "A", note="channels are vectors, which a combiner makes one signal of"),
         Control("Antennas", 1, 64, "count"),
     ] = 1
