@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
 Complexes = NDArray[np.complex128]
 Floats = NDArray[np.float64]
@@ -61,6 +60,8 @@ def eigen(matrix: Complexes) -> tuple[Floats, Complexes]:
     if matrix.shape[-1] <= _FEW:
         values, vectors = np.linalg.eigh(matrix)
     else:
+        from threadpoolctl import threadpool_limits
+
         with threadpool_limits(limits=1, user_api="blas"):
             values, vectors = np.linalg.eigh(matrix)
     return values, vectors
