@@ -12,8 +12,8 @@ from airfed import _validate
 
 Vector = NDArray[np.float64]
 
-# Clipping aims this far below ϖ, so that no later rounding can lift a norm above it.
 CLIP_MARGIN: Final = 2.0**-20
+"""Clipping aims this far below ϖ, so that no later rounding can lift a norm above it."""
 # Squares of entries below this may vanish in float64.
 _TINY: Final = 2.0**-500
 
