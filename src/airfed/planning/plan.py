@@ -155,7 +155,11 @@ class Plan:
 
         −inf where none is known: with one antenna, and of other schemes, which are not held by the same limits.
         """
-        return -math.inf if self.combiner is None or self.uplink != ALIGNED else reach.lower_bound(self.problem, self.course)
+        return (
+            -math.inf
+            if self.combiner is None or self.uplink != ALIGNED
+            else reach.lower_bound(self.problem, self.course)
+        )
 
     @property
     def gap(self) -> float:
