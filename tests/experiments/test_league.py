@@ -97,6 +97,13 @@ def test_all_play_but_those_that_lack_a_setting(tiny):
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_whom_privacy_is_claimed_against_stands_beside_the_budget(tiny):
+    assert "against" not in league.Field.of(tiny, seeds=1).league([]).budget
+    changes = {"channel": {"model": "rayleigh"}, "link.antennas": 2, "link.trust": "combiner"}
+    several = league.Field.of(tiny.override(changes), seeds=1)
+    assert several.league([]).budget.endswith("; privacy against a server that is handed the combined signal only")
+
+
 def test_every_scheme_is_trained_with_the_same_seeds(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(QuadraticLearning, "evaluate", _with_accuracy(QuadraticLearning.evaluate))
     chosen = ["top_k", "myopic", "full", "uniform", "optimal"]

@@ -25,7 +25,7 @@ from airfed.problem import InfeasibleError
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario, load
 from airfed.scenario.errors import ScenarioError
-from airfed.showing.words import compact
+from airfed.showing.words import ADVERSARIES, compact
 
 SCHEMES: Final[tuple[str, ...]] = (
     "noise_free",
@@ -168,6 +168,8 @@ class Field:
         budget = self.world.budget
         scope = "for the whole training" if budget.scope == "total" else "in each round"
         allowed = f"ε = {budget.epsilon:g} at δ = {budget.delta:g} {scope}, {compact(budget.total_power, 4)} W in all"
+        if self.world.link.antennas > 1:
+            allowed += f"; privacy against {ADVERSARIES[self.world.link.trust]}"
         return League.of(self.world.name, allowed, self.seeds, entries)
 
 

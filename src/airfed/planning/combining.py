@@ -266,16 +266,21 @@ def in_rounds(problem: Problem) -> Problem:
     if not problem.fleet.changes:
         return problem.heard_by(first.combiner)
     assert problem.fleet.channel is not None
-    combiners = antennas.eigenvectors(problem.fleet.channel)[:, 0]
+    combiners = np.array([_first(alone.at(index)) for index in range(len(problem.fleet.channel))])
     combiners[0] = first.combiner
     chosen = np.array([first.rounds])
     for index in range(1, min(problem.most_rounds, len(combiners))):
         try:
             found = planned(alone.at(index), lambda there: aligned(there, chosen), brief=True)
-        except InfeasibleError:  # nobody can be heard: the round keeps its eigenvector
+        except InfeasibleError:  # nobody can be heard: any combiner of the kind that was asked for does
             continue
         combiners[index] = found.combiner
     return problem.heard_by(combiners)
+
+
+def _first(problem: Problem) -> Complexes:
+    """The first combiner of those that are tried."""
+    return next(_starts(problem, brief=True))
 
 
 def ceiling(problem: Problem) -> float:
