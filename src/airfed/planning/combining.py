@@ -82,10 +82,14 @@ def judged(problem: Problem, decide: Decide, judge: Decide) -> Plan:
     found: list[Plan] = []
     refused: InfeasibleError | None = None
     for way in ways:
+        there = replace(problem, link=replace(problem.link, combining=way))
         try:
-            best = planned(replace(problem, link=replace(problem.link, combining=way)), decide)
-            assert best.combiner is not None
-            found.append(judge(problem.heard_by(best.combiner)))
+            combiner = planned(there, decide).combiner
+        except InfeasibleError:  # it may need what the judge does not: channels, say
+            combiner = _first(there)
+        assert combiner is not None
+        try:
+            found.append(judge(problem.heard_by(combiner)))
         except InfeasibleError as error:
             refused = refused or error
     if not found:
