@@ -100,7 +100,7 @@ def test_no_combiner_of_a_dense_grid_is_better():
 
 @pytest.mark.slow
 def test_no_combiner_of_a_dense_grid_is_better_on_many_worlds():
-    check_against_the_grid(cases=60, seed=4, fineness=40)
+    check_against_the_grid(cases=30, seed=4, fineness=40)
 
 
 @pytest.mark.parametrize("trust", ["radio", "combiner"])

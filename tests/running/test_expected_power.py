@@ -36,7 +36,7 @@ def _no_flush(monkeypatch):
 def world(**changes):
     some = {"policy.name": "full", "policy.size": None, "policy.rounds": 6, "learning.total_steps": 40}
     # Power is what limits the plan, and the updates are shorter than the norm that they are clipped to.
-    binding = {"budget.epsilon": 1e4, "budget.total_power": 1.0, "learning.clip_norm": 80.0, "link.noise_std": 0.1}
+    binding = {"budget.epsilon": 1e7, "budget.total_power": 1.0, "learning.clip_norm": 45.0, "link.noise_std": 0.03}
     return scenario.parse(TINY).override({**some, **binding, "budget.power": "expected", **changes})
 
 

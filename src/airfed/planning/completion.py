@@ -47,7 +47,7 @@ def by_bound(
     rounds = _in_time(problem, decision, scheduled, rounds)
     if decision.uplink == ALIGNED:
         theta, feasible = _alignments(problem, decision, scheduled, rounds, course, course.power_share)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             noise = problem.link.noise_std / (scheduled.size * theta)
         left_out: Floats | float = convergence.participation_error(scheduled.size, problem.fleet.num_devices)
     else:
