@@ -8,7 +8,7 @@ finds a good f, not provably the best one: `reach.lower_bound` says how much bet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, Final, get_args
@@ -46,16 +46,7 @@ def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
     Raises:
         InfeasibleError: there is no plan for any of them.
     """
-    found: list[Plan] = []
-    refused: InfeasibleError | None = None
-    for combiner in _starts(problem, brief=brief):
-        try:
-            found.append(decide(problem.heard_by(combiner)))
-        except InfeasibleError as error:
-            refused = refused or error
-    if not found:
-        assert refused is not None
-        raise refused
+    found = _feasible(problem, _starts(problem, brief=brief), decide)
     found.sort(key=_worth)
     if problem.link.combining != "optimal" or _settled(found[0]):
         return found[0]
@@ -79,8 +70,7 @@ def judged(problem: Problem, decide: Decide, judge: Decide) -> Plan:
         InfeasibleError: there is no plan for any of them.
     """
     ways = get_args(Combining) if problem.link.combining == "optimal" else (problem.link.combining,)
-    found: list[Plan] = []
-    refused: InfeasibleError | None = None
+    combiners = []
     for way in ways:
         there = replace(problem, link=replace(problem.link, combining=way))
         try:
@@ -88,14 +78,27 @@ def judged(problem: Problem, decide: Decide, judge: Decide) -> Plan:
         except InfeasibleError:  # it may need what the judge does not: channels, say
             combiner = _first(there)
         assert combiner is not None
+        combiners.append(combiner)
+    return min(_feasible(problem, combiners, judge), key=_worth)
+
+
+def _feasible(problem: Problem, combiners: Iterable[Complexes], decide: Decide) -> list[Plan]:
+    """The plans for those combiners for which there is one.
+
+    Raises:
+        InfeasibleError: there is none; the reason is the first one's.
+    """
+    found: list[Plan] = []
+    refused: InfeasibleError | None = None
+    for combiner in combiners:
         try:
-            found.append(judge(problem.heard_by(combiner)))
+            found.append(decide(problem.heard_by(combiner)))
         except InfeasibleError as error:
             refused = refused or error
     if not found:
         assert refused is not None
         raise refused
-    return min(found, key=_worth)
+    return found
 
 
 def _alike(plan: Plan, other: Plan | None) -> bool:
