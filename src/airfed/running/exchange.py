@@ -51,7 +51,7 @@ class Exchange:
         self._dist: Any = dist
         self._patience, self._gathering = patience, max(patience, _GATHERING)
         self.rank, self.size = number_in("RANK"), number_in("WORLD_SIZE")
-        self._connections: set[int] = set()
+        self._connections: set[tuple[int, int]] = set()
         master, port = os.environ["MASTER_ADDR"], number_in("MASTER_PORT")
         all_here = number_in("LOCAL_WORLD_SIZE", "1") == self.size
         address = "127.0.0.1" if all_here else own_address(master, port)
@@ -120,7 +120,7 @@ class Exchange:
 
     def _sever(self) -> None:
         """Shut the connections: what waits for them fails, here and elsewhere, instead of waiting forever."""
-        for number in self._connections:
+        for number, _ in self._connections & _sockets():
             with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
                 connection.getpeername()  # fails for the one that listens: gloo would abort, were that one shut
                 connection.shutdown(socket.SHUT_RDWR)
@@ -198,13 +198,14 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _sockets() -> set[int]:
-    """The numbers of this process's open sockets."""
+def _sockets() -> set[tuple[int, int]]:
+    """This process's open sockets: the number of each and its inode, since the heartbeat's give theirs to the next."""
     found = set()
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                found.add(int(name))
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add((int(name), status.st_ino))
     return found
 
 
