@@ -88,7 +88,11 @@ def pytest_configure() -> None:
     Each process of the tests, and what it starts, has one thread for linear algebra: with several at a time on few
     processors the threads of small matrices mostly wait for each other, up to thirty times as long as one alone takes.
     Temporary folders are in memory where there is room: runs flush every line, and a disk takes its time for it.
+    Signals that a shell's & or nohup has silenced are heard again: what the tests start must end when it is told to.
     """
+    for one in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(one) is signal.SIG_IGN:
+            signal.signal(one, signal.default_int_handler if one is signal.SIGINT else signal.SIG_DFL)
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     threadpoolctl.threadpool_limits(1)  # of what is loaded already

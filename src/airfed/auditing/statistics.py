@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtri
-from scipy.stats import binomtest
+from scipy.special import betaincinv, log_ndtr, ndtri
 
 Vector = NDArray[np.float64]
 
@@ -68,8 +67,8 @@ def guessing_bound(scores: Vector, level: float) -> float:
     """
     if scores.size < _FEWEST:
         return 0.0
-    guesses = binomtest(int(np.count_nonzero(scores > 0)), scores.size, alternative="greater")
-    share = guesses.proportion_ci(1.0 - level, method="exact").low
+    right = int(np.count_nonzero(scores > 0))
+    share = betaincinv(right, scores.size - right + 1, level) if right else 0.0
     return max(0.0, 2.0 * float(ndtri(share)))
 
 
