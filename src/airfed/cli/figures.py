@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from airfed.cli.plan import Json, TableFormat
-from airfed.cli.run import signals
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
 from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
@@ -68,17 +67,7 @@ def figures(
     expanded = [point for study in trained.values() for point in study.points]
     if expanded:
         workers.check(backend, address)
-    with signals() as caught:
-        records = run_points(
-            console,
-            "figures",
-            expanded,
-            out,
-            jobs=at_a_time,
-            backend=backend,
-            address=address,
-            stop=lambda: bool(caught),
-        )
+    records, caught = run_points(console, "figures", expanded, out, jobs=at_a_time, backend=backend, address=address)
     if caught:
         print_outcome(console, records)
         return 128 + caught[0]
