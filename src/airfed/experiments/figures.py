@@ -38,6 +38,7 @@ from airfed.scenario import Scenario
 from airfed.showing import files
 from airfed.showing.figure import Figure
 from airfed.showing.figure import save as save_figure
+from airfed.showing.words import span
 
 Rows = list[dict[str, Any]]
 
@@ -268,7 +269,7 @@ def _fig6(found: Studies) -> tuple[Rows, Figure]:
     rows = _training_rows(study)
     chosen = sorted({row["rounds"] for row in rows if row["label"] == "proposed"})
     devices = sorted({row["num_scheduled"] for row in rows if row["label"] == "proposed"})
-    extra = f"Proposed: I = {notes.span(chosen)}, |K| = {notes.span(devices)}, decided for each seed's channels."
+    extra = f"Proposed: I = {span(chosen)}, |K| = {span(devices)}, decided for each seed's channels."
     return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
 
 

@@ -40,7 +40,7 @@ def summary(rows: Rows) -> list[list[str]]:
         best = f"{np.mean(list(world.grid[world.best].values())):.1f}"
         measured = f"{np.mean(list(world.measured.values())):.1f}"
         lost = (world.regret, world.regret_of_others, world.loss(world.bound))
-        table.append([world.name, str(world.best), best, measured, *map(regret.shown, lost)])
+        table.append([world.name, str(world.best), best, measured, *map(str, lost)])
     return table
 
 
