@@ -241,17 +241,17 @@ def _grid(title: str, value: str, rows: Iterable[Row], remark: str = "") -> Tabl
     return table
 
 
-def as_text(show: Callable[[Console], None], width: int = 80) -> str:
-    """Return what `show` prints on a console of the given width, as plain text."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+def as_text(show: Callable[[Console], None]) -> str:
+    """Return what `show` prints on a console of 80 columns, as plain text."""
+    console = Console(file=io.StringIO(), width=80, highlight=False, color_system=None)
     with console.capture() as captured:
         show(console)
     return captured.get().rstrip()
 
 
-def as_html(show: Callable[[Console], None], width: int = 100) -> str:
+def as_html(show: Callable[[Console], None]) -> str:
     """Return what `show` prints, as HTML for a notebook."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, record=True, force_jupyter=False)
+    console = Console(file=io.StringIO(), width=100, highlight=False, record=True, force_jupyter=False)
     show(console)
     return console.export_html(inline_styles=True, code_format='<pre style="line-height: 1.35">{code}</pre>')
 
