@@ -18,6 +18,7 @@ from airfed.running.run import Run
 from airfed.showing.rows import Row, limit_rows, power_rows, privacy_rows
 from airfed.showing.words import (
     LIMITS,
+    SCOPES,
     TERMS,
     above,
     air_sentence,
@@ -93,9 +94,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     """Print the decision, what limits it, the bound, the power spent and the privacy."""
     console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
     console.print(f"[bold]{decision_sentence(plan)}[/bold]")
-    if way := uplink_sentence(plan):
-        console.print(f"[bold]{way}[/bold]")
-    for said in (antennas_sentence(plan), course_sentence(plan)):
+    for said in (uplink_sentence(plan), antennas_sentence(plan), course_sentence(plan)):
         if said:
             console.print(f"[bold]{said}[/bold]")
     console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
@@ -125,9 +124,10 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     if isinstance(plan, FadingPlan):
         console.print(exposure_sentence(plan))
     budget = plan.problem.budget
-    scope = "each round" if budget.scope == "round" else "the whole training"
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")
-    console.print(f"[dim]budget: ε = {budget.epsilon:g} for {scope}, by the {budget.formula} formula[/dim]")
+    console.print(
+        f"[dim]budget: ε = {budget.epsilon:g} for {SCOPES[budget.scope]}, by the {budget.formula} formula[/dim]"
+    )
     if budget.spent:
         console.print(f"[dim]of which trainings before have spent μ = {budget.spent:.4g}; this is what is left[/dim]")
     if plan.problem.link.estimation_error:
