@@ -115,11 +115,8 @@ def figures(
 
 def _print(console: Console, summary: dict[str, Any], tables: dict[str, list[list[str]]]) -> None:
     for name, cells in tables.items():
-        for unneeded in (
-            "loss",
-            "limit",
-            "best place",
-        ):  # all is in the CSV; here a number must not be cut in the middle
+        # All is in the CSV; here a number must not be cut in the middle.
+        for unneeded in ("loss", "limit", "best place"):
             if unneeded in cells[0] and _width(cells) > console.width and not exports.exporting(console):
                 place = cells[0].index(unneeded)
                 cells = [row[:place] + row[place + 1 :] for row in cells]

@@ -25,17 +25,7 @@ _READING: Final = (
 
 def summary(rows: Rows) -> list[list[str]]:
     """Return the worlds as a table: header, then one row each; accuracies in percent, regrets in points."""
-    table = [
-        [
-            "world",
-            "best place",
-            "accuracy",
-            "measured",
-            "regret",
-            "to the others' best",
-            "bound loses",
-        ]
-    ]
+    table = [["world", "best place", "accuracy", "measured", "regret", "to the others' best", "bound loses"]]
     for world in regret.worlds(rows):
         best = f"{np.mean(list(world.grid[world.best].values())):.1f}"
         measured = f"{np.mean(list(world.measured.values())):.1f}"
