@@ -201,19 +201,6 @@ def test_correlation_needs_blocks():
 # The law
 
 
-class Diverging:
-    """A generator that draws other numbers after a while."""
-
-    def __init__(self, generator, calls):
-        self.generator, self.left = generator, calls
-
-    def __getattr__(self, name):
-        self.left -= 1
-        if self.left == -1:
-            self.generator = np.random.default_rng(99)
-        return getattr(self.generator, name)
-
-
 def laws_of(model, rounds, num_devices, seed=3):
     """The law as a function, whatever it is."""
     law = model.law(rounds=rounds, num_devices=num_devices, seed=seed)
@@ -231,7 +218,7 @@ def test_draws_have_the_shape_of_the_rounds_to_come(model):
             found(np.ones((13, 5)))
 
 
-def test_the_law_never_knows_of_later_rounds(model, monkeypatch):
+def test_the_law_never_knows_of_later_rounds(model, monkeypatch, diverging):
     true = changing.sources
     gains = gains_of(model)
     laws = [laws_of(model, 12, 5)(gains[:done]) for done in range(13)]
@@ -240,7 +227,7 @@ def test_the_law_never_knows_of_later_rounds(model, monkeypatch):
 
         def sources(seed, name, *key, calls=calls):
             found = true(seed, name, *key)
-            return tuple(Diverging(one, calls) for one in found) if name == "fading" else found
+            return tuple(diverging(one, calls) for one in found) if name == "fading" else found
 
         monkeypatch.setattr("airfed.channel.model.sources", sources)
         other = gains_of(model)

@@ -235,20 +235,7 @@ def test_fewer_draws_are_made_for_more_antennas():
     assert many.shape == (17, 40, 300, 20)
 
 
-class Diverging:
-    """A generator that draws other numbers after a while."""
-
-    def __init__(self, generator, calls):
-        self.generator, self.left = generator, calls
-
-    def __getattr__(self, name):
-        self.left -= 1
-        if self.left == -1:
-            self.generator = np.random.default_rng(99)
-        return getattr(self.generator, name)
-
-
-def test_the_law_never_knows_of_later_rounds(model, monkeypatch):
+def test_the_law_never_knows_of_later_rounds(model, monkeypatch, diverging):
     true = seeds.stream
     vectors = vectors_of(model)
     laws = [law_of(model)(vectors[:done]) for done in range(13)]
@@ -257,7 +244,7 @@ def test_the_law_never_knows_of_later_rounds(model, monkeypatch):
 
         def stream(seed, name, *key, calls=calls):
             found = true(seed, name, *key)
-            return Diverging(found, calls) if name == "fading" or (name, *key[:1]) == ("array", 1) else found
+            return diverging(found, calls) if name == "fading" or (name, *key[:1]) == ("array", 1) else found
 
         monkeypatch.setattr(seeds, "stream", stream)
         other = vectors_of(model)

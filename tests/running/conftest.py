@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from airfed.running.execution import execute
-from airfed.scenario import load
+from airfed.running.noise import SeededNoise
+from airfed.scenario import Scenario, load
 
 SCENARIO = """
 name = "cluster"
@@ -114,16 +115,19 @@ def gated(processes, wait_for, undisturbed_runs):
     return Gated(processes, wait_for, undisturbed_runs)
 
 
-FILES = ("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl", "plan.json", "run.json")
+FILES = (
+    *("model.safetensors", "metrics.jsonl", "metrics.csv", "devices.csv"),
+    *("ledger.jsonl", "plan.json", "scenario.toml", "run.json"),
+)
 
 
 @pytest.fixture
 def no_flush(monkeypatch):
-    """Nothing waits for the disk."""
+    """Nothing waits for the disk: flushing is for power cuts."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def contents():
     """The bytes of every file that a finished run leaves, by name."""
     return lambda path: {name: (path / name).read_bytes() for name in FILES}
@@ -140,9 +144,33 @@ class StopAfter:
         return self.left < 0
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def stop_after():
     return StopAfter
+
+
+class Killed(BaseException):
+    """As if the process had been killed here: no handler of ours runs on it."""
+
+
+@pytest.fixture
+def killed_in(monkeypatch):
+    """Executes a scenario until the noise of a round is drawn: charged and sent, with nothing else on the disk."""
+
+    def run(world: Scenario, out: Path, deadly: int) -> None:
+        real = SeededNoise.draw
+
+        def draw(self: SeededNoise, index: int, *arguments: Any, **named: Any) -> Any:
+            if index == deadly:
+                raise Killed
+            return real(self, index, *arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SeededNoise, "draw", draw)
+            with pytest.raises(Killed):
+                execute(world, out)
+
+    return run
 
 
 class Shout:

@@ -26,18 +26,7 @@ from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
 from airfed.running.run import Run
 
-RESULTS = (
-    "model.safetensors",
-    "metrics.jsonl",
-    "metrics.csv",
-    "devices.csv",
-    "ledger.jsonl",
-    "plan.json",
-    "scenario.toml",
-    "run.json",
-)
-
-
+pytestmark = pytest.mark.usefixtures("no_flush")
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
 
 
@@ -46,18 +35,8 @@ def world(**changes):
     return scenario.parse(TINY).override({"learning.dimension": 150, **policy, **changes})
 
 
-@pytest.fixture(autouse=True)
-def _no_flush(monkeypatch):
-    """Flushing is for power cuts; here it would only take time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-def contents(path):
-    return {name: (path / name).read_bytes() for name in RESULTS}
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, contents):
     """The uninterrupted run, by the number of rounds between checkpoints."""
     made = {}
 
@@ -69,17 +48,6 @@ def whole(tmp_path_factory):
         return made[every]
 
     return run
-
-
-class StopAfter:
-    """Says stop from its n-th question on."""
-
-    def __init__(self, questions):
-        self.left = questions
-
-    def __call__(self):
-        self.left -= 1
-        return self.left < 0
 
 
 # -- what a run leaves behind
@@ -100,9 +68,9 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_the_directory_holds_what_was_decided_and_what_happened(finished):
+def test_the_directory_holds_what_was_decided_and_what_happened(finished, contents):
     out, outcome, records = finished
-    assert {item.name for item in out.iterdir()} == {*RESULTS, "checkpoints", ".lock"}
+    assert {item.name for item in out.iterdir()} == {*contents(out), "checkpoints", ".lock"}
     assert scenario.parse(tomllib.loads((out / "scenario.toml").read_text())) == world()
     assert strict((out / "plan.json").read_text()) == json.loads(json.dumps(outcome.setup.plan.to_dict()))
     lines = [strict(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -167,7 +135,7 @@ def test_the_model_is_the_last_checkpoints(finished):
     assert tensors["parameters"].tobytes() == latest.parameters.tobytes()
 
 
-def test_two_runs_with_one_seed_leave_the_same_bytes(finished, tmp_path):
+def test_two_runs_with_one_seed_leave_the_same_bytes(finished, tmp_path, contents):
     execute(world(), tmp_path / "again")
     assert contents(tmp_path / "again") == contents(finished[0])
 
@@ -182,9 +150,9 @@ def test_evaluations_may_be_rarer_but_never_miss_the_last_round(tmp_path):
 
 @pytest.mark.parametrize("every", [1, 4, 100])
 @pytest.mark.parametrize("questions", [0, 1, 2, 3, 7, 10])
-def test_a_stopped_run_resumes_to_the_same_bits(whole, tmp_path, questions, every):
+def test_a_stopped_run_resumes_to_the_same_bits(whole, tmp_path, questions, every, stop_after, contents):
     built, out, told = world(**{"run.checkpoint_every": every}), tmp_path / "run", []
-    outcome = execute(built, out, stop=StopAfter(questions))
+    outcome = execute(built, out, stop=stop_after(questions))
     assert outcome.status == "stopped"
     assert "--resume" in outcome.message
     latest = RunDirectory(out).latest()
@@ -196,22 +164,22 @@ def test_a_stopped_run_resumes_to_the_same_bits(whole, tmp_path, questions, ever
     assert contents(out) == whole(every)
 
 
-def test_a_run_may_be_stopped_many_times(whole, tmp_path):
+def test_a_run_may_be_stopped_many_times(whole, tmp_path, stop_after, contents):
     out, count = tmp_path / "run", 0
-    status = execute(world(), out, stop=StopAfter(1)).status
+    status = execute(world(), out, stop=stop_after(1)).status
     while status != "finished":
         count += 1
-        status = execute(world(), out, resume=True, stop=StopAfter(2 + count % 2)).status
+        status = execute(world(), out, resume=True, stop=stop_after(2 + count % 2)).status
     assert count >= 3
     assert contents(out) == whole()
 
 
-def test_running_totals_add_up_in_the_same_order_after_a_stop(tmp_path):
+def test_running_totals_add_up_in_the_same_order_after_a_stop(tmp_path, stop_after, contents):
     built = world(**{"policy.rounds": 60, "learning.total_steps": 60})
     execute(built, tmp_path / "whole")
     for questions in (21, 61, 101):
         out = tmp_path / f"run-{questions}"
-        execute(built, out, stop=StopAfter(questions))
+        execute(built, out, stop=stop_after(questions))
         execute(built, out, resume=True)
         assert contents(out) == contents(tmp_path / "whole")
 
@@ -291,9 +259,9 @@ def test_a_private_record_has_no_training_loss_of_any_average(tmp_path):
 
 
 @pytest.mark.parametrize("average", ["tail", "exponential"])
-def test_other_averages_are_not_gone_on_with(tmp_path, average):
+def test_other_averages_are_not_gone_on_with(tmp_path, average, stop_after):
     built = world(**{"policy.average": average})
-    execute(built, tmp_path / "run", stop=StopAfter(9))
+    execute(built, tmp_path / "run", stop=stop_after(9))
     with pytest.raises(RunError, match=r"run\.averages"):
         execute(built.override(ALL), tmp_path / "run", resume=True)
 
@@ -313,20 +281,20 @@ def test_an_average_that_is_gone_is_not_gone_on_with(tmp_path, average):
 @pytest.mark.parametrize("questions", [1, 3, 7, 10])
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("changes", [{"policy.average": "tail"}, {"policy.average": "exponential"}, ALL])
-def test_an_average_is_resumed_to_the_same_bits(tmp_path, questions, every, changes):
+def test_an_average_is_resumed_to_the_same_bits(tmp_path, questions, every, changes, stop_after, contents):
     built = world(**changes, **{"run.checkpoint_every": every})
     execute(built, tmp_path / "whole")
-    execute(built, tmp_path / "run", stop=StopAfter(questions))
+    execute(built, tmp_path / "run", stop=stop_after(questions))
     assert execute(built, tmp_path / "run", resume=True).status == "finished"
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
-def test_a_stop_after_the_last_round_comes_too_late(whole, tmp_path):
-    assert execute(world(), tmp_path / "run", stop=StopAfter(11)).status == "finished"
+def test_a_stop_after_the_last_round_comes_too_late(whole, tmp_path, stop_after, contents):
+    assert execute(world(), tmp_path / "run", stop=stop_after(11)).status == "finished"
     assert contents(tmp_path / "run") == whole()
 
 
-def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
+def test_resuming_a_finished_run_changes_nothing(whole, tmp_path, contents):
     out = tmp_path / "run"
     execute(world(), out)
     assert execute(world(), out, resume=True).status == "finished"
@@ -347,9 +315,11 @@ def damage(file, kind):
 @pytest.mark.parametrize("kind", ["flip", "cut", "empty", "garbage"])
 @pytest.mark.parametrize("how_many", [1, 2, 3])
 @pytest.mark.parametrize("done", ["stopped", "finished"])
-def test_damaged_checkpoints_are_passed_over_and_the_end_is_the_same(whole, tmp_path, caplog, kind, how_many, done):
+def test_damaged_checkpoints_are_passed_over_and_the_end_is_the_same(
+    whole, tmp_path, caplog, kind, how_many, done, stop_after, contents
+):
     out = tmp_path / "run"
-    execute(world(), out, stop=StopAfter(8 if done == "stopped" else 1000))
+    execute(world(), out, stop=stop_after(8 if done == "stopped" else 1000))
     files = sorted((out / "checkpoints").iterdir(), reverse=True)
     assert len(files) == 3
     for file in files[:how_many]:
@@ -364,17 +334,17 @@ def test_damaged_checkpoints_are_passed_over_and_the_end_is_the_same(whole, tmp_
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "ledger.jsonl"])
-def test_torn_last_lines_are_repaired(whole, tmp_path, name):
+def test_torn_last_lines_are_repaired(whole, tmp_path, name, stop_after, contents):
     for cut in (1, 2, 10, 80):
         out = tmp_path / f"run-{cut}"
-        execute(world(), out, stop=StopAfter(7))
+        execute(world(), out, stop=stop_after(7))
         file = out / name
         file.write_bytes(file.read_bytes() + file.read_bytes().splitlines(keepends=True)[-1][:-cut])
         execute(world(), out, resume=True)
         assert contents(out) == whole()
 
 
-def test_a_start_that_was_cut_short_starts_again(whole, tmp_path, monkeypatch):
+def test_a_start_that_was_cut_short_starts_again(whole, tmp_path, monkeypatch, contents):
     for resume in (False, True):
         for at in range(8):
             out = tmp_path / f"run-{at}-{resume}"
@@ -442,7 +412,7 @@ class Torn:
 
 @pytest.mark.parametrize("every", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kill", [False, True], ids=["full", "killed"])
-def test_a_disk_that_fills_up_at_any_write_costs_nothing(whole, tmp_path, monkeypatch, every, kill):
+def test_a_disk_that_fills_up_at_any_write_costs_nothing(whole, tmp_path, monkeypatch, every, kill, contents):
     built = world(**{"run.checkpoint_every": every})
     executions = 0
     for at, half in itertools.product(range(1000), (True, False)):
@@ -472,7 +442,7 @@ def test_a_disk_that_fills_up_at_any_write_costs_nothing(whole, tmp_path, monkey
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_disk_that_fails_to_flush_or_rename_costs_nothing(whole, tmp_path, monkeypatch, call):
+def test_a_disk_that_fails_to_flush_or_rename_costs_nothing(whole, tmp_path, monkeypatch, call, contents):
     owner = os if call == "fsync" else Path
     original = getattr(owner, call)
     for at in range(1000):
@@ -502,9 +472,9 @@ def test_a_disk_that_fails_to_flush_or_rename_costs_nothing(whole, tmp_path, mon
 
 
 @pytest.fixture
-def stopped(tmp_path):
+def stopped(tmp_path, stop_after):
     out = tmp_path / "run"
-    execute(world(), out, stop=StopAfter(7))
+    execute(world(), out, stop=stop_after(7))
     return out
 
 
@@ -570,9 +540,9 @@ def test_an_edited_file_is_not_gone_on_with(stopped, name):
 
 @pytest.mark.parametrize("source", ["seeded", "secure"])
 @pytest.mark.parametrize("lost", ["run.json", "ledger.jsonl"])
-def test_a_run_without_its_manifest_or_its_ledger_is_refused_and_left_as_it_is(tmp_path, source, lost):
+def test_a_run_without_its_manifest_or_its_ledger_is_refused_and_left_as_it_is(tmp_path, source, lost, stop_after):
     out, built = tmp_path / "run", world(**{"link.noise_source": source})
-    execute(built, out, stop=StopAfter(7))
+    execute(built, out, stop=stop_after(7))
     (out / lost).unlink()
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     for resume in (False, True):
@@ -612,10 +582,10 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
     assert precious.read_text() == "mine"
 
 
-def test_checkpoints_of_another_seed_are_refused_even_with_a_private_record(tmp_path):
+def test_checkpoints_of_another_seed_are_refused_even_with_a_private_record(tmp_path, stop_after):
     private = {"run.record": "private"}
     for seed in (3, 4):
-        execute(world(seed=seed, **private), tmp_path / f"run-{seed}", stop=StopAfter(7))
+        execute(world(seed=seed, **private), tmp_path / f"run-{seed}", stop=stop_after(7))
     shutil.rmtree(tmp_path / "run-3/checkpoints")
     shutil.copytree(tmp_path / "run-4/checkpoints", tmp_path / "run-3/checkpoints")
     with pytest.raises(LedgerError, match="gone"):
@@ -624,9 +594,9 @@ def test_checkpoints_of_another_seed_are_refused_even_with_a_private_record(tmp_
 
 @pytest.mark.parametrize("source", ["seeded", "secure"])
 @pytest.mark.parametrize("cut", [1, 2, 20])
-def test_a_charge_that_lost_its_end_is_never_free(tmp_path, source, cut):
+def test_a_charge_that_lost_its_end_is_never_free(tmp_path, source, cut, stop_after):
     out, built = tmp_path / "run", world(**{"link.noise_source": source})
-    execute(built, out, stop=StopAfter(7))
+    execute(built, out, stop=stop_after(7))
     file, books = out / "ledger.jsonl", Ledger.load(out / "ledger.jsonl")
     index = books.rounds
     first = books.charges[0]
@@ -650,12 +620,12 @@ def images(path, *, shift):
     np.savez(path, **arrays)
 
 
-def test_one_changed_pixel_is_other_data(tmp_path):
+def test_one_changed_pixel_is_other_data(tmp_path, stop_after, contents):
     images(tmp_path / "data.npz", shift=0)
     changes = {"learning.model": "logistic", "learning.dimension": None, "learning.dataset": str(tmp_path / "data.npz")}
     built = world(**changes, **{"run.engine": "torch", "run.threads": 1})
     out = tmp_path / "run"
-    execute(built, out, stop=StopAfter(4))
+    execute(built, out, stop=stop_after(4))
     images(tmp_path / "data.npz", shift=1)
     with pytest.raises(RunError, match="Expected the data of the run"):
         execute(built, out, resume=True)
@@ -721,7 +691,7 @@ def test_dropouts_change_neither_charge_nor_divisor(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("source", ["seeded", "secure"])
-def test_no_round_is_transmitted_that_was_not_charged(tmp_path, monkeypatch, source):
+def test_no_round_is_transmitted_that_was_not_charged(tmp_path, monkeypatch, source, stop_after):
     built, out, transmitted = world(**{"link.noise_source": source}), tmp_path / "run", []
     original = QuadraticEngine.updates
 
@@ -734,9 +704,9 @@ def test_no_round_is_transmitted_that_was_not_charged(tmp_path, monkeypatch, sou
         return original(self, parameters, devices, steps=steps, round_index=round_index)
 
     monkeypatch.setattr(QuadraticEngine, "updates", listen)
-    execute(built, out, stop=StopAfter(4))
+    execute(built, out, stop=stop_after(4))
     for questions in (1, 0, 2, 1000):
-        outcome = execute(built, out, resume=True, stop=StopAfter(questions))
+        outcome = execute(built, out, resume=True, stop=stop_after(questions))
     assert outcome.status == "finished"
     # What was stopped in the middle of a round was never received: its charge covers the next try.
     assert len(transmitted) > 6
@@ -762,7 +732,7 @@ def test_a_spent_budget_ends_the_run_with_its_model(tmp_path, monkeypatch):
 # -- when it goes wrong
 
 
-def test_a_diverging_run_stops_at_that_round_with_the_last_good_model(tmp_path, monkeypatch):
+def test_a_diverging_run_stops_at_that_round_with_the_last_good_model(tmp_path, monkeypatch, contents):
     original, out = QuadraticLearning.evaluate, tmp_path / "run"
     calls = []
 

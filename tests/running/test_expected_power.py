@@ -1,7 +1,6 @@
 """Expected power: the meter sees to it that the total is never exceeded, whatever devices transmit."""
 
 import json
-import os
 import tempfile
 import tomllib
 from dataclasses import replace
@@ -23,14 +22,10 @@ from airfed.running.execution import execute
 from airfed.running.run import Run
 from airfed.scenario.errors import ScenarioError
 
+pytestmark = pytest.mark.usefixtures("no_flush")
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
 HEADER = {"delta": 1e-3}
 EXTRA = 9  # rounds that the plan has and the budget, at the worst, has not
-
-
-@pytest.fixture(autouse=True)
-def _no_flush(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def world(**changes):

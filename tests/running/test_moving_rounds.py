@@ -94,26 +94,12 @@ def test_a_run_that_is_stopped_in_any_round_resumes_to_the_same_bits(tmp_path, e
 
 
 @pytest.mark.parametrize("every", [1, 4])
-def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, monkeypatch, every, contents):
-    """Killed as its noise is drawn: charged and sent, with nothing else on the disk."""
-
-    class Killed(BaseException):
-        pass
-
-    built, real = world(**{"run.checkpoint_every": every}), SeededNoise.draw
+def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, killed_in, every, contents):
+    built = world(**{"run.checkpoint_every": every})
     execute(built, tmp_path / "whole")
     for deadly in range(6):
         out = tmp_path / f"run-{deadly}"
-
-        def draw(self, index, *arguments, deadly=deadly, **named):
-            if index == deadly:
-                raise Killed
-            return real(self, index, *arguments, **named)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(SeededNoise, "draw", draw)
-            with pytest.raises(Killed):
-                execute(built, out)
+        killed_in(built, out, deadly)
         ledger = Ledger.load(out / "ledger.jsonl")
         assert ledger.rounds == deadly + 1  # charged before it is transmitted
         assert execute(built, out, resume=True).status == "finished"

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 
 import numpy as np
 import pytest
@@ -18,14 +17,9 @@ from airfed.running.execution import execute
 from airfed.running.run import Run
 from airfed.scenario import load
 
+pytestmark = pytest.mark.usefixtures("no_flush")
 PRIVATE = [name for name in RIVALS if name not in ("noise_free", "cotaf")]
 FILES = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "plan.json", "devices.csv")
-
-
-@pytest.fixture(autouse=True)
-def _no_flush(monkeypatch):
-    """Flushing is for power cuts; here it would only take time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

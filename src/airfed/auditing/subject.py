@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from airfed import antennas
 from airfed.air import Air, Airs, Reception
-from airfed.learning.task import dimension_of
+from airfed.learning.task import problem_of
 from airfed.planning import FadingPlan, Plan
 from airfed.planning.schemes import Masked, Saturated, Truncated
 from airfed.planning.uplink import ALIGNED
@@ -75,9 +75,9 @@ class Subject:
     against: Trust | None = None
 
     @classmethod
-    def of(cls, scenario: Scenario, *, dimension: int | None = None) -> Subject:
+    def of(cls, scenario: Scenario) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
-        problem = scenario.problem(dimension=dimension_of(scenario) if dimension is None else dimension)
+        problem = problem_of(scenario)
         decided = scenario.plan(problem)
         plan = as_seen(decided)
         signal = signal_digests(scenario, problem.fleet)

@@ -20,6 +20,17 @@ from airfed.channel.model import ChannelModel
 from airfed.keys.declare import Control, Key, Metres, NonNegative, Positive
 
 _Scale = Annotated[Positive, Key("root mean square of the gain", "rms |h|"), Control("Scale", 0.01, 10.0)]
+Radius = Annotated[Metres, Key("radius of the cell", unit="m"), Control("Cell radius", 60.0, 3000.0, start=300.0)]
+LossExponent = Annotated[
+    Positive,
+    Key("received power falls as distance to the minus this", "α"),
+    Control("Path loss exponent", 1.5, 5.0, "linear"),
+]
+Shadowing = Annotated[
+    NonNegative,
+    Key("standard deviation of the shadowing", unit="dB"),
+    Control("Shadowing", 0.0, 12.0, "linear", start=4.0),
+]
 
 
 class Fixed(ChannelModel):
@@ -143,17 +154,9 @@ class Cell(Fading):
     """
 
     model: Literal["cell"] = "cell"
-    radius: Annotated[Metres, Key("radius of the cell", unit="m"), Control("Cell radius", 60.0, 3000.0, start=300.0)]
-    path_loss_exponent: Annotated[
-        Positive,
-        Key("received power falls as distance to the minus this", "α"),
-        Control("Path loss exponent", 1.5, 5.0, "linear"),
-    ] = 3.0
-    shadowing_db: Annotated[
-        NonNegative,
-        Key("standard deviation of the shadowing", unit="dB"),
-        Control("Shadowing", 0.0, 12.0, "linear", start=4.0),
-    ] = 0.0
+    radius: Radius
+    path_loss_exponent: LossExponent = 3.0
+    shadowing_db: Shadowing = 0.0
     reference_distance: Annotated[
         Metres,
         Key("where the mean gain is `scale`; nobody is closer", unit="m"),
@@ -178,11 +181,17 @@ class Cell(Fading):
 
     def start(self, num_devices: int, rng: np.random.Generator) -> State:
         """Return gains of devices dropped uniformly over the disc's area, outside the reference distance."""
-        nearest = (self.reference_distance / self.radius) ** 2
-        distance = self.radius * np.sqrt(rng.uniform(nearest, 1.0, num_devices))
+        distance, shadow = dropped(num_devices, self.reference_distance, self.radius, self.shadowing_db, rng)
         path = (distance / self.reference_distance) ** (-0.5 * self.path_loss_exponent)
-        shadow = 10.0 ** (rng.normal(0.0, self.shadowing_db, num_devices) / 20.0)
         return State(steady=self.scale * path, own=shadow, small=rng.rayleigh(np.sqrt(0.5), num_devices))
+
+
+def dropped(
+    num_devices: int, nearest: float, farthest: float, shadowing_db: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return distances of devices dropped uniformly over the area between two radii, and each one's shadowing."""
+    distance = farthest * np.sqrt(rng.uniform((nearest / farthest) ** 2, 1.0, num_devices))
+    return distance, 10.0 ** (rng.normal(0.0, shadowing_db, num_devices) / 20.0)
 
 
 def _plain_path(value: Any) -> Any:

@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import model_validator
 
 from airfed.channel.changing import Floats, State
-from airfed.channel.models import Fading, rician_paths
+from airfed.channel.models import Fading, LossExponent, Radius, Shadowing, dropped, rician_paths
 from airfed.channel.path_loss import LAWS, Law
-from airfed.keys.declare import Control, Decibels, Hertz, Key, Metres, NonNegative, Positive
+from airfed.keys.declare import Control, Decibels, Hertz, Key, Metres, NonNegative
 
 _RANGES: Final = {"frequency": ("frequency",), "distance": ("inner_radius", "radius")}  # others are keys themselves
 _LARGEST_LOSS: Final = 1000.0  # beyond it a gain is no moderate number
@@ -46,17 +46,13 @@ class PathLoss(Fading):
         Key("carrier frequency", "f", "Hz", note='also "2.4 GHz"'),
         Control("Carrier frequency", 0.5e9, 100e9, start=2.4e9),
     ]
-    radius: Annotated[Metres, Key("radius of the cell", unit="m"), Control("Cell radius", 60.0, 3000.0, start=300.0)]
+    radius: Radius
     inner_radius: Annotated[
         Metres,
         Key("nobody is closer to the receiver, along the ground", unit="m"),
         Control("Inner radius", 1.0, 1000.0, start=10.0),
     ] = 10.0
-    path_loss_exponent: Annotated[
-        Positive,
-        Key("received power falls as distance to the minus this", "α"),
-        Control("Path loss exponent", 1.5, 5.0, "linear"),
-    ] = 3.0
+    path_loss_exponent: LossExponent = 3.0
     close_in_distance: Annotated[
         Metres,
         Key("of the log-distance law: up to here it is free space", "d₀", "m", note="at most inner_radius"),
@@ -74,11 +70,7 @@ class PathLoss(Fading):
         Key("gain of both antennas together", unit="dB", note='also "5 dB"; 0 for isotropic ones'),
         Control("Antenna gain", 0.0, 30.0, "linear"),
     ] = 0.0
-    shadowing_db: Annotated[
-        NonNegative,
-        Key("standard deviation of the shadowing", unit="dB"),
-        Control("Shadowing", 0.0, 12.0, "linear", start=4.0),
-    ] = 0.0
+    shadowing_db: Shadowing = 0.0
     k_factor: Annotated[
         NonNegative,
         Key("power of the direct path over that of the scattered ones", "K"),
@@ -115,9 +107,7 @@ class PathLoss(Fading):
 
     def start(self, num_devices: int, rng: np.random.Generator) -> State:
         """Return gains of devices dropped uniformly over the area between the radii."""
-        nearest = (self.inner_radius / self.radius) ** 2
-        distance = self.radius * np.sqrt(rng.uniform(nearest, 1.0, num_devices))
-        shadow = 10.0 ** (rng.normal(0.0, self.shadowing_db, num_devices) / 20.0)
+        distance, shadow = dropped(num_devices, self.inner_radius, self.radius, self.shadowing_db, rng)
         placed = State(steady=10.0 ** (-self.decibels(distance) / 20.0), own=shadow, small=np.ones(num_devices))
         return self.renewed(placed, (num_devices,), rng, 0.0)
 

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
 
-from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, read
+from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, check_new, read
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import exports, output
 from airfed.showing.live import work_line
@@ -37,10 +37,8 @@ def calibrate(
 ) -> int:
     """Estimate ζ, ϱ, G and the norms of updates over E from the scenario's data and model."""
     world = read(file, seed=seed)
-    if out is not None and out.exists():
-        raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
-    if out is not None and not out.parent.is_dir():
-        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
+    if out is not None:
+        check_new(out)
     from airfed.experiments.calibrate import calibrate as estimate
 
     console = exports.make_console(format, quiet=json)

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from airfed.cli.plan import Json, TableFormat
-from airfed.cli.run import signals
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
 from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
@@ -68,17 +67,7 @@ def figures(
     expanded = [point for study in trained.values() for point in study.points]
     if expanded:
         workers.check(backend, address)
-    with signals() as caught:
-        records = run_points(
-            console,
-            "figures",
-            expanded,
-            out,
-            jobs=at_a_time,
-            backend=backend,
-            address=address,
-            stop=lambda: bool(caught),
-        )
+    records, caught = run_points(console, "figures", expanded, out, jobs=at_a_time, backend=backend, address=address)
     if caught:
         print_outcome(console, records)
         return 128 + caught[0]
@@ -126,11 +115,8 @@ def figures(
 
 def _print(console: Console, summary: dict[str, Any], tables: dict[str, list[list[str]]]) -> None:
     for name, cells in tables.items():
-        for unneeded in (
-            "loss",
-            "limit",
-            "best place",
-        ):  # all is in the CSV; here a number must not be cut in the middle
+        # All is in the CSV; here a number must not be cut in the middle.
+        for unneeded in ("loss", "limit", "best place"):
             if unneeded in cells[0] and _width(cells) > console.width and not exports.exporting(console):
                 place = cells[0].index(unneeded)
                 cells = [row[:place] + row[place + 1 :] for row in cells]

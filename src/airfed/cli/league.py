@@ -9,7 +9,6 @@ from cyclopts import Parameter
 
 from airfed import _extras
 from airfed.cli.plan import OUTPUT, Json, ScenarioFile, TableFormat, read, whole_number
-from airfed.cli.run import signals
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
 from airfed.showing import exports, output
 
@@ -54,17 +53,7 @@ def league(
     leagues.claim(world, out)
     if not _extras.has("matplotlib"):
         console.print("No pictures: they need matplotlib: pip install 'airfed[report]'.", markup=False)
-    with signals() as caught:
-        results = run_points(
-            console,
-            "league",
-            field.points,
-            out,
-            jobs=at_a_time,
-            backend=backend,
-            address=address,
-            stop=lambda: bool(caught),
-        )
+    results, caught = run_points(console, "league", field.points, out, jobs=at_a_time, backend=backend, address=address)
     if caught:
         print_outcome(console, results)
         return 128 + caught[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter, Token
 from rich.console import Console
 
-from airfed.cli.plan import Json, ScenarioFile, TableFormat, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, TableFormat, check_new, read, whole_number
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario.errors import ScenarioError
@@ -135,10 +135,7 @@ def _check(out: Path, **numbers: int | None) -> None:
     for name, value in numbers.items():
         if value is not None and value < 1:
             raise ValueError(f"Expected --{name}={value} >= 1.")
-    if out.exists():
-        raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
-    if not out.parent.is_dir():
-        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
+    check_new(out)
 
 
 def best(response: Response) -> list[dict[str, Any]]:

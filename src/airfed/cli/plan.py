@@ -67,6 +67,18 @@ def read(file: Path, **changes: Any) -> Scenario:
     return loaded.override(given) if given else loaded
 
 
+def check_new(out: Path) -> None:
+    """Raise unless a file can be written there that is not there yet, before the work that it takes.
+
+    Raises:
+        ScenarioError: it is there already, or has no folder.
+    """
+    if out.exists():
+        raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
+    if not out.parent.is_dir():
+        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
+
+
 def decide(world: Scenario) -> Plan:
     """Return the plan of the scenario's own policy, and what a response expects of it, if there is one."""
     return _expected(world, world.plan(problem_of(world)))

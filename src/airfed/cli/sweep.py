@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -59,17 +59,7 @@ def sweep(
         console.print("Tables: CSV only; Parquet needs pyarrow: pip install 'airfed[sweep]'.", markup=False)
     loaded = points.load(experiment, quick=quick)
     expanded = points.expand(loaded)
-    with signals() as caught:
-        results = run_points(
-            console,
-            loaded.name,
-            expanded,
-            out,
-            jobs=at_a_time,
-            backend=backend,
-            address=address,
-            stop=lambda: bool(caught),
-        )
+    results, caught = run_points(console, loaded.name, expanded, out, jobs=at_a_time, backend=backend, address=address)
     written = records.write_tables(out, results)
     counts = Counter(record.status for record in results)
     if json:
@@ -109,19 +99,31 @@ def run_points(
     out: Path,
     *,
     jobs: int,
-    backend: BackendName = "loky",
-    address: str | None = None,
-    stop: Callable[[], bool],
-) -> list[Record]:
-    """Run what is not done yet, telling how far it is and how long it still takes, and return all records."""
+    backend: BackendName,
+    address: str | None,
+) -> tuple[list[Record], list[int]]:
+    """Run what is not done yet, telling how far it is and how long it still takes.
+
+    Returns:
+        All records, and the signals that stopped it; none where it went on to the end.
+    """
     from airfed.experiments import sweep
     from airfed.experiments.watching import progress_display
 
-    costs = print_effort(console, expanded, out, jobs) if expanded else {}
-    with progress_display(console, name) as show:
-        return sweep.run(
-            expanded, out, jobs=jobs, backend=backend, address=address, costs=costs, on_progress=show, stop=stop
-        )
+    with signals() as caught:
+        costs = print_effort(console, expanded, out, jobs) if expanded else {}
+        with progress_display(console, name) as show:
+            records = sweep.run(
+                expanded,
+                out,
+                jobs=jobs,
+                backend=backend,
+                address=address,
+                costs=costs,
+                on_progress=show,
+                stop=lambda: bool(caught),
+            )
+    return records, caught
 
 
 def print_effort(console: Console, expanded: Sequence[Point], out: Path, jobs: int) -> Mapping[str, float]:

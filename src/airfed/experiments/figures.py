@@ -30,7 +30,7 @@ from airfed.experiments import (
     regret_rows,
 )
 from airfed.experiments.notes import definition_file
-from airfed.experiments.points import Experiment, Point, Variant
+from airfed.experiments.points import Experiment, Point
 from airfed.experiments.records import Record, csv_text
 from airfed.experiments.verdicts import Verdict
 from airfed.running.directory import RunError
@@ -38,6 +38,7 @@ from airfed.scenario import Scenario
 from airfed.showing import files
 from airfed.showing.figure import Figure
 from airfed.showing.figure import save as save_figure
+from airfed.showing.words import span
 
 Rows = list[dict[str, Any]]
 
@@ -59,13 +60,25 @@ class Study:
         """
         ended: dict[int, bool] = {}
         for record in self.records:
-            seed = int(record.point.values.get("seed", self.experiment.base.seed))
+            seed = self._seed(record)
             ended[seed] = ended.get(seed, True) and _measured(record)
         whole = tuple(sorted(seed for seed, good in ended.items() if good))
         if not whole:
             bad = next(record for record in self.records if not _measured(record))
             raise RunError(f"No seed of {self.experiment.name} is complete: {bad.message or bad.status}")
         return whole
+
+    def complete(self) -> list[tuple[int, Record]]:
+        """Return the records of those seeds, each with its seed.
+
+        Raises:
+            RunError: as in `seeds`.
+        """
+        seeds = self.seeds
+        return [(seed, record) for record in self.records if (seed := self._seed(record)) in seeds]
+
+    def _seed(self, record: Record) -> int:
+        return int(record.point.values.get("seed", self.experiment.base.seed))
 
 
 def _measured(record: Record) -> bool:
@@ -93,13 +106,12 @@ class Definition:
     table: Callable[[Sequence[Mapping[str, Any]]], list[list[str]]] | None = None
 
 
-def studies(names: Sequence[str], *, quick: bool, changes: Mapping[str, Any] | None = None) -> dict[str, Study]:
+def studies(names: Sequence[str], *, quick: bool) -> dict[str, Study]:
     """Return the studies that the named figures need, by experiment, not yet run.
 
     Args:
         names: figures.
         quick: use the small data set and few seeds.
-        changes: further changes to every point, by dotted key (tests make the world smaller).
 
     Raises:
         ValueError: there is no such figure.
@@ -110,8 +122,6 @@ def studies(names: Sequence[str], *, quick: bool, changes: Mapping[str, Any] | N
             raise ValueError(f"Expected a figure out of {', '.join(FIGURES)}; got {name!r}.")
         for title in FIGURES[name].experiments:
             loaded = points.load(definition_file(title), quick=quick)
-            if changes:
-                loaded = _changed(loaded, changes)
             digest = None if FIGURES[name].trains else lambda dataset: dataset
             wanted[title] = Study(experiment=loaded, points=points.expand(loaded, digest))
     return wanted
@@ -127,7 +137,7 @@ def with_records(found: Studies, records: Sequence[Record]) -> dict[str, Study]:
     complete, rest = {}, list(records)
     for title, study in found.items():
         own, rest = rest[: len(study.points)], rest[len(study.points) :]
-        complete[title] = Study(experiment=study.experiment, points=study.points, records=own)
+        complete[title] = replace(study, records=own)
     return complete
 
 
@@ -159,40 +169,29 @@ def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
     return [out / f"{name}.{ending}" for ending in ("png", "pdf", "csv")]
 
 
-def _changed(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
-    def replaced(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-        return {key: tuple(changes.get(key, values)) for key, values in axes.items()}
-
-    variants = tuple(
-        Variant(label=variant.label, changes=variant.changes, axes=replaced(variant.axes))
-        for variant in experiment.variants
-    )
-    varied = {*experiment.axes, *(key for variant in variants for key in variant.axes)}
-    base = experiment.base.vary({key: value for key, value in changes.items() if key not in varied})
-    return replace(experiment, base=base, axes=replaced(experiment.axes), variants=variants)
-
-
 def _training_rows(study: Study, **extra: Any) -> Rows:
     """The evaluated rounds of every complete seed, as rows of the CSV."""
-    seeds, rows = study.seeds, []
-    for record in study.records:
-        seed = int(record.point.values.get("seed", study.experiment.base.seed))
-        if seed not in seeds or not record.ended:
-            continue
-        for metrics in record.round_rows():
-            if metrics["accuracy"] is not None:
-                rows.append(
-                    {
-                        **extra,
-                        "label": record.point.label,
-                        "seed": seed,
-                        "num_scheduled": record.plan["num_scheduled"],
-                        "rounds": record.plan["rounds"],
-                        "binding": record.plan["binding"],
-                        **{key: metrics[key] for key in ("round", "step", "accuracy", "loss", "test_loss")},
-                    }
-                )
-    return rows
+    return [
+        {
+            **extra,
+            "label": record.point.label,
+            "seed": seed,
+            **_decided(record),
+            **{key: metrics[key] for key in ("round", "step", "accuracy", "loss", "test_loss")},
+        }
+        for seed, record in study.complete()
+        for metrics in record.round_rows()
+        if metrics["accuracy"] is not None
+    ]
+
+
+def _decided(record: Record) -> dict[str, Any]:
+    return {key: record.plan[key] for key in ("num_scheduled", "rounds", "binding")}
+
+
+def _over_training(study: Study, rows: Rows, extra: str, varied: Sequence[str] = ()) -> tuple[Rows, Figure]:
+    note = notes.settings(_world(study), seeds=study.seeds, extra=extra, varied=varied)
+    return rows, curves.training_figure(rows, note)
 
 
 def _world(study: Study) -> Scenario:
@@ -222,33 +221,26 @@ def _fig3(found: Studies) -> tuple[Rows, Figure]:
     for row in rows:
         if row["label"] == "full, no weak device":
             row["h_min"] = 0.5
-    for record in gain.records:
-        seed = int(record.point.values["seed"])
-        if seed in gain.seeds:
-            final = {key: record.final[key] for key in ("accuracy", "loss", "test_loss")}
-            rows.append(
-                {
-                    "panel": "gain",
-                    "h_min": record.point.values["channel.minimum"],
-                    "label": record.point.label,
-                    "seed": seed,
-                    "num_scheduled": record.plan["num_scheduled"],
-                    "rounds": record.plan["rounds"],
-                    "binding": record.plan["binding"],
-                    "round": record.final["round"],
-                    "step": _world(gain).learning.total_steps,
-                    **final,
-                }
-            )
+    rows += [
+        {
+            "panel": "gain",
+            "h_min": record.point.values["channel.minimum"],
+            "label": record.point.label,
+            "seed": seed,
+            **_decided(record),
+            "round": record.final["round"],
+            "step": _world(gain).learning.total_steps,
+            **{key: record.final[key] for key in ("accuracy", "loss", "test_loss")},
+        }
+        for seed, record in gain.complete()
+    ]
     extra = "Everybody: I = 40, E = 5. “No weak device”: the same draws with h_min = 0.5. Right: proposed minus full."
     return rows, curves.scheduling_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
 
 
 def _fig4(found: Studies) -> tuple[Rows, Figure]:
     study = found["fig4"]
-    rows = _training_rows(study)
-    extra = "Devices and alignment: the optimum for the given I."
-    return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+    return _over_training(study, _training_rows(study), "Devices and alignment: the optimum for the given I.")
 
 
 def _fig5(found: Studies) -> tuple[Rows, Figure]:
@@ -268,8 +260,8 @@ def _fig6(found: Studies) -> tuple[Rows, Figure]:
     rows = _training_rows(study)
     chosen = sorted({row["rounds"] for row in rows if row["label"] == "proposed"})
     devices = sorted({row["num_scheduled"] for row in rows if row["label"] == "proposed"})
-    extra = f"Proposed: I = {notes.span(chosen)}, |K| = {notes.span(devices)}, decided for each seed's channels."
-    return rows, curves.training_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+    extra = f"Proposed: I = {span(chosen)}, |K| = {span(devices)}, decided for each seed's channels."
+    return _over_training(study, rows, extra)
 
 
 def _thousand(found: Studies) -> tuple[Rows, Figure]:
@@ -277,25 +269,21 @@ def _thousand(found: Studies) -> tuple[Rows, Figure]:
     rows = _training_rows(study)
     kinds = sorted({f"{row['label']}: {row['binding'].replace('_', ' ')}" for row in rows})
     extra = f"Binding limit: {', '.join(kinds)}. P_tot is 100 W per device, so that power is no concern."
-    note = notes.settings(_world(study), seeds=study.seeds, extra=extra, varied=("N", "P_tot"))
-    return rows, curves.training_figure(rows, note)
+    return _over_training(study, rows, extra, varied=("N", "P_tot"))
 
 
 def _ablation(found: Studies) -> tuple[Rows, Figure]:
     study = found["ablation"]
-    rows = _training_rows(study)
     extra = "Every design by the response of mnist-5k: devices, I and ϖ that are best with that option."
-    note = notes.settings(_world(study), seeds=study.seeds, extra=extra, varied=("ϖ",))
-    return rows, curves.training_figure(rows, note)
+    return _over_training(study, _training_rows(study), extra, varied=("ϖ",))
 
 
 def _fading(found: Studies, experiment: str) -> tuple[Rows, Figure]:
     study = found[experiment]
-    world, shared = _world(study), _world(study).channel.common_shadowing_db
+    shared = _world(study).channel.common_shadowing_db
     extra = "Gains change in each round; a plan knows those of a round when it comes, and before it only their law."
     extra = f"All devices share shadowing of {shared:g} dB. {extra}" if shared else extra
-    rows = _training_rows(study)
-    return rows, curves.training_figure(rows, notes.settings(world, seeds=study.seeds, extra=extra))
+    return _over_training(study, _training_rows(study), extra)
 
 
 def _bounds(found: Studies) -> tuple[Rows, Figure]:
@@ -333,23 +321,18 @@ def _limits(found: Studies) -> tuple[Rows, Figure]:
 
 def _range(found: Studies) -> tuple[Rows, Figure]:
     study = found["range"]
-    rows: Rows = []
-    for record in study.records:
-        seed = int(record.point.values["seed"])
-        if seed in study.seeds:
-            rows.append(
-                {
-                    "label": record.point.label,
-                    "clip_norm": record.point.values["learning.clip_norm"],
-                    "noise_std": record.point.values["link.noise_std"],
-                    "seed": seed,
-                    "num_scheduled": record.plan["num_scheduled"],
-                    "rounds": record.plan["rounds"],
-                    "binding": record.plan["binding"],
-                    "accuracy": record.final["accuracy"],
-                    "loss": record.final["loss"],
-                }
-            )
+    rows = [
+        {
+            "label": record.point.label,
+            "clip_norm": record.point.values["learning.clip_norm"],
+            "noise_std": record.point.values["link.noise_std"],
+            "seed": seed,
+            **_decided(record),
+            "accuracy": record.final["accuracy"],
+            "loss": record.final["loss"],
+        }
+        for seed, record in study.complete()
+    ]
     return rows, curves.range_figure(rows, notes.settings(_world(study), seeds=study.seeds, varied=("σ", "ϖ")))
 
 

@@ -65,16 +65,6 @@ def definition_file(experiment: str) -> Path:
     return Path(str(resources.files("airfed.experiments"))) / "paper" / f"{experiment}.toml"
 
 
-def span(values: Sequence[int]) -> str:
-    """Return "53" or "47 to 61".
-
-    >>> span([53, 47, 61])
-    '47 to 61'
-    """
-    low, high = min(values), max(values)
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
 def noise_on_mean(plan: Plan) -> float:
     """Return s = σϖ/(|K|θ), the standard deviation per coordinate of the noise on the mean update."""
     problem = plan.problem

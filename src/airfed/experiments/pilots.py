@@ -33,10 +33,7 @@ _SHARES: Final = (0.25, 0.5, 1.0)  # of devices whose data differ
 _LEAST_NOISE: Final = 1e-3  # of the clipping norm, per coordinate: hardly seen
 _NOISE: Final = (0.3, 3.0)  # the range of the largest noise: of interest anywhere, and where nothing is learned
 _ABOVE: Final = 4.0  # how much more noise than the scenario's own plans leave is measured
-_COURSES: Final = (
-    *(Course(growth=4.0), Course(clip_decay=0.5)),
-    Course(growth=4.0, clip_decay=0.5),
-)
+_COURSES: Final = (Course(growth=4.0), Course(clip_decay=0.5), Course(growth=4.0, clip_decay=0.5))
 _UNBOUND: Final = {"epsilon": 1e12, "delta": 1e-3, "total_power": 1e15}  # budgets that bind nothing
 
 

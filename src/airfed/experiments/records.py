@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +16,7 @@ from typing import Any, Final
 from airfed import _extras
 from airfed._disk import write_whole
 from airfed.experiments.points import Point
+from airfed.running import directory
 from airfed.running.directory import RunError
 from airfed.running.records import flat
 from airfed.running.run import Run
@@ -204,12 +203,8 @@ def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as CSV, the columns in the order in which they first appear."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=_columns(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
-    return text.getvalue()
+    """Return rows as CSV; lists and tables in a cell are written as JSON."""
+    return directory.csv_text([{key: _cell(value) for key, value in row.items()} for row in rows])
 
 
 def parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -218,7 +213,7 @@ def parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
     import pyarrow.parquet
 
     columns: dict[str, Any] = {}
-    for name in _columns(rows):
+    for name in dict.fromkeys(key for row in rows for key in row):
         values = [row.get(name) for row in rows]
         kinds = {type(value) for value in values if value is not None}
         if kinds <= {int, float}:
@@ -230,10 +225,6 @@ def parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table(columns), sink)
     return bytes(sink.getvalue())
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def _cell(value: Any) -> Any:

@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from airfed.experiments import notes
 from airfed.experiments.records import require
 from airfed.experiments.regret_rows import COLUMNS, OPTION
 from airfed.experiments.statistics import Estimate, best_by_others, best_place, estimate
 from airfed.experiments.verdicts import Verdict
+from airfed.showing import words
 
 Rows = Sequence[Mapping[str, Any]]
 MOST_REGRET: Final = 1.0  # points
@@ -143,8 +143,8 @@ def check_regret(told: Rows) -> list[Verdict]:
             effect=world.regret,
             unit="points",
             at_most=MOST_REGRET,
-            remark=f"best {world.best}; to the best on the other seeds {shown(world.regret_of_others)}; the bound's "
-            f"plan loses {shown(world.loss(world.bound))}",
+            remark=f"best {world.best}; to the best on the other seeds {world.regret_of_others}; the bound's "
+            f"plan loses {world.loss(world.bound)}",
         )
         for world in worlds(told)
     ]
@@ -190,11 +190,6 @@ def note(told: Rows) -> str:
     )
 
 
-def shown(found: Estimate) -> str:
-    """Return a difference with its interval, in a few characters."""
-    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
-
-
 def places(told: Rows, world: str) -> list[list[str]]:
     """Return the grid of a world as a table: I down, ϖ across; accuracy and what was expected, in percent."""
     own = [row for row in told if row["world"] == world and row["label"] == "grid"]
@@ -220,7 +215,7 @@ def span(told: Rows, world: str, label: str) -> str:
     own = [row for row in told if row["world"] == world and row["label"] == label]
     norms = sorted({row["clip_norm"] for row in own})
     options = sorted({row["average"] for row in own} - {"none"})
-    text = f"I = {notes.span([row['rounds'] for row in own])}, ϖ = {' or '.join(f'{norm:g}' for norm in norms)}"
+    text = f"I = {words.span([row['rounds'] for row in own])}, ϖ = {' or '.join(f'{norm:g}' for norm in norms)}"
     return text + (f", {' or '.join(options)} average" if options else "")
 
 

@@ -25,22 +25,12 @@ _READING: Final = (
 
 def summary(rows: Rows) -> list[list[str]]:
     """Return the worlds as a table: header, then one row each; accuracies in percent, regrets in points."""
-    table = [
-        [
-            "world",
-            "best place",
-            "accuracy",
-            "measured",
-            "regret",
-            "to the others' best",
-            "bound loses",
-        ]
-    ]
+    table = [["world", "best place", "accuracy", "measured", "regret", "to the others' best", "bound loses"]]
     for world in regret.worlds(rows):
         best = f"{np.mean(list(world.grid[world.best].values())):.1f}"
         measured = f"{np.mean(list(world.measured.values())):.1f}"
         lost = (world.regret, world.regret_of_others, world.loss(world.bound))
-        table.append([world.name, str(world.best), best, measured, *map(regret.shown, lost)])
+        table.append([world.name, str(world.best), best, measured, *map(str, lost)])
     return table
 
 

@@ -17,6 +17,7 @@ from airfed.experiments.results import SETTINGS, Results
 from airfed.experiments.statistics import Estimate, estimate
 from airfed.experiments.verdicts import Verdict, check, count
 from airfed.showing.exports import markdown_table
+from airfed.showing.words import span
 
 _SECTIONS: Final = {  # a figure and the experiments whose final figures are told below it
     "fig2": (),
@@ -127,8 +128,8 @@ def final_table(results: Results) -> list[list[str]]:
             [
                 label,
                 *(f"{place:g}" for place in places),
-                notes.span([row["num_scheduled"] for row in rows]),
-                notes.span([row["rounds"] for row in rows]),
+                span([row["num_scheduled"] for row in rows]),
+                span([row["rounds"] for row in rows]),
                 _interval([100 * row["accuracy"] for row in rows], ".1f"),
                 _interval([row["loss"] for row in rows], ".3g"),
                 ", ".join(limits),
@@ -234,7 +235,7 @@ def _range(results: Results) -> str:
         full = own.by_seed("accuracy", label="full, best I", **where)
         gain, ends = _points(proposed, full), [_points(by_step[best], by_step[end]) for end in (1, 20)]
         rest = _points(proposed, by_step[best])
-        cells = [_show(gain), str(best), *(_show(end) if end.mean else "" for end in ends), _show(rest)]
+        cells = [str(gain), str(best), *(str(end) if end.mean else "" for end in ends), str(rest)]
         rows.append([*(f"{value:g}" for value in place), *cells])
         scheduling[place] = gain.low > 0
         interior[place] = best == 5 and all(end.low > 0 for end in ends)
@@ -273,10 +274,6 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _points(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate:
     return estimate([100 * (first[seed] - second[seed]) for seed in first if seed in second])
-
-
-def _show(found: Estimate) -> str:
-    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
 
 
 def _interval(values: Sequence[float], form: str) -> str:

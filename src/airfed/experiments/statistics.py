@@ -29,6 +29,9 @@ class Estimate:
         """Half the length of the interval."""
         return (self.high - self.low) / 2
 
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+
 
 def estimate(values: ArrayLike) -> Estimate:
     """Return the mean of independent values and its 95% interval by Student's t.

@@ -21,6 +21,8 @@ import numpy as np
 from airfed.experiments.results import Results
 from airfed.experiments.statistics import Estimate, best_by_others, estimate, paired
 
+_OURS: Final = "not a claim of the paper"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -134,16 +136,7 @@ def _compared(verdict: Verdict) -> tuple[Any, ...]:
 def _scheduling(results: Results) -> list[Verdict]:
     claim = "The proposed scheduling is better than uniform and full scheduling"
     others = [label for label in results.values("label") if label not in ("proposed", "full, no weak device")]
-    return [
-        Verdict(
-            claim=claim,
-            figure="fig3",
-            comparison=f"proposed − {other}",
-            effect=_difference(results, "proposed", other),
-            unit="points",
-        )
-        for other in others
-    ]
+    return _differences(results, [("proposed", other) for other in others], claim=claim, figure="fig3")
 
 
 def _gain(results: Results) -> list[Verdict]:
@@ -184,61 +177,30 @@ def _local_steps(results: Results) -> list[Verdict]:
 
 
 def _overall(results: Results) -> list[Verdict]:
-    return [
-        Verdict(
-            claim="The overall design beats each fixed design",
-            figure="fig6",
-            comparison=f"proposed − {other}",
-            effect=_difference(results, "proposed", other),
-            unit="points",
-        )
-        for other in results.values("label")
-        if other != "proposed"
-    ]
+    claim = "The overall design beats each fixed design"
+    return _differences(
+        results, [("proposed", other) for other in _others(results, "proposed")], claim=claim, figure="fig6"
+    )
 
 
 def _thousand(results: Results) -> list[Verdict]:
     kinds = {row["binding"] for row in results.rows if row["label"] == "N = 1000"}
-    return [
-        Verdict(
-            claim="At ε = 1 per round a thousand devices learn what a hundred cannot",
-            figure="thousand",
-            comparison="N = 1000 − N = 100",
-            effect=_difference(results, "N = 1000", "N = 100"),
-            unit="points",
-            remark=f"binding at N = 1000: {', '.join(sorted(kinds)).replace('_', ' ')} (not a claim of the paper)",
-        )
-    ]
+    remark = f"binding at N = 1000: {', '.join(sorted(kinds)).replace('_', ' ')} (not a claim of the paper)"
+    claim = "At ε = 1 per round a thousand devices learn what a hundred cannot"
+    return _differences(results, [("N = 1000", "N = 100")], claim=claim, figure="thousand", remark=remark)
 
 
 def _ablation(results: Results) -> list[Verdict]:
-    return [
-        Verdict(
-            claim="The same budgets buy more with each option of a measured plan",
-            figure="ablation",
-            comparison=f"{option} − no option",
-            effect=_difference(results, option, "no option"),
-            unit="points",
-            remark="not a claim of the paper",
-        )
-        for option in results.values("label")
-        if option != "no option"
-    ]
+    claim = "The same budgets buy more with each option of a measured plan"
+    pairs = [(option, "no option") for option in _others(results, "no option")]
+    return _differences(results, pairs, claim=claim, figure="ablation", remark=_OURS)
 
 
 def _fading(results: Results, figure: str) -> list[Verdict]:
-    return [
-        Verdict(
-            claim="Where channels change, a plan that prices what is left does better than others on the same budgets",
-            figure=figure,
-            comparison=f"{figure}: causal − {other}",
-            effect=_difference(results, "causal", other),
-            unit="points",
-            remark="not a claim of the paper",
-        )
-        for other in results.values("label")
-        if other != "causal"
-    ]
+    claim = "Where channels change, a plan that prices what is left does better than others on the same budgets"
+    pairs = [("causal", other) for other in _others(results, "causal")]
+    found = _differences(results, pairs, claim=claim, figure=figure, remark=_OURS)
+    return [replace(verdict, comparison=f"{figure}: {verdict.comparison}") for verdict in found]
 
 
 def _interior(
@@ -264,8 +226,25 @@ def _interior(
     ]
 
 
-def _difference(results: Results, first: str, second: str, **where: Any) -> Estimate:
-    return estimate(list(_by_difference(results, first, second, **where).values()))
+def _others(results: Results, label: str) -> list[str]:
+    return [other for other in results.values("label") if other != label]
+
+
+def _differences(
+    results: Results, pairs: Sequence[tuple[str, str]], *, claim: str, figure: str, remark: str = ""
+) -> list[Verdict]:
+    """The accuracy of one label against that of another, for each pair of them."""
+    return [
+        Verdict(
+            claim=claim,
+            figure=figure,
+            comparison=f"{first} − {second}",
+            effect=estimate(list(_by_difference(results, first, second).values())),
+            unit="points",
+            remark=remark,
+        )
+        for first, second in pairs
+    ]
 
 
 def _by_difference(results: Results, first: str, second: str, **where: Any) -> dict[int, float]:

@@ -14,7 +14,7 @@ from airfed.course import CONSTANT, Course
 from airfed.planning import limits
 from airfed.planning.decision import Decision
 from airfed.planning.fading.plan import FadingPlan
-from airfed.planning.measured import best_design, thinned
+from airfed.planning.measured import Design, best_design, thinned
 from airfed.planning.plan import FEASIBILITY_RTOL, Plan
 from airfed.planning.response import Response
 from airfed.planning.uplink import ALIGNED
@@ -94,21 +94,8 @@ def by_response(
         InfeasibleError: nothing lies within what was measured.
     """
     rounds = response.known(_in_time(problem, decision, scheduled, rounds))
-    if decision.uplink != ALIGNED:
-        return _by_response(problem, decision, scheduled, rounds, response, policy)
-
-    def alignments(
-        rounds: Integers, course: Course, power_share: Floats, *, within_limits: bool
-    ) -> tuple[Integers, Floats]:
-        theta, feasible = _alignments(problem, decision, scheduled, rounds, course, power_share)
-        if within_limits:
-            theta = np.where(feasible, theta, np.nan)
-        return np.full((rounds.size, 1), scheduled.size), theta[:, None]
-
-    try:
-        best = best_design(problem, rounds, response, partial(alignments, within_limits=True))
-    except InfeasibleError:  # no course keeps every limit at the θ that was decided: the plan will say what it breaks
-        best = best_design(problem, rounds, response, partial(alignments, within_limits=False))
+    best_of = _best_aligned if decision.uplink == ALIGNED else _best_of_scheme
+    best = best_of(problem, decision, scheduled, rounds, response)
     plan = Plan(
         problem=replace(problem, learning=replace(problem.learning, clip_norm=best.clip_norm)),
         policy=policy,
@@ -121,14 +108,32 @@ def by_response(
         growth=best.course.growth,
         clip_decay=best.course.clip_decay,
         power_share=best.power_share,
+        uplink=decision.uplink,
     )
     return flagged(predicted(plan, response))
 
 
-def _by_response(
-    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response, policy: str
-) -> Plan:
-    """The plan of another scheme: its noise and the share of the mean that it makes up say what to expect."""
+def _best_aligned(
+    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response
+) -> Design:
+    def alignments(
+        rounds: Integers, course: Course, power_share: Floats, *, within_limits: bool
+    ) -> tuple[Integers, Floats]:
+        theta, feasible = _alignments(problem, decision, scheduled, rounds, course, power_share)
+        if within_limits:
+            theta = np.where(feasible, theta, np.nan)
+        return np.full((rounds.size, 1), scheduled.size), theta[:, None]
+
+    try:
+        return best_design(problem, rounds, response, partial(alignments, within_limits=True))
+    except InfeasibleError:  # no course keeps every limit at the θ that was decided: the plan will say what it breaks
+        return best_design(problem, rounds, response, partial(alignments, within_limits=False))
+
+
+def _best_of_scheme(
+    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response
+) -> Design:
+    """What is best of another scheme: its noise and the share of the mean that it makes up say what to expect."""
     worst = replace(problem, budget=replace(problem.budget, power="worst"))
     theta, noise, missing = designs(worst, decision, scheduled, rounds)
     size = (1.0 - missing) * problem.fleet.num_devices  # as many devices, and such a θ, as lead to these errors
@@ -136,18 +141,7 @@ def _by_response(
     best = best_design(
         worst, rounds, response.only(growth=1.0, clip_decay=1.0), lambda *_: (size[:, None], alike[:, None])
     )
-    plan = Plan(
-        problem=replace(problem, learning=replace(problem.learning, clip_norm=best.clip_norm)),
-        policy=policy,
-        scheduled=scheduled,
-        alignment=float(theta[best.index]),
-        rounds=int(rounds[best.index]),
-        notes=decision.notes,
-        objective="measured",
-        average=best.average,
-        uplink=decision.uplink,
-    )
-    return flagged(predicted(plan, response))
+    return replace(best, alignment=float(theta[best.index]))
 
 
 def expected(plan: FadingPlan, response: Response) -> FadingPlan:

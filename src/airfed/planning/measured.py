@@ -182,9 +182,8 @@ def _limited(
     crest, num_devices = course.crests(rounds), problem.fleet.num_devices
     cap = limits.privacy_limits(problem, rounds, crest=crest)
     budget = limits.round_budgets(problem, rounds, crest=crest, power_share=power_share)
-    together = (
-        1 if limits.amplified(problem) else max(1, _ROOM // num_devices)
-    )  # else the peak powers are the same for every I
+    # Unless devices may be seen more strongly than θ, the peak powers are the same for every I.
+    together = 1 if limits.amplified(problem) else max(1, _ROOM // num_devices)
     for start in range(0, rounds.size, together):
         some = slice(start, start + together)
         yield effective_peak_power(problem, int(rounds[start]), course), cap[some], budget[some]

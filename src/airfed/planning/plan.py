@@ -22,7 +22,6 @@ from airfed.planning import limits, reach, record
 from airfed.planning.decision import Average
 from airfed.planning.limits import Binding
 from airfed.planning.response import Prediction
-from airfed.planning.schemes import parse
 from airfed.planning.sequence import RoundSequence
 from airfed.planning.uplink import ALIGNED, Uplink, Uploads
 from airfed.privacy import classic_epsilon, classic_validity, compose, compose_all, gaussian_epsilon
@@ -32,7 +31,6 @@ Objective = Literal["bound", "measured"]
 
 # How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
 FEASIBILITY_RTOL = 1e-12
-_RECORD_RTOL = 1e-9  # between what was written down and what follows from it, perhaps with another NumPy
 # What a decision leads to lies in this range: nothing that is derived from it, an ε or a ratio of bounds, overflows.
 SMALLEST_FIGURE, LARGEST_FIGURE = 1e-150, 1e150
 
@@ -217,17 +215,16 @@ class Plan:
     @cached_property
     def uploads(self) -> Uploads:
         """How the uploads of the largest round arrive, and what they cost."""
-        fleet = self.problem.fleet
-        gain, peak = fleet.gain[self.scheduled], fleet.peak_power[self.scheduled]
-        return self.uplink.uploads(self.problem, gain, peak, self.alignment, self.rounds)
+        return self._uploads(self.alignment)
 
     def uploads_in(self, index: int) -> Uploads:
         """Return how the uploads of round i arrive, and what they cost."""
-        if self.growth == 1.0:
-            return self.uploads
-        decided, fleet = self.sequence[index], self.problem.fleet
+        return self.uploads if self.growth == 1.0 else self._uploads(self.sequence[index].alignment)
+
+    def _uploads(self, alignment: float) -> Uploads:
+        fleet = self.problem.fleet
         gain, peak = fleet.gain[self.scheduled], fleet.peak_power[self.scheduled]
-        return self.uplink.uploads(self.problem, gain, peak, decided.alignment, self.rounds)
+        return self.uplink.uploads(self.problem, gain, peak, alignment, self.rounds)
 
     def noise_std_in(self, index: int) -> float:
         """Return the standard deviation, per entry, of the noise in what is received in round i."""
@@ -393,37 +390,8 @@ class Plan:
         Raises:
             ValueError: what is written down is no plan about this problem, or a figure in it does not follow from it.
         """
-        clip_norm = recorded.get("clip_norm", problem.learning.clip_norm)
-        if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "measured":
-            problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
-        if recorded.get("combiner") is not None:
-            problem = problem.heard_by(record.complexes(recorded["combiner"]))
-        if problem.fleet.antennas > 1:
-            follows = {"antennas": problem.fleet.antennas, "trust": problem.link.trust}
-            for name, value in (follows | {"combining": problem.link.combining}).items():
-                if recorded.get(name) != value:
-                    raise ValueError(f"Expected {name}={value!r}, as in the problem; got {recorded.get(name)!r}.")
-        decision = cls._recorded(
-            problem,
-            recorded,
-            policy=recorded["policy"],
-            scheduled=np.array(recorded["scheduled"]),
-            alignment=recorded["alignment"],
-            rounds=recorded["rounds"],
-            notes=tuple(recorded["notes"]),
-            objective=recorded.get("objective", "bound"),
-            average=recorded.get("average", "none"),
-            prediction=record.prediction(recorded),
-            growth=recorded.get("growth", 1.0),
-            clip_decay=recorded.get("clip_decay", 1.0),
-            power_share=recorded.get("power_share", 1.0),
-            uplink=parse(recorded.get("uplink")),
-        )
-        privacy = ("mu_round", "mu_total", "epsilon_round", "epsilon_total")
-        for name in (*privacy, "power_total", "num_scheduled", "alignment_coefficient", "clip_norm"):
-            said, follows = clip_norm if name == "clip_norm" else recorded[name], getattr(decision, name)
-            if not math.isclose(follows, said, rel_tol=_RECORD_RTOL):
-                raise ValueError(f"Expected {name}={follows!r}, which follows; got {said!r}.")
+        decision = cls._recorded(record.decided_about(problem, recorded), recorded, **record.values(recorded))
+        record.check(decision, recorded)
         return decision
 
     @classmethod

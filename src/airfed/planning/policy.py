@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,14 +91,8 @@ class Settings:
 
 
 _RTOL: Final = 1e-9  # sums that are added up in another order
-_FOR_ALL: Final = (
-    "rounds",
-    "seed",
-    "objective",
-    "course",
-    "law",
-    "round_index",
-)  # a policy need not take them: airfed heeds them itself
+# A policy need not take these: airfed heeds them itself.
+_FOR_ALL: Final = ("rounds", "seed", "objective", "course", "law", "round_index")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +152,9 @@ class Policy:
         if problem.varies:
             return self._varying(problem, settings)
         settings = settings.fixed()
-        with self._opened() as (decide, parameters):
+        with self._opened() as (ask, parameters):
             self._check(settings, parameters)
-            decided = self._answer(decide, parameters, problem, settings)
+            decided = ask(problem, settings)
         if isinstance(decided, Sequence):
             return self._sequence(problem, decided, settings)
         scheduled, decision = self._devices_of(problem, decided)
@@ -212,14 +206,14 @@ class Policy:
                 f"No plan fits: rounds={settings.rounds} take longer on the air than the {problem.budget.air_time:g} s "
                 "that there are (air_time)."
             )
-        with self._opened() as (decide, parameters):
+        with self._opened() as (ask, parameters):
             self._check(settings, parameters)
             if "law" in parameters:
-                decided = self._answer(decide, parameters, problem, settings)
+                decided = ask(problem, settings)
             else:
 
                 def asked(there: Problem, index: int) -> tuple[NDArray[np.intp], Decision]:
-                    return self._asked(decide, parameters, there, replace(settings, round_index=index))
+                    return self._devices_of(there, ask(there, replace(settings, round_index=index)))
 
                 first = asked(problem.at(0), 0)[1]
                 notes, uplink = first.notes, first.uplink
@@ -250,39 +244,24 @@ class Policy:
             )
         return flagged(plan)
 
-    def _answer(
-        self,
-        decide: Callable[..., Any],
-        parameters: Mapping[str, inspect.Parameter],
-        problem: Problem,
-        settings: Settings,
-    ) -> Any:
-        """What the function returns, told the settings that it names."""
-        known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
-        return decide(problem, **{name: value for name, value in known.items() if name in parameters})
-
-    def _asked(
-        self,
-        decide: Callable[..., Any],
-        parameters: Mapping[str, inspect.Parameter],
-        problem: Problem,
-        settings: Settings,
-    ) -> tuple[NDArray[np.intp], Decision]:
-        """K and the decision about one channel."""
-        return self._devices_of(problem, self._answer(decide, parameters, problem, settings))
-
     def _devices_of(self, problem: Problem, decided: Any) -> tuple[NDArray[np.intp], Decision]:
+        """K and the decision about one channel."""
         decision = decided if isinstance(decided, Decision) else Decision(scheduled=decided)
         return self._devices(problem, decision.scheduled), decision
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[Callable[..., Any], dict[str, inspect.Parameter]]]:
-        """The function and its settings; the folder of the user's own code is importable within the context."""
-        if not isinstance(self.function, _usercode.UserCode):
-            yield self.function, _parameters(self.function)
-            return
-        with _usercode.opened(self.function, self.folder, role="policy") as code:
-            yield code.call, _parameters(code.function)
+    def _opened(self) -> Iterator[tuple[Callable[[Problem, Settings], Any], dict[str, inspect.Parameter]]]:
+        """What asks the function, which is told the settings that it names, and those settings.
+
+        The folder of the user's own code is importable within the context.
+        """
+        if isinstance(self.function, _usercode.UserCode):
+            with _usercode.opened(self.function, self.folder, role="policy") as code:
+                parameters = _parameters(code.function)
+                yield partial(_answer, code.call, parameters), parameters
+        else:
+            parameters = _parameters(self.function)
+            yield partial(_answer, self.function, parameters), parameters
 
     def _check(self, settings: Settings, parameters: Mapping[str, inspect.Parameter]) -> None:
         given = settings.given()
@@ -319,6 +298,11 @@ class Policy:
         if devices[0] < 0 or devices[-1] >= num_devices or np.any(devices[1:] == devices[:-1]):
             raise ValueError(f"{expected}; got indices from {devices[0]} to {devices[-1]}, or one twice.")
         return devices.astype(np.intp, copy=False)
+
+
+def _answer(function: Callable[..., Any], names: Collection[str], problem: Problem, settings: Settings) -> Any:
+    known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
+    return function(problem, **{name: value for name, value in known.items() if name in names})
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed.planning.response import Prediction
-from airfed.problem import InfeasibleError, Trust
+from airfed.planning.schemes import parse
+from airfed.problem import InfeasibleError, Problem, Trust
 
 if TYPE_CHECKING:
     from airfed.planning.plan import Plan
+
+_RTOL: Final = 1e-9  # between what was written down and what follows from it, perhaps with another NumPy
+_FOLLOWS: Final = (
+    *("mu_round", "mu_total", "epsilon_round", "epsilon_total"),
+    *("power_total", "num_scheduled", "alignment_coefficient", "clip_norm"),
+)
 
 
 def written(plan: Plan) -> dict[str, Any]:
@@ -89,16 +97,63 @@ def _epsilon_total(plan: Plan, trust: Trust) -> float | None:
         return None
 
 
-def complexes(parts: Any) -> NDArray[np.complex128]:
-    """Return the complex numbers of which the real and the imaginary parts were written down, side by side."""
+def decided_about(problem: Problem, recorded: Mapping[str, Any]) -> Problem:
+    """Return the problem with what the decision has chosen of it: a measured plan's ϖ, and the combiner.
+
+    Raises:
+        ValueError: the record is about other antennas.
+    """
+    clip_norm = recorded.get("clip_norm", problem.learning.clip_norm)
+    if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "measured":
+        problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
+    if recorded.get("combiner") is not None:
+        problem = problem.heard_by(_complexes(recorded["combiner"]))
+    if problem.fleet.antennas > 1:
+        link = problem.link
+        follows = {"antennas": problem.fleet.antennas, "trust": link.trust, "combining": link.combining}
+        for name, value in follows.items():
+            if recorded.get(name) != value:
+                raise ValueError(f"Expected {name}={value!r}, as in the problem; got {recorded.get(name)!r}.")
+    return problem
+
+
+def values(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was decided, as the arguments of every kind of plan."""
+    return {
+        "policy": recorded["policy"],
+        "scheduled": np.array(recorded["scheduled"]),
+        "alignment": recorded["alignment"],
+        "rounds": recorded["rounds"],
+        "notes": tuple(recorded["notes"]),
+        "objective": recorded.get("objective", "bound"),
+        "average": recorded.get("average", "none"),
+        "prediction": _prediction(recorded),
+        "growth": recorded.get("growth", 1.0),
+        "clip_decay": recorded.get("clip_decay", 1.0),
+        "power_share": recorded.get("power_share", 1.0),
+        "uplink": parse(recorded.get("uplink")),
+    }
+
+
+def check(plan: Plan, recorded: Mapping[str, Any]) -> None:
+    """Raise ValueError where a figure that was written down does not follow from the plan."""
+    said = {"clip_norm": plan.clip_norm, **recorded}
+    for name in _FOLLOWS:
+        follows = getattr(plan, name)
+        if not math.isclose(follows, said[name], rel_tol=_RTOL):
+            raise ValueError(f"Expected {name}={follows!r}, which follows; got {said[name]!r}.")
+
+
+def _complexes(parts: Any) -> NDArray[np.complex128]:
+    """The complex numbers of which the real and the imaginary parts were written down, side by side."""
     array = np.array(parts, dtype=np.float64)
     if array.ndim not in (2, 3) or array.shape[-1] != 2:
         raise ValueError(f"Expected a combiner as pairs of numbers; got shape {array.shape}.")
     return np.asarray(array[..., 0] + 1j * array[..., 1])
 
 
-def prediction(recorded: Mapping[str, Any]) -> Prediction | None:
-    """Return what a response expected, as it was written down; None where nothing was."""
+def _prediction(recorded: Mapping[str, Any]) -> Prediction | None:
+    """What a response expected, as it was written down; None where nothing was."""
     accuracy, interval = recorded.get("predicted_accuracy"), recorded.get("predicted_interval")
     if accuracy is None or interval is None:
         return None

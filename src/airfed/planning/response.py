@@ -21,17 +21,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from airfed import _files
 from airfed.course import CONSTANT, Course
+from airfed.planning._surface import AXES, Floats, Surface
 from airfed.planning.decision import Average
 from airfed.problem import InfeasibleError
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 FORMAT: Final = 2
-AXES: Final = ("share", "rounds", "clip_norm", "noise")
 _OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": math.inf, "loss_spread": math.inf}  # at most
 _ARRAYS: Final = (*_OF_AVERAGES, "power", "gain", "reach")
 _WIDE: Final = 1.6448536269514722  # standard deviations to each side that hold 90%
-_ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +62,6 @@ class Best(NamedTuple):
     accuracy: Floats
     clip_norm: Floats
     average: Integers
-
-
-class _Found(NamedTuple):
-    """What is expected at some places: (..., courses, averages), twice (..., averages), and (...)."""
-
-    accuracy: Floats
-    deviation: Floats
-    loss: Floats
-    power: Floats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,55 +134,8 @@ class Response:
         object.__setattr__(self, name, values)
 
     @cached_property
-    def _surface(self) -> Any:
-        """Everything over the logarithms of the axes: more noise is never better, neighbours share a variance.
-
-        The last axis: accuracy of each course and average, then variance and loss of each average, then power.
-        """
-        from scipy.interpolate import RegularGridInterpolator  # here: planning by the bound starts sooner without them
-        from scipy.ndimage import uniform_filter
-
-        averages = range(len(self.averages))
-        channels = [
-            *(
-                _monotone(_improved(self.accuracy[average], gain[average], reach), increasing=False)
-                for gain, reach in zip(self.gain, self.reach, strict=True)
-                for average in averages
-            ),
-            *(uniform_filter(np.square(spread), size=(1, 3, 3, 3), mode="nearest") for spread in self.spread),
-            *(_monotone(loss, increasing=True) for loss in self.loss),
-            _monotone(self.power, increasing=True),
-        ]
-        return RegularGridInterpolator(
-            [np.log(_padded(getattr(self, name))) for name in AXES],
-            _repeated(np.stack(channels, axis=-1)),
-            bounds_error=False,
-            fill_value=np.nan,
-        )
-
-    def _look(self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike) -> _Found:
-        """What is expected at some places, broadcast against each other; NaN outside.
-
-        Less noise than the least measured counts as the least. Where only one share was measured, every share counts
-        as that one.
-        """
-        given = {"share": share, "rounds": rounds, "clip_norm": clip_norm, "noise": noise}
-        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in given.items()}
-        arrays["noise"] = np.maximum(arrays["noise"], self.noise[0])
-        if self.share.size == 1:
-            arrays["share"] = np.full_like(arrays["share"], self.share[0])
-        with np.errstate(divide="ignore"):
-            places = [np.log(_snapped(arrays[name], getattr(self, name))) for name in AXES]
-        grid = np.stack(np.broadcast_arrays(*places), axis=-1)
-        found: Floats = self._surface(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], -1)
-        courses, averages = len(self.courses), len(self.averages)
-        accuracy, variance, loss = np.split(found[..., :-1], [courses * averages, (courses + 1) * averages], axis=-1)
-        return _Found(
-            accuracy=accuracy.reshape(*accuracy.shape[:-1], courses, averages),
-            deviation=np.sqrt(np.maximum(variance, 0.0)),
-            loss=loss,
-            power=found[..., -1],
-        )
+    def _surface(self) -> Surface:
+        return Surface(self)
 
     def predict(
         self,
@@ -210,7 +152,7 @@ class Response:
             rounds, clip_norm, noise, share: I, ϖ, σ/(|K|θ) and |K|/N, broadcast against each other.
             course: how θ and ϖ move; one of `courses`.
         """
-        found = self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
+        found = self._surface.look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
         return found.accuracy[..., self.courses.index(course), :], found.deviation
 
     def power_share(self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike) -> Floats:
@@ -219,7 +161,7 @@ class Response:
         Args:
             rounds, clip_norm, noise, share: as in `predict`.
         """
-        return self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share).power
+        return self._surface.look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share).power
 
     def best(self, *, rounds: ArrayLike, noise: ArrayLike, share: ArrayLike, course: Course = CONSTANT) -> Best:
         """Return the accuracy with the best ϖ and the best average.
@@ -325,7 +267,7 @@ class Response:
         if average not in self.averages or course not in self.courses:
             return None
         place = self.averages.index(average)
-        found = self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
+        found = self._surface.look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
         middle = float(found.accuracy[self.courses.index(course), place])
         if not math.isfinite(middle):
             return None
@@ -376,33 +318,3 @@ def load_response(path: Path) -> Response:
         raise _files.DataError(f"{expected}; it has no {error.args[0]}.") from None
     except (ValueError, TypeError, OverflowError) as error:
         raise _files.DataError(f"{expected}; {' '.join(str(error).split()).removesuffix('.')}.") from None
-
-
-def _improved(accuracy: Floats, gain: Floats, reach: Floats) -> Floats:
-    """The accuracy on a course: with its gain, but beyond what it reached only where it was so without."""
-    return np.clip(np.minimum(accuracy + gain, np.maximum(accuracy, reach)), 0.0, 1.0)
-
-
-def _monotone(values: Floats, *, increasing: bool) -> Floats:
-    """Values along the last axis, the noise, smoothed so that they rise or fall."""
-    from scipy.optimize import isotonic_regression
-
-    return np.apply_along_axis(lambda row: isotonic_regression(row, increasing=increasing).x, -1, values)
-
-
-def _padded(axis: Floats) -> Floats:
-    """An axis of at least two places, as the interpolation needs them; the second of one is a hair away."""
-    return axis if axis.size > 1 else np.array([axis[0], axis[0] * (1 + _ROUNDING)])
-
-
-def _repeated(values: Floats) -> Floats:
-    for axis in range(values.ndim - 1):
-        if values.shape[axis] == 1:
-            values = np.repeat(values, 2, axis=axis)
-    return values
-
-
-def _snapped(values: Floats, axis: Floats) -> Floats:
-    """Values that lie outside an axis by rounding only, put onto its end."""
-    values = np.where(np.abs(values - axis[0]) <= _ROUNDING * axis[0], axis[0], values)
-    return np.where(np.abs(values - axis[-1]) <= _ROUNDING * axis[-1], axis[-1], values)

@@ -78,10 +78,9 @@ def render(runs: Sequence[Run]) -> str:
     script = own.joinpath("page.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     runs = sorted(charts.distinct(runs), key=lambda run: run.place)
-    first = [members[0] for members in charts.groups(runs).values()]  # the pictures of one seed stand for the others
-    alike = Counter(
-        members[0].label for members in charts.groups(runs).values()
-    )  # labels that need the run's name, too
+    groups = charts.groups(runs)
+    first = [members[0] for members in groups.values()]  # the pictures of one seed stand for the others
+    alike = Counter(run.label for run in first)  # more than one: a label that needs the run's name, too
     longest = max(run.plan.bound.total for run in runs)
     return template.render(
         tasks=charts.tasks(runs),
@@ -96,7 +95,7 @@ def render(runs: Sequence[Run]) -> str:
                 "total": members[0].plan.bound.total,
                 "bar": drawing(svg.stack(members[0].plan.bound.terms, longest)),
             }
-            for label, members in charts.groups(runs).items()
+            for label, members in groups.items()
         ],
         term_keys=drawing(svg.keyed(*(svg.box_key(label, f"term-{name}") for name, label in TERMS.items()))),
         learning=_drawn({METRICS[metric]: charts.learning(runs, metric) for metric in ("accuracy", "loss")}),

@@ -115,12 +115,12 @@ def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
 
 def check_same(directory: RunDirectory, setup: Setup, remote: str) -> None:
     """Raise where a resume would mix two different runs; the sentence says what has changed."""
-    old = directory.manifest()
+    old, begun = directory.manifest(), load(directory.file("scenario.toml"))
 
     def refuse(what: str) -> None:
         raise RunError(f"Expected {what} of the run in {directory.path}; it has changed. Give another --out.")
 
-    changed = _changed_keys(load(directory.file("scenario.toml")), setup.scenario.anchored())
+    changed = _changed_keys(begun, setup.scenario.anchored())
     if changed:
         refuse(f"the scenario ({', '.join(changed)})")
     if old["engine"] != (remote or setup.task.engine.name):
@@ -134,9 +134,8 @@ def check_same(directory: RunDirectory, setup: Setup, remote: str) -> None:
         refuse("the plan")
     if old["privacy"] != setup.noise.privacy:
         refuse("the noise source")
-    begun = load(directory.file("scenario.toml")).run
     for name in ("record", "averages"):
-        if getattr(begun, name) != getattr(setup.scenario.run, name):
+        if getattr(begun.run, name) != getattr(setup.scenario.run, name):
             refuse(f"run.{name}")
 
 

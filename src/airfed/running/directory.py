@@ -319,9 +319,9 @@ class RunDirectory:
         """Write `metrics.csv`, the trained model, and what each device transmitted (`devices.csv`, if it is known)."""
         rounds = self.read_metrics()
         if rounds:
-            write_whole(self.file("metrics.csv"), _csv([records.flat(record) for record in rounds]))
+            write_whole(self.file("metrics.csv"), csv_text([records.flat(record) for record in rounds]).encode())
         if devices:
-            write_whole(self.file("devices.csv"), _csv(devices))
+            write_whole(self.file("devices.csv"), csv_text(devices).encode())
         write_whole(self.file("model.safetensors"), tensor_file(parameters, metadata))
 
 
@@ -347,11 +347,10 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows of plain values as CSV, the columns in the order in which they first appear."""
     text = io.StringIO()
-    writer = csv.DictWriter(
-        text, fieldnames=list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"
-    )
+    writer = csv.DictWriter(text, fieldnames=dict.fromkeys(name for row in rows for name in row), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue().encode()
+    return text.getvalue()

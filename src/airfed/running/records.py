@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
 from airfed.planning import Average
 from airfed.problem import Combining, Trust
+from airfed.scenario import flatten
 
 FORMAT: Final = 2  # of the run directory; raised when an older airfed could misread it
 
@@ -74,12 +75,8 @@ METRICS: Final = tuple(name for name in RoundRecord.__annotations__ if name != "
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record as the row of a table: a table within it as columns of its own, "averages.tail.accuracy"."""
-    row: dict[str, Any] = {}
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            row |= {f"{name}.{inner}": found for inner, found in flat(value).items()}
-        elif name != "averages":  # of a round in which none was evaluated
-            row[name] = value
+    row = flatten(record)
+    row.pop("averages", None)  # of a round in which none was evaluated
     return row
 
 

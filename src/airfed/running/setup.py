@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import platform
@@ -19,6 +18,7 @@ from airfed.air import Airs
 from airfed.learning.task import Task, build_task
 from airfed.planning import Plan
 from airfed.problem import Fleet
+from airfed.running.directory import sha256
 from airfed.running.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
 from airfed.scenario import Scenario
 
@@ -104,15 +104,15 @@ def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -
     """
     world = {"scenario": scenario.digest()}
     if fleet.channel is None:
-        world["gains"] = _sha256(fleet.gain.tobytes())
+        world["gains"] = sha256(fleet.gain.tobytes())
     else:
-        world["channels"] = _sha256(f"{fleet.channel.shape}\n".encode() + fleet.channel.tobytes())
+        world["channels"] = sha256(f"{fleet.channel.shape}\n".encode() + fleet.channel.tobytes())
     if task is None:
         return world
     return world | {
         "data": task.data_digest,
         "model's code": task.code_digest,
-        "initial model": _sha256(task.initial_parameters.tobytes()),
+        "initial model": sha256(task.initial_parameters.tobytes()),
         "engine": task.engine.name,
         "versions": json.dumps({name: version for name, version in versions().items() if name != "safetensors"}),
         "probe update": _probe(task),
@@ -139,8 +139,4 @@ def versions() -> dict[str, str | None]:
 def _probe(task: Task) -> str:
     """The digest of what the first device would send after one step from the initial model."""
     ((_, update),) = task.engine.updates(task.initial_parameters, np.array([0]), steps=1, round_index=PROBE_ROUND)
-    return _sha256(np.ascontiguousarray(update).tobytes())
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return sha256(np.ascontiguousarray(update).tobytes())

@@ -18,6 +18,7 @@ from airfed.running.run import Run
 from airfed.showing.rows import Row, limit_rows, power_rows, privacy_rows
 from airfed.showing.words import (
     LIMITS,
+    SCOPES,
     TERMS,
     above,
     air_sentence,
@@ -93,9 +94,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     """Print the decision, what limits it, the bound, the power spent and the privacy."""
     console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
     console.print(f"[bold]{decision_sentence(plan)}[/bold]")
-    if way := uplink_sentence(plan):
-        console.print(f"[bold]{way}[/bold]")
-    for said in (antennas_sentence(plan), course_sentence(plan)):
+    for said in (uplink_sentence(plan), antennas_sentence(plan), course_sentence(plan)):
         if said:
             console.print(f"[bold]{said}[/bold]")
     console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
@@ -125,9 +124,10 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     if isinstance(plan, FadingPlan):
         console.print(exposure_sentence(plan))
     budget = plan.problem.budget
-    scope = "each round" if budget.scope == "round" else "the whole training"
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")
-    console.print(f"[dim]budget: ε = {budget.epsilon:g} for {scope}, by the {budget.formula} formula[/dim]")
+    console.print(
+        f"[dim]budget: ε = {budget.epsilon:g} for {SCOPES[budget.scope]}, by the {budget.formula} formula[/dim]"
+    )
     if budget.spent:
         console.print(f"[dim]of which trainings before have spent μ = {budget.spent:.4g}; this is what is left[/dim]")
     if plan.problem.link.estimation_error:
@@ -241,17 +241,17 @@ def _grid(title: str, value: str, rows: Iterable[Row], remark: str = "") -> Tabl
     return table
 
 
-def as_text(show: Callable[[Console], None], width: int = 80) -> str:
-    """Return what `show` prints on a console of the given width, as plain text."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+def as_text(show: Callable[[Console], None]) -> str:
+    """Return what `show` prints on a console of 80 columns, as plain text."""
+    console = Console(file=io.StringIO(), width=80, highlight=False, color_system=None)
     with console.capture() as captured:
         show(console)
     return captured.get().rstrip()
 
 
-def as_html(show: Callable[[Console], None], width: int = 100) -> str:
+def as_html(show: Callable[[Console], None]) -> str:
     """Return what `show` prints, as HTML for a notebook."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, record=True, force_jupyter=False)
+    console = Console(file=io.StringIO(), width=100, highlight=False, record=True, force_jupyter=False)
     show(console)
     return console.export_html(inline_styles=True, code_format='<pre style="line-height: 1.35">{code}</pre>')
 
