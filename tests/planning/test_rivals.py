@@ -160,6 +160,19 @@ def test_adaptive_power_against_the_combined_signal_counts_what_is_combined(chan
     np.testing.assert_allclose(plan.alignments, alone.alignments, rtol=1e-12)
 
 
+@pytest.mark.parametrize("trust", ["radio", "combiner"])
+def test_rivals_of_everybody_are_combined_as_well_as_full_participation(trust):
+    """Which is what two of them are, and a third at least."""
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        channel = rng.normal(size=(20, 4)) + 1j * rng.normal(size=(20, 4))
+        problem = replace(world(), fleet=Fleet(channel=channel, peak_power=1.0), link=Link(noise_std=0.3, trust=trust))
+        full = airfed.plan(problem, policy="full").bound.total
+        for policy, options in (("liu_simeone", {}), ("cotaf", {"clipped": True}), ("threshold_power", {})):
+            bound = airfed.plan(problem, policy=policy, options=options).bound.total
+            assert bound <= full * (1 + 1e-3), policy
+
+
 # the trusted server, and digital uploads
 
 
