@@ -348,6 +348,19 @@ def test_a_law_that_knows_the_future_is_as_good_as_knowing_it():
     np.testing.assert_allclose(told.alignments, known.alignments, rtol=1e-6)
 
 
+def test_what_is_spent_to_the_last_digit_depends_on_no_later_gain():
+    law = gains(9, 4, 30, 6)
+    problem = world(gains(5, 30, 6), power=100.0, steps=30, scope="total", epsilon=0.3, total_power=1e4)
+    plan = airfed.plan(problem, policy="liu_simeone", rounds=20, law=law)
+    assert plan.binding == "privacy"
+    for factor in (0.3, 0.7, 1.7):
+        later = np.array(problem.fleet.gain)
+        later[6:] *= factor
+        there = replace(problem, fleet=Fleet(gain=later, peak_power=100.0))
+        other = airfed.plan(there, policy="liu_simeone", rounds=20, law=law)
+        assert plan.alignments[:6].tolist() == other.alignments[:6].tolist()
+
+
 # artificial noise, precoding
 
 

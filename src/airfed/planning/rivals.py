@@ -207,7 +207,8 @@ def _spread(problem: Problem, gains: Floats, rounds: int) -> Floats:
 
 def _online(problem: Problem, gains: Floats, law: Draws, rounds: int) -> Floats:
     """θ_i² of all rounds, each decided with the gains so far and the mean of |h|² over draws of the rest."""
-    left, found = _budget(problem), np.empty(rounds)
+    aside = 1 - 4 * _SLACK  # more than `Sequence.of` leaves: it must not lower an early θ for the sake of later gains
+    left, found = _budget(problem) * aside, np.empty(rounds)
     weights = convergence.round_weights(problem.learning, rounds)
     for index in range(rounds):
         expected = gains[index : index + 1]
@@ -215,7 +216,7 @@ def _online(problem: Problem, gains: Floats, law: Draws, rounds: int) -> Floats:
             draws = law(gains[: index + 1]) if callable(law) else law[:, index + 1 :]
             rest = np.sqrt(np.mean(np.square(np.asarray(draws)), axis=0))[: rounds - index - 1]
             expected = np.concatenate((expected, rest))
-        ceilings = _ceilings(problem, expected, rounds)
+        ceilings = _ceilings(problem, expected, rounds) * aside
         if not ceilings[0] > 0:
             raise InfeasibleError(f"No plan fits: somebody has gain 0 in round {index + 1} (peak_power).")
         loads = _loads(problem, expected)
