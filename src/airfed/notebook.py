@@ -51,7 +51,7 @@ def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = Fals
             world,
             Path(out),
             resume=resume,
-            on_start=lambda setup, first_round: line.begin(setup.plan.rounds, first_round),
+            on_start=lambda setup, first_round: line.begin(setup.plan, first_round),
             on_round=line.update,
         )
     return Run.open(out)

@@ -483,5 +483,12 @@ class Problem:
         return int(min(fit, self.learning.total_steps))
 
     def at(self, index: int) -> Problem:
-        """Return the problem as round i alone shows it: with that round's gains."""
-        return replace(self, fleet=self.fleet.at(index)) if self.fleet.changes else self
+        """Return the problem as round i alone shows it: with that round's gains, and its share of what may fail.
+
+        The union bound over errors of estimation runs over all rounds: one of R may fail with probability β/R.
+        """
+        fleet = self.fleet
+        if not fleet.changes:
+            return self
+        link = replace(self.link, estimation_failure=self.link.estimation_failure / len(fleet.gain))
+        return replace(self, fleet=fleet.at(index), link=link)

@@ -7,12 +7,15 @@ import time
 import numpy as np
 import pytest
 
+import airfed
 from airfed import planning
 from airfed.explorer import knobs, tradeoffs, view
 from airfed.explorer.design import Design
 from airfed.explorer.pictures_compare import levels
+from airfed.explorer.shown import remarks
 from airfed.problem import InfeasibleError
 from airfed.showing.plans import MOST_ROUNDS
+from airfed.showing.words import ADVERSARIES
 
 WORLDS = {
     "template": {},
@@ -122,6 +125,24 @@ def test_policies_without_a_plan_tell_why() -> None:
     plans, reasons = world.compare()
     assert "optimal" in plans
     assert "largest gain" in reasons["threshold"]
+
+
+@pytest.mark.parametrize("trust", ["radio", "combiner"])
+def test_the_remarks_say_whom_an_epsilon_is_claimed_against(trust: str) -> None:
+    rng = np.random.default_rng(0)
+    channel = rng.normal(size=(6, 3)) + 1j * rng.normal(size=(6, 3))
+    plan = airfed.plan(
+        airfed.Problem(
+            fleet=airfed.Fleet(channel=channel, peak_power=1.0),
+            link=airfed.Link(noise_std=1.0, trust=trust),
+            learning=airfed.Learning(
+                **{"dimension": 20, "total_steps": 5, "clip_norm": 1.0, "learning_rate": 0.1},
+                **{"smoothness": 10.0, "strong_convexity": 1.0, "initial_gap": 2.0},
+            ),
+            budget=airfed.Budget(epsilon=3.0, delta=1e-3, total_power=10.0),
+        )
+    )
+    assert f"against {ADVERSARIES[trust]}" in remarks(plan, 1.0).unescape()
 
 
 def test_levels_of_a_flat_map_are_none() -> None:

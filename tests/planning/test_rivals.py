@@ -126,6 +126,53 @@ def test_batteries_and_rough_channels_are_kept_or_refused(policy):
         assert airfed.plan(rough, policy=policy).mu_round <= limits.allowed_mu(rough.budget) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("policy", ["truncated", "threshold_power", "liu_simeone", "full"])
+@pytest.mark.parametrize("air_time", [None, 0.3])
+def test_rough_channels_that_change_share_what_may_fail(policy, air_time):
+    """The union bound runs over all rounds with gains, in what a plan claims as in what it was planned for."""
+    law = gains(9, 4, 8, 6)
+    problem = world(gains(5, 8, 6), bandwidth=1000.0, scope="total", epsilon=8.0, air_time=air_time)
+    problem = replace(problem, link=replace(problem.link, estimation_error=0.01))
+    plan = airfed.plan(problem, policy=policy, law=law, rounds=6)
+    factors = limits.amplifications(problem)
+    for index, entry in enumerate(plan.sequence):
+        mu = problem.budget.sensitivity * entry.alignment * factors[index, entry.scheduled].max() / 0.3
+        assert entry.mu == pytest.approx(mu, rel=1e-9)
+    assert not plan.violations
+    assert plan.mu_total <= limits.allowed_mu(problem.budget) * (1 + 1e-12)
+    later = np.array(problem.fleet.gain)
+    later[3:] *= np.linspace(0.1, 2.0, 6)  # no decision looks ahead
+    there = replace(problem, fleet=Fleet(gain=later, peak_power=1.0))
+    other = airfed.plan(there, policy=policy, law=law, rounds=6)
+    assert plan.alignments[:3].tolist() == other.alignments[:3].tolist()
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_adaptive_power_against_the_combined_signal_counts_what_is_combined(changes):
+    rng = np.random.default_rng(4)
+    channel = rng.normal(size=(8, 6, 4)) + 1j * rng.normal(size=(8, 6, 4))
+    problem = world(scope="total", epsilon=2.0, total_power=1e3)
+    fleet = Fleet(channel=channel if changes else channel[0], peak_power=1.0)
+    problem = replace(problem, fleet=fleet, link=Link(noise_std=0.3, trust="combiner"))
+    plan = airfed.plan(problem, policy="liu_simeone")
+    heard = replace(problem, fleet=Fleet(gain=plan.problem.fleet.gain, peak_power=1.0))
+    alone = airfed.plan(heard, policy="liu_simeone", rounds=plan.rounds)
+    np.testing.assert_allclose(plan.alignments, alone.alignments, rtol=1e-12)
+
+
+@pytest.mark.parametrize("trust", ["radio", "combiner"])
+def test_rivals_of_everybody_are_combined_as_well_as_full_participation(trust):
+    """Which is what two of them are, and a third at least."""
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        channel = rng.normal(size=(20, 4)) + 1j * rng.normal(size=(20, 4))
+        problem = replace(world(), fleet=Fleet(channel=channel, peak_power=1.0), link=Link(noise_std=0.3, trust=trust))
+        full = airfed.plan(problem, policy="full").bound.total
+        for policy, options in (("liu_simeone", {}), ("cotaf", {"clipped": True}), ("threshold_power", {})):
+            bound = airfed.plan(problem, policy=policy, options=options).bound.total
+            assert bound <= full * (1 + 1e-3), policy
+
+
 # the trusted server, and digital uploads
 
 
@@ -299,6 +346,19 @@ def test_a_law_that_knows_the_future_is_as_good_as_knowing_it():
     known = airfed.plan(problem, policy="liu_simeone", rounds=8)
     told = airfed.plan(problem, policy="liu_simeone", rounds=8, law=np.array(problem.fleet.gain)[None])
     np.testing.assert_allclose(told.alignments, known.alignments, rtol=1e-6)
+
+
+def test_what_is_spent_to_the_last_digit_depends_on_no_later_gain():
+    law = gains(9, 4, 30, 6)
+    problem = world(gains(5, 30, 6), power=100.0, steps=30, scope="total", epsilon=0.3, total_power=1e4)
+    plan = airfed.plan(problem, policy="liu_simeone", rounds=20, law=law)
+    assert plan.binding == "privacy"
+    for factor in (0.3, 0.7, 1.7):
+        later = np.array(problem.fleet.gain)
+        later[6:] *= factor
+        there = replace(problem, fleet=Fleet(gain=later, peak_power=100.0))
+        other = airfed.plan(there, policy="liu_simeone", rounds=20, law=law)
+        assert plan.alignments[:6].tolist() == other.alignments[:6].tolist()
 
 
 # artificial noise, precoding

@@ -148,6 +148,9 @@ def test_the_ledger_says_whom_its_epsilon_is_claimed_against(tmp_path, trust, ca
     assert ledger.mu_total == pytest.approx(seen, rel=1e-12)
     assert main(["ledger", str(tmp_path / "run")]) == 0
     assert f"against {ADVERSARIES[trust]}" in capsys.readouterr().out
+    assert main(["run", str(tmp_path / "run" / "scenario.toml"), "--out", str(tmp_path / "again")]) == 0
+    end = " ".join(capsys.readouterr().out.partition("finished after")[2].split())
+    assert f"simulated; against {ADVERSARIES[trust]})" in end
 
 
 def test_the_ledger_of_one_antenna_is_as_it_was(tmp_path):

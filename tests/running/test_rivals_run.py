@@ -167,7 +167,13 @@ def test_what_is_not_private_says_so_everywhere(tiny, tmp_path, capsys):
     assert main(["plan", str(scenario)]) == 0
     assert "has no ε" in capsys.readouterr().out
     assert main(["ledger", str(tmp_path / "run")]) == 0
-    assert "not private" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not private" in said
+    assert "ε = " not in said  # of rounds alone, as they were charged
+    assert main(["run", str(scenario), "--out", str(tmp_path / "again")]) == 0
+    said = capsys.readouterr()
+    assert "privacy none" in said.out
+    assert "e+1" not in said.out + said.err
     assert main(["plan", str(scenario), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["private"] is False
     assert main(["audit", str(tmp_path / "run")]) == 2

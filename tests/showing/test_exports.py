@@ -1,12 +1,13 @@
 """Tables for elsewhere: what a reader of CSV, Markdown or LaTeX gets is what the terminal shows, and all of it."""
 
 import csv
+import io
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.markup import escape
+from rich.console import Console
 from rich.text import Text
 
 from airfed.cli import account, main
@@ -21,7 +22,7 @@ CELLS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs
 
 def filled(rows, **options):
     head, *body = rows
-    table = plain_table(*(escape(cell) for cell in head), **options)
+    table = plain_table(*head, **options)
     for row in body:
         table.add_row(*(Text(cell) for cell in row))
     return table
@@ -109,3 +110,13 @@ def test_the_checks_of_an_audit_are_a_table(capsys):
     }
     account._print_audit(exports.make_console("csv"), summary | {"seconds": 1}, None)
     assert capsys.readouterr().out == 'check,verdict,finding\nclip,fail,"‖x‖ = 2 [ϖ], not 1"\n'
+
+
+@pytest.mark.parametrize("form", ["csv", "latex", "markdown"])
+def test_the_unit_of_a_heading_is_no_markup(form):
+    table = plain_table("scheme", "air [s]", left=("scheme",))
+    table.add_row("full", "0.5")
+    assert "air [s]" in exports.exported(table, form)
+    console = Console(width=40, record=True, file=io.StringIO())
+    console.print(table)
+    assert "air [s]" in console.export_text()

@@ -177,13 +177,14 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     budget = summary["epsilon"]
     metered = summary["power_metered"]
     spent = "" if metered is None else f", {metered:.4g} W metered"
+    private = summary.get("private", True)
     total = f"ε = {summary['epsilon_total']:.4g} in all (μ = {summary['mu_total']:.4g}) {_basis(summary)}"
     if "per_device" in summary:
         total = f"device {summary['per_device']['epsilon']['most_exposed']}, the most exposed: {total}"
-    console.print(f"\n{total}")
-    if not summary.get("private", True):
+    console.print(f"\n{total}" if private else "")
+    if not private:
         console.print("[bold red]not private: the scheme has no ε; these figures stand for infinity[/bold red]")
-    if summary["scope"] == "total":
+    elif summary["scope"] == "total":
         covers = "all trainings together" if summary.get("account") else "the whole training"
         console.print(f"budget: {summary['epsilon_total'] / budget:.1%} of ε = {budget:g} for {covers}")
         if summary.get("spent"):

@@ -26,7 +26,7 @@ from rich.progress import (
 from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
 from airfed.showing import output, tables
 from airfed.showing.live import LiveLine
-from airfed.showing.words import count, power_expected
+from airfed.showing.words import ADVERSARIES, count, power_expected
 
 LOST = 5  # the exit code where another process of the run, or its host, was lost
 
@@ -65,7 +65,7 @@ def run(
         if first_round:
             done = first_round == setup.plan.rounds
             console.print("all rounds are done" if done else f"resuming at round {first_round + 1}")
-        line.begin(setup.plan.rounds, first_round)
+        line.begin(setup.plan, first_round)
 
     started = time.monotonic()
     try:
@@ -154,6 +154,7 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
 
     plan, records = outcome.setup.plan, outcome.records
     last = records[-1] if records else {}
+    several = plan.problem.fleet.antennas > 1 and plan.uplink.on_air
     return {
         "status": outcome.status,
         "message": outcome.message,
@@ -175,6 +176,7 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "delta": plan.problem.budget.delta,
         "relation": plan.problem.budget.relation,
         "unit": "device",
+        **({"antennas": plan.problem.fleet.antennas, "trust": plan.problem.link.trust} if several else {}),
         "hints": hints(plan, records, classes=outcome.setup.task.classes),
     }
 
@@ -202,12 +204,14 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
                 "meter sees to the total"
             )
         relation = "replace one" if summary["relation"] == "replace" else "add or remove one"
-        if not summary["private"]:
+        if summary["private"]:
+            against = f"; against {ADVERSARIES[summary['trust']]}" if "trust" in summary else ""
+            console.print(
+                f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
+                f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']}{against})"
+            )
+        else:
             console.print("[bold red]privacy none: the scheme has no ε; its record stands for infinity[/bold red]")
-        console.print(
-            f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
-            f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']})"
-        )
     for hint in summary["hints"]:
         console.print(f"hint: {hint}", markup=False)
     console.print(f"record: {escape(summary['out'])}")

@@ -26,7 +26,7 @@ from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
 from airfed.showing import fading, svg
 from airfed.showing.drawings import drawing
-from airfed.showing.words import LIMITS, exposure_sentence, gap_sentence, number
+from airfed.showing.words import LIMITS, against, exposure_sentence, gap_sentence, number
 
 _FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: to \d+)?(?: of \d+(?! steps?\b))?")
 UNPRICED: Final = (
@@ -218,8 +218,8 @@ def remarks(plan: Plan, milliseconds: float) -> Markup:
     lines = [Markup('<p class="warn">{}</p>').format(warning) for warning in warnings]
     lines += [Markup("<p>{}</p>").format(line) for line in told]
     lines.append(
-        Markup('<p>ε is meant at δ = {}, for {}. <span id="timing">Planned in {:.0f} ms.</span></p>').format(
-            number(budget.delta), relation, milliseconds
+        Markup('<p>ε is meant at δ = {}, for {}{}. <span id="timing">Planned in {:.0f} ms.</span></p>').format(
+            number(budget.delta), relation, against(plan), milliseconds
         )
     )
     return Markup("").join(lines)

@@ -8,7 +8,7 @@ finds a good f, not provably the best one: `reach.lower_bound` says how much bet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, Final, get_args
@@ -19,7 +19,10 @@ from scipy.optimize import minimize
 
 from airfed import antennas
 from airfed.antennas import Complexes, Floats
+from airfed.course import CONSTANT
 from airfed.planning import limits, uncertain
+from airfed.planning.completion import by_bound
+from airfed.planning.decision import Decision
 from airfed.planning.plan import Plan
 from airfed.problem import Combining, InfeasibleError, Problem
 
@@ -58,13 +61,13 @@ def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
     return min((_improved(plan, decide, own=False) for plan in distinct[:_KEPT]), key=_worth)
 
 
-def judged(problem: Problem, decide: Decide, judge: Decide) -> Plan:
-    """Return the best plan of those that a policy makes for a few combiners, which another has found.
+def judged(problem: Problem, seekers: Sequence[Decide], judge: Decide) -> Plan:
+    """Return the best plan of those that a policy makes for a few combiners, which others have found.
 
     Args:
         problem: as in `planned`. Where the optimal combiner is wanted, those of the other ways to combine compete, too.
-        decide: plans for many combiners, quickly.
-        judge: what decides between the best of each way; by a response, or of a rival, it takes longer.
+        seekers: each plans for many combiners, quickly.
+        judge: what decides between the best of each way and seeker; by a response, or of a rival, it takes longer.
 
     Raises:
         InfeasibleError: there is no plan for any of them.
@@ -73,12 +76,13 @@ def judged(problem: Problem, decide: Decide, judge: Decide) -> Plan:
     combiners = []
     for way in ways:
         there = replace(problem, link=replace(problem.link, combining=way))
-        try:
-            combiner = planned(there, decide).combiner
-        except InfeasibleError:  # it may need what the judge does not: channels, say
-            combiner = _first(there)
-        assert combiner is not None
-        combiners.append(combiner)
+        for decide in seekers:
+            try:
+                combiner = planned(there, decide).combiner
+            except InfeasibleError:  # it may need what the judge does not: channels, say
+                combiner = _first(there)
+            assert combiner is not None
+            combiners.append(combiner)
     return min(_feasible(problem, combiners, judge), key=_worth)
 
 
@@ -256,6 +260,13 @@ def aligned(problem: Problem, rounds: NDArray[np.int64] | None = None) -> Plan:
     return Plan(
         problem=problem, policy="optimal", scheduled=devices, alignment=decision.alignment, rounds=decision.rounds
     )
+
+
+def everybody(problem: Problem) -> Plan:
+    """Return the best plan by the bound in which every device sends, for a given combiner."""
+    devices = np.arange(problem.fleet.num_devices)
+    rounds = np.arange(1, problem.most_rounds + 1)
+    return by_bound(problem, Decision(scheduled=devices), devices, rounds, CONSTANT, "full")
 
 
 def in_rounds(problem: Problem) -> Problem:

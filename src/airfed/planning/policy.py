@@ -177,12 +177,12 @@ class Policy:
         def judge(there: Problem) -> Plan:
             return self.plan(there, settings)
 
-        if self.rival:  # asking it takes long, and what its combiner should be, nobody says
-            return combining.judged(problem, combining.aligned, judge)
+        if self.rival:  # asking it takes long; most of them have everybody send
+            return combining.judged(problem, (combining.aligned, combining.everybody), judge)
         if settings.objective is None:
             return combining.planned(problem, judge)
         by_bound = replace(settings, objective=None, clip_norm=None)
-        return combining.judged(problem, lambda there: self.plan(there, by_bound), judge)
+        return combining.judged(problem, [lambda there: self.plan(there, by_bound)], judge)
 
     def _varying(self, problem: Problem, settings: Settings) -> FadingPlan:
         """The plan where gains change or devices have batteries: a decision for each round."""

@@ -27,6 +27,7 @@ from airfed.problem import Fleet, InfeasibleError, Problem
 _NOT_PRIVATE: Final = "Not private: its ε stands for infinity."
 _CUTOFFS: Final = np.geomspace(0.003, 3.0, 25)
 _SLACK: Final = 1e-12
+_LARGEST: Final = 1e100  # of f²: somebody cannot be heard, and no round is planned
 
 
 def _all(problem: Problem) -> np.ndarray:
@@ -182,10 +183,14 @@ def _ceilings(problem: Problem, gains: Floats, rounds: int) -> Floats:
     return np.asarray(np.minimum(np.min(square * problem.fleet.peak_power, axis=1), total) * (1 - _SLACK))
 
 
-def _budget(problem: Problem, gains: Floats) -> float:
-    """(σμ/2)², less what channels known only roughly may add."""
-    cap = problem.link.noise_std * limits.allowed_mu(problem.budget) / problem.budget.sensitivity
-    return (cap / float(np.max(varying.factors(problem, gains)))) ** 2 * (1 - _SLACK)
+def _budget(problem: Problem) -> float:
+    """(σμ/2)²: what Σ f_i²θ_i² may be."""
+    return (problem.link.noise_std * limits.allowed_mu(problem.budget) / problem.budget.sensitivity) ** 2 * (1 - _SLACK)
+
+
+def _loads(problem: Problem, gains: Floats) -> Floats:
+    """f_i² of each round: how much more of the most visible device is seen than θ_i², (R,)."""
+    return np.asarray(np.minimum(np.square(np.max(varying.factors(problem, gains), axis=1)), _LARGEST))
 
 
 def _spread(problem: Problem, gains: Floats, rounds: int) -> Floats:
@@ -195,25 +200,29 @@ def _spread(problem: Problem, gains: Floats, rounds: int) -> Floats:
         raise InfeasibleError(
             "No plan fits: a device has gain 0 and would need infinite power to be heard (peak_power)."
         )
-    weights = np.sqrt(convergence.round_weights(problem.learning, rounds))
-    return np.asarray(fill(weights, np.ones(rounds), ceilings, _budget(problem, gains[:rounds]))[0])
+    loads = _loads(problem, gains[:rounds])
+    weights = np.sqrt(convergence.round_weights(problem.learning, rounds) / loads)
+    return np.asarray(fill(weights, loads, ceilings, _budget(problem))[0])
 
 
 def _online(problem: Problem, gains: Floats, law: Draws, rounds: int) -> Floats:
     """θ_i² of all rounds, each decided with the gains so far and the mean of |h|² over draws of the rest."""
-    left, found = _budget(problem, gains[:rounds]), np.empty(rounds)
-    weights = np.sqrt(convergence.round_weights(problem.learning, rounds))
+    aside = 1 - 4 * _SLACK  # more than `Sequence.of` leaves: it must not lower an early θ for the sake of later gains
+    left, found = _budget(problem) * aside, np.empty(rounds)
+    weights = convergence.round_weights(problem.learning, rounds)
     for index in range(rounds):
         expected = gains[index : index + 1]
         if index + 1 < rounds:
             draws = law(gains[: index + 1]) if callable(law) else law[:, index + 1 :]
             rest = np.sqrt(np.mean(np.square(np.asarray(draws)), axis=0))[: rounds - index - 1]
             expected = np.concatenate((expected, rest))
-        ceilings = _ceilings(problem, expected, rounds)
+        ceilings = _ceilings(problem, expected, rounds) * aside
         if not ceilings[0] > 0:
             raise InfeasibleError(f"No plan fits: somebody has gain 0 in round {index + 1} (peak_power).")
-        found[index] = fill(weights[index:], np.ones(rounds - index), np.maximum(ceilings, 1e-300), left)[0][0]
-        left = max(left - float(found[index]), 0.0)
+        loads = _loads(problem, expected)
+        pull = np.sqrt(weights[index:] / loads)
+        found[index] = fill(pull, loads, np.maximum(ceilings, 1e-300), left)[0][0]
+        left = max(left - float(loads[0] * found[index]), 0.0)
     return found
 
 

@@ -73,14 +73,15 @@ def factors(problem: Problem, gains: Floats) -> Floats:
     """Return f of every round and device: how much stronger than θ a device may be seen.
 
     Args:
-        problem: how well channels are known, and who sees what.
-        gains: the problem's own or, with one antenna, a draw of the law.
+        problem: how well channels are known, and who sees what. What may fail is shared by all of its rounds.
+        gains: of some rounds, the problem's own from the first on or, with one antenna, others of the law.
     """
-    if problem.fleet.antennas > 1:
-        own = problem.fleet.exposure
+    if problem.fleet.antennas > 1 or not problem.fleet.changes:
+        own = limits.amplifications(problem)
         return np.broadcast_to(own, gains.shape) if own.ndim == 1 else own[: len(gains)]
-    there = replace(problem, fleet=Fleet(gain=gains, peak_power=problem.fleet.peak_power))
-    return limits.amplifications(there)
+    failure = problem.link.estimation_failure * (len(gains) / len(problem.fleet.gain))
+    there = Fleet(gain=gains, peak_power=problem.fleet.peak_power)
+    return limits.amplifications(replace(problem, fleet=there, link=replace(problem.link, estimation_failure=failure)))
 
 
 def ceiling_of(problem: Problem, law: Draws | None) -> float:

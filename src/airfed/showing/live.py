@@ -16,6 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from airfed.planning import Plan
 from airfed.showing.words import duration
 
 
@@ -42,8 +43,9 @@ class LiveLine:
         if self._progress.tasks:
             self._progress.stop()
 
-    def begin(self, rounds: int, first_round: int) -> None:
-        """Show the line of a training of so many rounds, of which some may be done."""
+    def begin(self, plan: Plan, first_round: int) -> None:
+        """Show the line of a training by a plan, of whose rounds some may be done."""
+        rounds, self._private = plan.rounds, plan.private
         self._task = self._progress.add_task("", total=rounds, completed=first_round)
         self._progress.start()
 
@@ -55,7 +57,8 @@ class LiveLine:
             if record[key] is not None
         ]
         power = record["power_transmitted_total"]
-        shown += [f"ε {record['epsilon_total']:.3g}", *([] if power is None else [f"{power:.3g} W"])]
+        spent = f"{record['epsilon_total']:.3g}" if self._private else "∞"
+        shown += [f"ε {spent}", *([] if power is None else [f"{power:.3g} W"])]
         self._progress.update(self._task, completed=record["round"] + 1, description=" · ".join(shown))
 
 

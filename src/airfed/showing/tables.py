@@ -51,7 +51,8 @@ def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[s
     shown = f"{title}\n" if title else None
     table = Table(title=shown, title_style="bold", title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=column not in wrapped)
+        heading = escape(column)  # "air [s]" is no markup
+        table.add_column(heading, justify="left" if column in left else "right", no_wrap=column not in wrapped)
     return table
 
 

@@ -177,9 +177,13 @@ def exposure_sentence(plan: FadingPlan) -> str:
 def privacy_basis(plan: Plan) -> str:
     """Return what every ε of a plan refers to."""
     budget = plan.problem.budget
-    several = plan.problem.fleet.antennas > 1
-    against = f", against {ADVERSARIES[plan.problem.link.trust]}" if several else ""
-    return f"at δ = {budget.delta:g}, unit: device, neighbours: {RELATIONS[budget.relation]}{against}"
+    return f"at δ = {budget.delta:g}, unit: device, neighbours: {RELATIONS[budget.relation]}{against(plan)}"
+
+
+def against(plan: Plan) -> str:
+    """Return whom the privacy of a plan is claimed against, to go on a sentence with; "" where all see the same."""
+    several = plan.problem.fleet.antennas > 1 and plan.uplink.on_air
+    return f", against {ADVERSARIES[plan.problem.link.trust]}" if several else ""
 
 
 def span(values: ArrayLike, to: str = " to ") -> str:
