@@ -25,6 +25,7 @@ from airfed.planning.schemes import Saturated
 from airfed.privacy import gaussian_epsilon
 from airfed.problem import InfeasibleError, Trust
 from airfed.running.loop import NoiseFault
+from airfed.running.directory import RunError
 from airfed.running.run import Run
 
 PAIRS: Final = 1200
@@ -108,6 +109,8 @@ def subject_of(path: Path, *, seed: int | None = None) -> Subject:
     Raises:
         ScenarioError, RunError, InfeasibleError: it is neither, or has no plan.
     """
+    if not path.exists():
+        raise RunError(f"Expected a scenario, or a run directory, at {path}; there is neither.")
     if not path.is_dir():
         loaded = scenarios.load(path)
         return Subject.of(loaded if seed is None else loaded.override({"seed": seed}))

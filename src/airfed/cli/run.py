@@ -26,7 +26,7 @@ from rich.progress import (
 from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
 from airfed.showing import output, tables
 from airfed.showing.live import LiveLine
-from airfed.showing.words import count, power_expected
+from airfed.showing.words import ADVERSARIES, count, power_expected
 
 LOST = 5  # the exit code where another process of the run, or its host, was lost
 
@@ -175,6 +175,7 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "delta": plan.problem.budget.delta,
         "relation": plan.problem.budget.relation,
         "unit": "device",
+        **({"trust": plan.problem.link.trust} if plan.problem.fleet.antennas > 1 else {}),
         "hints": hints(plan, records, classes=outcome.setup.task.classes),
     }
 
@@ -202,11 +203,12 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
                 "meter sees to the total"
             )
         relation = "replace one" if summary["relation"] == "replace" else "add or remove one"
+        against = f", against {ADVERSARIES[summary['trust']]}" if "trust" in summary else ""
         if not summary["private"]:
             console.print("[bold red]privacy none: the scheme has no ε; its record stands for infinity[/bold red]")
         console.print(
             f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
-            f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']})"
+            f"δ = {summary['delta']:g} (unit: device, {relation}{against}; {summary['privacy']})"
         )
     for hint in summary["hints"]:
         console.print(f"hint: {hint}", markup=False)
