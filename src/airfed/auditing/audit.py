@@ -24,8 +24,8 @@ from airfed.planning import FadingPlan, Plan
 from airfed.planning.schemes import Saturated
 from airfed.privacy import gaussian_epsilon
 from airfed.problem import InfeasibleError, Trust
-from airfed.running.loop import NoiseFault
 from airfed.running.directory import RunError
+from airfed.running.loop import NoiseFault
 from airfed.running.run import Run
 
 PAIRS: Final = 1200

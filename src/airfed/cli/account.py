@@ -65,7 +65,9 @@ def audit(
     path: Annotated[Path, Parameter(help="A scenario, or a run directory.")],
     /,
     *,
-    trials: Annotated[int | None, Parameter(help="Canaries a side, at least (default 100000).", converter=whole_number)] = None,
+    trials: Annotated[
+        int | None, Parameter(help="Canaries a side, at least (default 100000).", converter=whole_number)
+    ] = None,
     seed: Seed = None,
     against: Annotated[
         Literal["radio", "combiner"] | None,

@@ -53,7 +53,7 @@ def ledger_table(ledger: Ledger) -> str:
     summary = (
         f'<p class="sub">The chain of {count(ledger.rounds, "charge")} holds. ε = {number(ledger.epsilon_total, 4)} in '
         f"total at δ = {number(float(header['delta']))}, unit: device, neighbours: "
-        f"{html.escape(str(header['relation']))}{html.escape(against)}; {html.escape(str(header['privacy']))} noise.{cut}</p>"
+        f"{html.escape(str(header['relation']) + against)}; {html.escape(str(header['privacy']))} noise.{cut}</p>"
     )
     body = "".join(
         "<tr>"
