@@ -66,7 +66,7 @@ def said(tmp_path, monkeypatch, capsys):
         ("plan", "FILE"),
         ("run s.toml", "(airfed run --help lists its options)"),
         ("plan s.toml --antennas 3", "(airfed plan --help lists its options)"),
-        ("audit runs/none", "Expected a scenario, or a run directory, at runs/none; there is neither."),
+        ("audit runs/none", "Expected a scenario, or a run directory, at runs/none; there is no such file or folder."),
         ("compare s.toml --total -1", "Expected --total=-1 to be a number > 0."),
         ("compare s.toml --total nan", "Expected --total=nan to be a number > 0."),
         ("plan s.tml", "there is no such file (airfed new s.tml writes one)"),

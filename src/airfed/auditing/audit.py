@@ -24,9 +24,9 @@ from airfed.planning import FadingPlan, Plan
 from airfed.planning.schemes import Saturated
 from airfed.privacy import gaussian_epsilon
 from airfed.problem import InfeasibleError, Trust
-from airfed.running.directory import RunError
 from airfed.running.loop import NoiseFault
 from airfed.running.run import Run
+from airfed.scenario import ScenarioError
 
 PAIRS: Final = 1200
 TRIALS: Final = 100_000  # a side
@@ -110,7 +110,7 @@ def subject_of(path: Path, *, seed: int | None = None) -> Subject:
         ScenarioError, RunError, InfeasibleError: it is neither, or has no plan.
     """
     if not path.exists():
-        raise RunError(f"Expected a scenario, or a run directory, at {path}; there is neither.")
+        raise ScenarioError(f"Expected a scenario, or a run directory, at {path}; there is no such file or folder.")
     if not path.is_dir():
         loaded = scenarios.load(path)
         return Subject.of(loaded if seed is None else loaded.override({"seed": seed}))
