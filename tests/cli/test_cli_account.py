@@ -99,3 +99,17 @@ def test_a_private_run_is_reported(world, tmp_path, capsys):
     execute(world(run__record="private", channel__estimation_error=0.01), tmp_path / "run")
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.html")]) == 0
     assert "transmitted" not in (tmp_path / "report.html").read_text().split("<script")[0]
+
+
+def test_a_refuted_claim_that_was_made_against_another_server_says_so(world, tmp_path, capsys):
+    (tmp_path / "s.toml").write_text(world(link__antennas=4, link__trust="combiner").to_toml())
+    assert main(["audit", str(tmp_path / "s.toml"), "--trials", "2000", "--against", "radio"]) == 4
+    out = capsys.readouterr().out
+    text = " ".join(out.split())
+    assert "attacked by a server that keeps every antenna's signal" in text
+    assert "claimed at δ" in text
+    assert "against a server that is handed the combined signal only" in text
+    assert "failed; the claim was made against another server" in text
+    checks = out[: out.index("99% lower bounds")].splitlines()[2:]
+    assert all(line.startswith(("ok   ", "FAIL ", "     ")) for line in checks if line.strip()), out
+    assert all(len(line) <= 80 for line in out.splitlines())

@@ -455,6 +455,32 @@ def test_on_a_phone_results_come_first_and_nothing_is_cut(visit: Callable[..., P
     assert page.locator("#decision").is_visible()
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_knobs_of_several_antennas_fit_and_answer_to_the_keyboard(visit: Callable[..., Page], width: int) -> None:
+    page = visit("link.antennas=2&fleet.num_devices=12", viewport={"width": width, "height": 844})
+    assert "against a server that keeps every antenna's signal" in page.inner_text("#decision")
+    if width == 390:
+        page.click("text=Controls")
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('.knob')].filter(row => row.offsetParent).flatMap(row => {
+            const box = e => e.getBoundingClientRect();
+            const inside = box(row), label = box(row.querySelector('.knob-label'));
+            const parts = [...row.querySelectorAll('.knob-head > :not(.knob-label)')].map(box);
+            const texts = [...row.querySelectorAll('.knob-select .q-field__native span, .knob-field input')];
+            return parts.some(p => p.right > inside.right + 1 || (p.left < label.right - 1 && p.top < label.bottom - 6))
+                || texts.some(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0)
+                || texts.some(e => e.tagName === 'INPUT' && e.value && e.clientWidth < 20) ? [row.dataset.key] : []})"""
+    )
+    assert cut == []
+    slider = knob(page, "link.antennas").locator(".q-slider__track-container")
+    slider.focus()
+    for _ in range(100):  # of a thousand positions
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => Number(new URLSearchParams(location.search).get('link.antennas')) > 2")
+    computed(page)
+    assert int(field(page, "link.antennas")) > 2
+
+
 def test_every_heading_of_the_side_bar_is_in_sight(visit: Callable[..., Page]) -> None:
     page = visit(viewport={"width": 1280, "height": 800})
     page.wait_for_function(

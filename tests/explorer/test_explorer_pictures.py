@@ -88,6 +88,17 @@ def test_comparison_pictures_are_well_formed(spread: float) -> None:
     assert all(text.startswith(("lowers the bound by", "buys nothing")) for text in sentences.values())
 
 
+@pytest.mark.parametrize("antennas", [1, 2])
+def test_a_level_bound_has_one_line_around_it(antennas: int) -> None:
+    design = Design().change("fleet.num_devices", 12).change("link.antennas", antennas).change("link.trust", "combiner")
+    front = tradeoffs.front(design.change("budget.total_power", 30000.0).change("budget.epsilon", 50.0).world())
+    here = front.bound[front.power_index, front.epsilon_index]
+    assert np.isclose(front.bound, here, rtol=1e-9).sum() > 20
+    drawn = parse(pictures_compare.front_map(front, 800.0))
+    now = [path for path in drawn.iter() if path.get("class") == "contour now"]
+    assert sum(path.get("d", "").count("M") for path in now) == 1
+
+
 @pytest.mark.parametrize("width", [300.0, 360.0, 800.0])
 def test_labels_of_lines_do_not_hide_each_other(width: float) -> None:
     front = tradeoffs.front(Design().change("fleet.num_devices", 30).change("link.noise_std", 1.0).world())

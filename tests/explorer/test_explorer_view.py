@@ -7,15 +7,16 @@ import time
 import numpy as np
 import pytest
 
-import airfed
 from airfed import planning
-from airfed.explorer import knobs, tradeoffs, view
+from airfed.explorer import knobs, shown, tradeoffs, view
 from airfed.explorer.design import Design
 from airfed.explorer.pictures_compare import levels
-from airfed.explorer.shown import remarks
+from airfed.planning.limits import amplifications
+from airfed.privacy import gaussian_mu
 from airfed.problem import InfeasibleError
-from airfed.showing.plans import MOST_ROUNDS
-from airfed.showing.words import ADVERSARIES
+from airfed.showing.chart import Line
+from airfed.showing.plans import MOST_ROUNDS, alignment_chart
+from airfed.showing.words import LIMITS
 
 WORLDS = {
     "template": {},
@@ -24,6 +25,7 @@ WORLDS = {
     "spread": {"peak_spread": 30.0, "link.noise_std": 1.0, "budget.epsilon": 20.0, "fleet.num_devices": 40},
     "one": {"fleet.num_devices": 1, "learning.total_steps": 1},
     "full": {"policy.name": "full"},
+    "radio": {"fleet.num_devices": 30, "link.noise_std": 1.0, "link.antennas": 4, "budget.epsilon": 5.0},
     "rough": {"channel.estimation_error": 0.02, "link.noise_std": 1.0, "budget.epsilon": 5.0},
 }
 
@@ -73,6 +75,43 @@ def test_the_next_device_is_the_strongest_that_stays_out_and_would_cost() -> Non
     everyone = view.look(design("template").change("link.noise_std", 0.1).world())
     assert everyone.next_device is None
     assert view.waiting(everyone) == "Every device that can be heard transmits."
+
+
+def test_of_several_antennas_every_epsilon_names_its_adversary() -> None:
+    seen = view.look(design("radio").world())
+    assert view.decision(seen.plan).endswith(" in total, against a server that keeps every antenna's signal.")
+    assert str(shown.sentence(seen.plan)).endswith("against a server that keeps every antenna&#39;s signal.")
+    assert "of any combiner" in shown.remarks(seen.plan, 1.0)
+    trusting = view.look(design("radio").change("link.trust", "combiner").world()).plan
+    assert view.decision(trusting).endswith("against a server that is handed the combined signal only.")
+    assert "against" not in view.decision(view.look(design("power").world()).plan)
+
+
+@pytest.mark.parametrize("name", ["radio", "rough"])
+def test_where_devices_are_seen_stronger_privacy_stops_them_one_by_one(name: str) -> None:
+    seen = view.look(design(name).world())
+    plan, out = seen.plan, seen.next_device
+    assert plan.binding == "privacy"
+    limits = {line.name: line.y for line in alignment_chart(plan, seen.space).parts if isinstance(line, Line)}
+    for limit, largest in plan.limits.items():  # what any m devices could have, these m cannot exceed
+        assert limits[LIMITS[limit]][plan.num_scheduled - 1] >= largest * (1 - 1e-9)
+    together = np.minimum.reduce([curve for label, curve in limits.items() if label != "largest θ"])
+    assert (limits["largest θ"] <= together * (1 + 1e-9)).all()
+    assert limits["privacy"][-1] < limits["privacy"][0]
+    assert limits["privacy"][-1] == pytest.approx(plan.problem.link.noise_std * mu(plan) / 2 / worst(plan), rel=1e-9)
+    if out is not None:
+        assert out.alignment < plan.alignment
+        assert "stops the next one" in view.waiting(seen)
+
+
+def mu(plan: planning.Plan) -> float:
+    """What the budget allows of a round."""
+    return gaussian_mu(plan.problem.budget.epsilon, plan.problem.budget.delta)
+
+
+def worst(plan: planning.Plan) -> float:
+    """By how much stronger than θ somebody may be seen at most."""
+    return float(amplifications(plan.problem).max())
 
 
 def test_an_infeasible_point_raises_with_its_reason() -> None:
@@ -125,24 +164,6 @@ def test_policies_without_a_plan_tell_why() -> None:
     plans, reasons = world.compare()
     assert "optimal" in plans
     assert "largest gain" in reasons["threshold"]
-
-
-@pytest.mark.parametrize("trust", ["radio", "combiner"])
-def test_the_remarks_say_whom_an_epsilon_is_claimed_against(trust: str) -> None:
-    rng = np.random.default_rng(0)
-    channel = rng.normal(size=(6, 3)) + 1j * rng.normal(size=(6, 3))
-    plan = airfed.plan(
-        airfed.Problem(
-            fleet=airfed.Fleet(channel=channel, peak_power=1.0),
-            link=airfed.Link(noise_std=1.0, trust=trust),
-            learning=airfed.Learning(
-                **{"dimension": 20, "total_steps": 5, "clip_norm": 1.0, "learning_rate": 0.1},
-                **{"smoothness": 10.0, "strong_convexity": 1.0, "initial_gap": 2.0},
-            ),
-            budget=airfed.Budget(epsilon=3.0, delta=1e-3, total_power=10.0),
-        )
-    )
-    assert f"against {ADVERSARIES[trust]}" in remarks(plan, 1.0).unescape()
 
 
 def test_levels_of_a_flat_map_are_none() -> None:

@@ -20,7 +20,7 @@ from airfed.running.execution import execute
 from airfed.showing import fading, svg
 from airfed.showing import runs as charts
 from airfed.showing.chart import Level
-from airfed.showing.words import decision_sentence, gap_sentence, span
+from airfed.showing.words import decision_sentence, gap_sentence, privacy_basis, span
 
 SCENARIO = """
 name = "a <b>bold</b> </script> name · seed={seed}"
@@ -194,6 +194,23 @@ def test_a_policy_in_two_worlds_is_named_by_both_and_has_no_common_budget(world,
     levels = [[part for part in charts.privacy(some).parts if isinstance(part, Level)] for some in (runs, runs[1:])]
     assert levels[0] == []
     assert [level.at for level in levels[1]] == [9.0]
+
+
+def test_runs_called_alike_are_told_apart_and_epsilon_names_its_adversary(world, tmp_path):
+    for folder, trust in (("one", None), ("all", "radio"), ("front", "combiner")):
+        execute(
+            world(name="w") if trust is None else world(name="w", link__antennas=4, link__trust=trust),
+            tmp_path / folder,
+        )
+    runs = [read_run(tmp_path / folder) for folder in ("one", "all", "front")]
+    labels = [f"{run.label} · w ({run.path.name})" for run in runs]
+    assert list(charts.groups(runs)) == labels
+    page = html.unescape(render(runs))
+    assert "does not mean the same in all runs" in page
+    for label, run in zip(labels, runs, strict=True):
+        assert f"<td>{label}" in page
+        assert f"{label}: {privacy_basis(run.plan)}." in page
+    assert "does not mean the same" not in render(runs[1:2])
 
 
 def test_charts_follow_the_record(run_directories):

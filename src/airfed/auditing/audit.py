@@ -26,6 +26,7 @@ from airfed.privacy import gaussian_epsilon
 from airfed.problem import InfeasibleError, Trust
 from airfed.running.loop import NoiseFault
 from airfed.running.run import Run
+from airfed.scenario import ScenarioError
 
 PAIRS: Final = 1200
 TRIALS: Final = 100_000  # a side
@@ -108,6 +109,8 @@ def subject_of(path: Path, *, seed: int | None = None) -> Subject:
     Raises:
         ScenarioError, RunError, InfeasibleError: it is neither, or has no plan.
     """
+    if not path.exists():
+        raise ScenarioError(f"Expected a scenario, or a run directory, at {path}; there is no such file or folder.")
     if not path.is_dir():
         loaded = scenarios.load(path)
         return Subject.of(loaded if seed is None else loaded.override({"seed": seed}))

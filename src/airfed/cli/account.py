@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
 
 from airfed.cli import devices
 from airfed.cli.plan import Json, Seed, TableFormat, whole_number
@@ -64,7 +65,9 @@ def audit(
     path: Annotated[Path, Parameter(help="A scenario, or a run directory.")],
     /,
     *,
-    trials: Annotated[int | None, Parameter(help="Canaries a side (default 100000).", converter=whole_number)] = None,
+    trials: Annotated[
+        int | None, Parameter(help="Canaries a side, at least (default 100000).", converter=whole_number)
+    ] = None,
     seed: Seed = None,
     against: Annotated[
         Literal["radio", "combiner"] | None,
@@ -251,6 +254,11 @@ def _basis(summary: dict[str, Any]) -> str:
     return f"{text}\nagainst {ADVERSARIES[summary['trust']]}" if several and "trust" in summary else text
 
 
+def _other(summary: dict[str, Any]) -> bool:
+    """Whether another server attacks than the one that privacy is claimed against."""
+    return bool(summary["antennas"] > 1 and summary["against"] != summary.get("trust", summary["against"]))
+
+
 def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -> None:
     attacked = f" · attacked by {ADVERSARIES[summary['against']]}" if summary["antennas"] > 1 else ""
     console.print(f"[bold]{escape(summary['scenario'])}[/bold] · privacy: {summary['privacy']}{attacked}\n")
@@ -261,7 +269,13 @@ def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -
         console.print(table)
     for check in summary["checks"]:
         mark = "[green]ok[/green]  " if check["passed"] else "[bold red]FAIL[/bold red]"
-        console.print(f"{mark} [bold]{check['name']}[/bold]: {escape(check['finding'])}")
+        finding = f"[bold]{check['name']}[/bold]: {escape(check['finding'])}"
+        if exports.exporting(console):
+            console.print(f"{mark} {finding}")
+        else:  # what does not fit a line goes on below the name
+            line = Table.grid(padding=(0, 1, 0, 0))
+            line.add_row(mark, finding)
+            console.print(line)
     if summary["mu_lower"] is not None:
         console.print("")
         table = plain_table("99% lower bounds", "μ", "claimed", "ε", "claimed", left=("99% lower bounds",))
@@ -269,11 +283,15 @@ def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -
             keys = (f"mu_{part}lower", f"mu_{part}claimed", f"epsilon_{part}lower", f"epsilon_{part}claimed")
             table.add_row(name, *(f"{summary[key]:.5g}" for key in keys))
         console.print(table)
-        console.print(f"[dim]{_basis(summary).replace(chr(10), ', ')}[/dim]")
+        claimed = "claimed " if _other(summary) else ""
+        console.print(f"[dim]{claimed}{_basis(summary).replace(chr(10), ', ')}[/dim]")
     for warning in summary["warnings"]:
         console.print(f"[yellow]! {escape(warning)}[/yellow]")
     if plot is not None:
         console.print(f"drawn: {plot}")
     failed = sum(not check["passed"] for check in summary["checks"])
-    colour, text = ("red", f"fail: {failed} checks failed") if failed else ("green", "pass: the claim stands")
+    colour, text = ("green", "pass: the claim stands")
+    if failed:
+        colour, text = "red", f"fail: {count(failed, 'check')} failed"
+        text += "; the claim was made against another server" if _other(summary) else ""
     console.print(f"\n[bold {colour}]{text}[/bold {colour}] ({summary['seconds']:.1f} s)")

@@ -69,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = " ".join(str(error).split())
         if isinstance(error, UnusedCliTokensError):
             text = f"Expected no more arguments, got {' '.join(error.unused_tokens or ())}."
-        return _fail(2, f"{text} (airfed --help lists the commands)")
+        chain = " ".join(error.command_chain or ())
+        where = f"airfed {chain} --help lists its options" if chain else "airfed --help lists the commands"
+        return _fail(2, f"{text} ({where})")
     except InfeasibleError as error:
         return _fail(3, str(error))
     except (ValueError, OSError) as error:

@@ -142,6 +142,8 @@ def compare(
     the same ε in total. Unless told, that is what full participation spends, the design that makes no choice.
     """
     world = read(file, policy__rounds=rounds, seed=seed)
+    if total is not None and not 0 < total < math.inf:
+        raise ValueError(f"Expected --total={total:g} to be a number > 0.")
     plans, failures = _compared(world, problem_of(world), rivals=rivals)
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from markupsafe import Markup
 from nicegui import ui
@@ -17,6 +17,10 @@ from airfed.explorer.knobs import Choice, Knob
 from airfed.explorer.safe import Text
 
 Changed = Callable[[str, Any], None]
+
+_TOGGLE: Final = 30  # letters of all options that fit side by side
+_SELECT: Final = 17  # letters that a narrow menu shows
+_UNIT: Final = 5  # letters of a unit that leave room for a figure
 
 
 class Slider(ui.slider):
@@ -75,10 +79,11 @@ class Controls:
         self._knobs[knob.key] = knob
         with ui.element("div").classes("knob") as row:
             with ui.element("div").classes("knob-head"):
-                Text(_label(knob.label, knob.symbol), tag="span").classes("knob-label")
+                label = knob.label if len(knob.unit) <= _UNIT else f"{knob.label}, {knob.unit}"
+                Text(_label(label, knob.symbol), tag="span").classes("knob-label")
                 field = ui.input().props("dense borderless debounce=350 spellcheck=false autocomplete=off")
                 field.props["aria-label"] = _spoken(knob)
-                field.props["suffix"] = knob.unit
+                field.props["suffix"] = knob.unit if label == knob.label else ""
                 field.props["placeholder"] = "off" if knob.open else ""
                 field.classes("knob-field").mark(f"field-{knob.key}")
                 field.on_value_change(lambda event, knob=knob: self._typed(knob, event.value))
@@ -97,17 +102,20 @@ class Controls:
 
     def _choice(self, choice: Choice) -> None:
         with ui.element("div").classes("knob choice") as row:
-            with ui.element("div").classes("knob-head"):
+            with ui.element("div").classes("knob-head") as head:
                 ui.label(choice.label).classes("knob-label")
                 widget: ValueElement[Any]
                 own = {"learning.model": self._own.model, "policy.name": self._own.policy}.get(choice.key)
                 options = choice.options | ({own: own.rpartition("/")[2]} if own else {})
-                if len(options) <= 3:
+                longest = max(map(len, options.values()))
+                if len(options) <= 3 and sum(map(len, options.values())) <= _TOGGLE:
                     widget = ui.toggle(options).props("dense unelevated no-caps")
                     widget.classes("knob-toggle")
                 else:
                     widget = ui.select(options).props("dense borderless options-dense")
                     widget.classes("knob-select")
+                    if longest > _SELECT:  # below the label, as wide as the side bar
+                        head.classes("stacked")
                 widget.props["aria-label"] = choice.label
                 widget.on_value_change(lambda event, key=choice.key: self._chosen(key, event.value))
             if choice.help:

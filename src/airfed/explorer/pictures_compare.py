@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from airfed.showing.words import LIMITS, above, devices_text, number
 
 Floats = NDArray[np.float64]
 Polylines = list[list[Point]]
+
+_HAIR: Final = 0.01  # of a bound: more than smoothing makes of equal ones
 
 
 def policy_table(plans: Mapping[str, Plan], reasons: Mapping[str, str]) -> str:
@@ -64,7 +66,9 @@ def front_map(front: Front, width: float) -> str:
     now = float(front.bound[front.power_index, front.epsilon_index])
     heights = np.log(np.where(np.isfinite(front.bound), front.bound, front.bound[np.isfinite(front.bound)].max()))
     fine = refined(x, y, -heights)
-    better = {level: filled(*fine, -math.log(level)) for level in levels(front.bound, now)}
+    level_ground = np.count_nonzero(np.isclose(front.bound, now, rtol=1e-9)) > 3  # more of a budget buys nothing
+    hair = {now: _HAIR if level_ground else 0.0}  # its edge is the line to draw, not the ripples on it
+    better = {level: filled(*fine, -math.log(level) - hair.get(level, 0.0)) for level in levels(front.bound, now)}
     held, void = _regions(front, x, y)
     parts = [
         svg.left_axis(ys, area, up.ticks(6), label=up.label),

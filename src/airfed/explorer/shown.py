@@ -26,7 +26,7 @@ from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
 from airfed.showing import fading, svg
 from airfed.showing.drawings import drawing
-from airfed.showing.words import LIMITS, against, exposure_sentence, gap_sentence, number
+from airfed.showing.words import LIMITS, exposure_sentence, gap_sentence, number
 
 _FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: to \d+)?(?: of \d+(?! steps?\b))?")
 UNPRICED: Final = (
@@ -178,7 +178,8 @@ def load(text: str, own: Own) -> Design | Refusal:
 
 def sentence(plan: Plan) -> Markup:
     """Return the decision, its figures in bold."""
-    marked = _FIGURE.sub(r"<b>\g<0></b>", str(escape(decision(plan))))
+    text = _FIGURE.sub("\x02\\g<0>\x03", decision(plan))  # before escaping, which writes an apostrophe as a number
+    marked = str(escape(text)).replace("\x02", "<b>").replace("\x03", "</b>")
     return drawing(_EPSILON.sub(r'<span class="keep">\g<0></span>', marked))
 
 
@@ -203,7 +204,8 @@ def remarks(plan: Plan, milliseconds: float) -> Markup:
     warnings += [f"The plan breaks a limit: {LIMITS[limit]}." for limit in plan.violations]
     if budget.formula == "classic" and plan.epsilon_paper_validity == "unsafe":
         warnings.append("Lemma 1 under-states ε here: the exact figure is the one above.")
-    told = [f"{gap_sentence(plan)} {exposure_sentence(plan)}".strip()] if isinstance(plan, FadingPlan) else []
+    exposed = exposure_sentence(plan) if isinstance(plan, FadingPlan) else ""
+    told = [line] if (line := f"{gap_sentence(plan)} {exposed}".strip()) else []
     if budget.formula == "classic":
         told.append(
             f"The budget is counted by Lemma 1, as asked: its ε = {number(plan.epsilon_paper)} is "
@@ -218,8 +220,8 @@ def remarks(plan: Plan, milliseconds: float) -> Markup:
     lines = [Markup('<p class="warn">{}</p>').format(warning) for warning in warnings]
     lines += [Markup("<p>{}</p>").format(line) for line in told]
     lines.append(
-        Markup('<p>ε is meant at δ = {}, for {}{}. <span id="timing">Planned in {:.0f} ms.</span></p>').format(
-            number(budget.delta), relation, against(plan), milliseconds
+        Markup('<p>ε is meant at δ = {}, for {}. <span id="timing">Planned in {:.0f} ms.</span></p>').format(
+            number(budget.delta), relation, milliseconds
         )
     )
     return Markup("").join(lines)

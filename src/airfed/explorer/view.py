@@ -12,7 +12,7 @@ from airfed.planning.exact import CandidateSpace
 from airfed.planning.prices import NextDevice, next_device
 from airfed.scenario import Scenario
 from airfed.showing.plans import Curve, Expectation, accuracy_curve, bound_curve
-from airfed.showing.words import LIMITS, decision_sentence
+from airfed.showing.words import LIMITS, against, decision_sentence
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,8 +64,8 @@ def look(world: Scenario, plan: Plan | None = None) -> View:
 
 
 def decision(plan: Plan) -> str:
-    """Return the decision in one sentence, privacy included."""
-    budgets = f"ε = {plan.epsilon_round:.3g} per round, {plan.epsilon_total:.3g} in total."
+    """Return the decision in one sentence, with privacy and, of several antennas, whom it is claimed against."""
+    budgets = f"ε = {plan.epsilon_round:.3g} per round, {plan.epsilon_total:.3g} in total{against(plan)}."
     return f"{decision_sentence(plan).removesuffix('.')}; {budgets}"
 
 
@@ -80,7 +80,7 @@ def waiting(view: View) -> str:
     change = out.bound / plan.bound.total - 1
     size = f"{abs(change):.1%}" if abs(change) >= 0.0005 else "less than 0.1%"
     effect = f"the bound would {'rise' if change > 0 else 'fall'} by {size}"
-    if out.limit == "privacy":
+    if out.alignment >= plan.alignment * (1 - 1e-9):
         return f"Device {out.device} (|h| = {out.gain:.3g}) would fit without lowering θ; {effect}."
     return (
         f"{LIMITS[out.limit].capitalize()} stops the next one: with device {out.device} (|h| = {out.gain:.3g}) "

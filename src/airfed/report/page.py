@@ -80,7 +80,10 @@ def render(runs: Sequence[Run]) -> str:
     runs = sorted(charts.distinct(runs), key=lambda run: run.place)
     groups = charts.groups(runs)
     first = [members[0] for members in groups.values()]  # the pictures of one seed stand for the others
-    alike = Counter(run.label for run in first)  # more than one: a label that needs the run's name, too
+    labels = {run.ledger.head: label for label, members in groups.items() for run in members}
+    alike = Counter(run.label for run in first)
+    shown = [run.label if alike[run.label] == 1 else labels[run.ledger.head] for run in runs]
+    bases = dict.fromkeys((label, privacy_basis(run.plan)) for run, label in zip(runs, shown, strict=True))
     longest = max(run.plan.bound.total for run in runs)
     return template.render(
         tasks=charts.tasks(runs),
@@ -88,7 +91,9 @@ def render(runs: Sequence[Run]) -> str:
         script=drawing(script),
         script_hash=f"sha256-{digest}",  # a browser runs this script and no other
         style=drawing(colours.stylesheet(_DARK)),
-        runs=[{**_facts(run, drawn=run in first), "named": alike[run.label] > 1} for run in runs],
+        runs=[{**_facts(run, drawn=run in first), "label": name} for run, name in zip(runs, shown, strict=True)],
+        bases={basis for _, basis in bases},
+        labelled_bases=list(bases),
         bounds=[
             {
                 "label": label,

@@ -114,8 +114,8 @@ class LinkSection(Section):
             "f",
             choices={
                 "optimal": "the best that a search finds",
-                "strongest_eigenvector": "of the channels' Gram matrix",
-                "sum": "of all antennas alike",
+                "strongest_eigenvector": "the strongest eigenvector of the channels",
+                "sum": "all antennas alike",
                 "one": "the best antenna alone",
             },
         ),
@@ -126,7 +126,7 @@ class LinkSection(Section):
         Key(
             "whom privacy is claimed against",
             note="with one antenna they are the same",
-            choices={"radio": "who keeps every antenna's signal", "combiner": "who is handed the combined one alone"},
+            choices={"radio": "who sees every antenna", "combiner": "who sees one combined signal"},
         ),
         Control("Privacy against"),
     ] = Link.trust

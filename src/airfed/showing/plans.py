@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from airfed import convergence, planning
 from airfed.planning import Plan, Response
 from airfed.planning.exact import CandidateSpace
-from airfed.planning.limits import amplified
+from airfed.planning.limits import amplifications, amplified
 from airfed.problem import InfeasibleError, Problem
 from airfed.showing.chart import Axis, Band, Chart, Columns, Floats, Level, Line, Mark, highest, padded
 from airfed.showing.words import LIMITS, TERMS
@@ -124,6 +124,8 @@ def alignment_chart(plan: Plan, space: CandidateSpace) -> Chart:
     low, high = padded(space.alignment, below=1.5, above=3.0)
     x = space.size.astype(np.float64)
     curves = {"privacy": space.privacy_limit, "peak_power": space.peak_limit, "total_power": space.total_limit}
+    if amplified(plan.problem):
+        curves |= _apart(plan.problem, space)
     limits = [
         Line(x=x, y=np.broadcast_to(curve, x.shape), colour=f"lim-{name}", name=LIMITS[name], dash="dash", weight=0.9)
         for name, curve in curves.items()
@@ -140,6 +142,20 @@ def alignment_chart(plan: Plan, space: CandidateSpace) -> Chart:
             Mark(x=plan.num_scheduled, y=plan.alignment),
         ),
     )
+
+
+def _apart(problem: Problem, space: CandidateSpace) -> dict[str, Floats]:
+    """Privacy and peak power one by one, where both limit a device: the space counts them together, as its peak.
+
+    Privacy alone allows m devices σμ/(2f), f being the m-th smallest of how much stronger than θ they may be seen.
+    """
+    gain, peak_power = problem.fleet.gain, problem.fleet.peak_power
+    heard = gain > 0
+    count = int(np.count_nonzero(heard))
+    privacy, peak = np.zeros(gain.size), np.zeros(gain.size)
+    privacy[:count] = space.privacy_limit[:count] / np.sort(amplifications(problem)[heard])
+    peak[:count] = -np.sort(-gain[heard] * np.sqrt(peak_power[heard]))
+    return {"privacy": privacy, "peak_power": peak}
 
 
 def objective_chart(plan: Plan, space: CandidateSpace) -> Chart:

@@ -36,11 +36,14 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
         found.setdefault(run.group, []).append(run)
     several = tasks(runs) > 1
     told = Counter(members[0].label for members in found.values())
+    worlds = Counter((members[0].label, members[0].scenario.name) for members in found.values())
     named: dict[str, list[Run]] = {}
     for members in found.values():
         label = members[0].label
         if several or told[label] > 1:  # the same policy in another world: none of them is just that policy
             label = f"{label} · {members[0].scenario.name}"
+        if worlds[members[0].label, members[0].scenario.name] > 1:  # both are called alike: by the folder
+            label = f"{label} ({members[0].path.name})"
         while label in named:
             label += "′"
         named[label] = members
