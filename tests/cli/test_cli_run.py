@@ -39,14 +39,6 @@ def test_a_run_shows_plan_progress_and_summary(place, capsys):
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
-def test_of_several_antennas_the_summary_names_the_adversary(place, capsys):
-    (place / "four.toml").write_text(re.sub(r"(?m)^\[link\]$", "[link]\nantennas = 4", SCENARIO))
-    code, out, _ = airfed(capsys, "run", "four.toml", "--out", "run")
-    assert code == 0
-    end = " ".join(out[out.index("finished after") :].split())
-    assert "(unit: device, replace one, against a server that keeps every antenna's signal; simulated)" in end
-
-
 def test_json_is_one_object_and_nothing_else(place, capsys):
     code, out, err = airfed(capsys, "run", "tiny.toml", "--out", "run", "--json")
     assert code == 0
