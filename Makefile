@@ -8,7 +8,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile  # what is used compiles itself
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 CORE := .venv-core
 SOURCES := $(shell find src -type f ! -name '*.pyc')
 
