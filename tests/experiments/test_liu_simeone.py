@@ -142,9 +142,8 @@ def test_figures_are_near_those_on_the_paper_s_data(known):
 
 def test_the_figure_is_drawn_from_its_definition(tmp_path):
     definition = figures.FIGURES["liu-simeone"]
-    study = figures.studies(["liu-simeone"], quick=True)["liu-simeone"]
-    few = dataclasses.replace(study, points=[point for point in study.points if point.values["seed"] in (0, 1)])
-    rows, figure = definition.build({"liu-simeone": few})
+    found = figures.studies(["liu-simeone"], quick=True, changes={"seed": [0, 1]})
+    rows, figure = definition.build(found)
     assert {(row["account"], row["seed"]) for row in rows} == {(a, s) for a in ("paper", "exact") for s in (0, 1)}
     written = figures.save("liu-simeone", rows, figure, tmp_path)
     assert [file.suffix for file in written] == [".png", ".pdf", ".csv"]

@@ -30,7 +30,7 @@ from airfed.experiments import (
     regret_rows,
 )
 from airfed.experiments.notes import definition_file
-from airfed.experiments.points import Experiment, Point
+from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.records import Record, csv_text
 from airfed.experiments.verdicts import Verdict
 from airfed.running.directory import RunError
@@ -106,12 +106,13 @@ class Definition:
     table: Callable[[Sequence[Mapping[str, Any]]], list[list[str]]] | None = None
 
 
-def studies(names: Sequence[str], *, quick: bool) -> dict[str, Study]:
+def studies(names: Sequence[str], *, quick: bool, changes: Mapping[str, Any] | None = None) -> dict[str, Study]:
     """Return the studies that the named figures need, by experiment, not yet run.
 
     Args:
         names: figures.
         quick: use the small data set and few seeds.
+        changes: further changes to every point, by dotted key (tests make the world smaller).
 
     Raises:
         ValueError: there is no such figure.
@@ -122,6 +123,8 @@ def studies(names: Sequence[str], *, quick: bool) -> dict[str, Study]:
             raise ValueError(f"Expected a figure out of {', '.join(FIGURES)}; got {name!r}.")
         for title in FIGURES[name].experiments:
             loaded = points.load(definition_file(title), quick=quick)
+            if changes:
+                loaded = _changed(loaded, changes)
             digest = None if FIGURES[name].trains else lambda dataset: dataset
             wanted[title] = Study(experiment=loaded, points=points.expand(loaded, digest))
     return wanted
@@ -167,6 +170,19 @@ def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
         save_figure(figure, out / f"{name}.{ending}")
     write_whole(out / f"{name}.csv", csv_text(rows).encode())
     return [out / f"{name}.{ending}" for ending in ("png", "pdf", "csv")]
+
+
+def _changed(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    def replaced(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        return {key: tuple(changes.get(key, values)) for key, values in axes.items()}
+
+    variants = tuple(
+        Variant(label=variant.label, changes=variant.changes, axes=replaced(variant.axes))
+        for variant in experiment.variants
+    )
+    varied = {*experiment.axes, *(key for variant in variants for key in variant.axes)}
+    base = experiment.base.vary({key: value for key, value in changes.items() if key not in varied})
+    return replace(experiment, base=base, axes=replaced(experiment.axes), variants=variants)
 
 
 def _training_rows(study: Study, **extra: Any) -> Rows:
