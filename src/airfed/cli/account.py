@@ -290,8 +290,7 @@ def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -
     if plot is not None:
         console.print(f"drawn: {plot}")
     failed = sum(not check["passed"] for check in summary["checks"])
-    colour, text = ("green", "pass: the claim stands")
-    if failed:
-        colour, text = "red", f"fail: {count(failed, 'check')} failed"
-        text += "; the claim was made against another server" if _other(summary) else ""
-    console.print(f"\n[bold {colour}]{text}[/bold {colour}] ({summary['seconds']:.1f} s)")
+    other = "; the claim was made against another server" if _other(summary) else ""
+    found = f"fail: {count(failed, 'check')} failed{other}" if failed else "pass: the claim stands"
+    colour = "red" if failed else "green"
+    console.print(f"\n[bold {colour}]{found}[/bold {colour}] ({summary['seconds']:.1f} s)")
