@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from airfed.notebook import compare, league, run
-    from airfed.planning.decision import Decision
     from airfed.planning.plan import Plan
-    from airfed.planning.policies import plan
+    from airfed.policies import plan
     from airfed.problem import Budget, Fleet, InfeasibleError, Learning, Link, Problem
     from airfed.running.run import Run
     from airfed.scenario.scenario import Scenario, load
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Budget",
-    "Decision",
     "Fleet",
     "InfeasibleError",
     "Learning",
@@ -40,7 +38,8 @@ __all__ = [
     "run",
 ]
 _HOMES = {
-    "planning": ("Decision", "Plan", "plan"),
+    "planning": ("Plan",),
+    "policies": ("plan",),
     "running.run": ("Run",),
     "scenario": ("Scenario", "load"),
     "notebook": ("compare", "league", "run"),

@@ -1,24 +1,24 @@
 """How well training can go: Lemma 2, Theorem 1, Corollary 1 and Theorem 2 of [Yan23], term by term.
 
-In the letters of the paper: |K| = `num_scheduled`, N = `num_devices`, θ = `alignment`, σ = `noise_std`,
-E_i = `local_steps`, and the rest as in `Learning`. The bounds assume that ϖ bounds the gradient of one local step
-*and* the accumulated upload of a round; with one fixed clip both hold only where the clip is large enough for E.
-
-Where θ grows and ϖ falls over the rounds (`course`), `alignment` is the θ of the last round and `clip_norm` the ϖ of
-the first. Every sum over the rounds is then still geometric, and is taken as such.
+The receiver's mean has the weights a_k/D, with the received amplitudes a_k and D = Σ_k a_k. Two numbers say what that
+costs: the shortfall m = Σ_k (1/N − a_k/D)₊ and the noise share σ/D. For the paper's aligned devices they are 1 − |K|/N
+and σ/(|K|θ). The bounds assume that ϖ bounds the gradient of one local step *and* the accumulated upload of a round;
+with one fixed clip both hold only where the clip is large enough for E.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate
-from airfed.course import CONSTANT, Course
 from airfed.problem import Learning
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,38 +71,28 @@ def local_steps(total_steps: int, rounds: int) -> tuple[int, ...]:
     return (short + 1,) * longer + (short,) * (rounds - longer)
 
 
-def participation_error(num_scheduled: float, num_devices: int) -> float:
-    """Return term A of Theorem 1, 4(1 − |K|/N)²; |K| need not be whole (devices that arrive weaker than others)."""
-    if not 0 < num_scheduled <= num_devices:
-        raise ValueError(f"Expected 0 < num_scheduled={num_scheduled} <= num_devices={num_devices}.")
-    return 4.0 * (1.0 - num_scheduled / num_devices) ** 2
+def participation_error(shortfall: Floats | float) -> Any:
+    """Return term A of Theorem 1, 4m²; the shortfall m = Σ_k (1/N − a_k/D)₊ is 1 − |K|/N where devices are aligned."""
+    return 4.0 * np.square(shortfall)
 
 
-def noise_error(dimension: int, noise_std: float, num_scheduled: float, alignment: float) -> float:
-    """Return term C of Theorem 1, dσ² / (2|K|²θ²); noise_std = 0 is allowed here (a noiseless channel)."""
-    _validate.non_negative(noise_std=noise_std)
-    _validate.positive(alignment=alignment)
+def noise_error(learning: Learning, noise_share: Floats | float) -> Any:
+    """Return term C of Theorem 1, dσ²/(2D²), of the noise share σ/D; D = |K|θ where devices are aligned."""
     with np.errstate(over="ignore"):
-        return float(0.5 * dimension * np.float64(noise_std / (num_scheduled * alignment)) ** 2)
+        return learning.noise_weight(1.0) * np.square(np.float64(noise_share))
 
 
 def descent_bound(
-    learning: Learning,
-    *,
-    num_scheduled: float,
-    num_devices: int,
-    alignment: float,
-    noise_std: float,
-    steps: int,
-    squared_gradient: float,
+    learning: Learning, *, shortfall: float, noise_share: float, steps: int, squared_gradient: float
 ) -> dict[str, float]:
     """Return the terms of Lemma 2: how much one round changes the expected loss, at most.
 
-    E[L(m^{i+1})] − E[L(m^i)] ≤ −(τ/2)‖∇L(m^i)‖² + τϖ²(E−1)² + 4τϖ²(1−|K|/N)² + (ζτ²/2)·dσ²/(|K|²ν²).
+    E[L(m^{i+1})] − E[L(m^i)] ≤ −(τ/2)‖∇L(m^i)‖² + τϖ²(E−1)² + 4τϖ²m² + (ζτ²/2)·ϖ²dσ²/D².
 
     Args:
         learning: τ, ϖ, ζ, d.
-        num_scheduled, num_devices, alignment, noise_std: |K|, N, θ = νϖ, σ.
+        shortfall: m; 1 − |K|/N where devices are aligned.
+        noise_share: σ/D; σ/(|K|θ) where devices are aligned.
         steps: E of this round.
         squared_gradient: E‖∇L(m^i)‖².
 
@@ -113,130 +103,84 @@ def descent_bound(
         ValueError: the learning rate exceeds 1/ζ, for which the lemma is not proved.
 
     Implements [Yan23, Lemma 2].
+    Deviations: weights a_k/D that need not be equal; for aligned devices it is the printed lemma.
     """
     tau, zeta, clip = learning.learning_rate, learning.smoothness, learning.clip_norm
     if tau > (1 + 1e-12) / zeta:
         raise ValueError(f"Expected learning_rate={tau!r} <= 1/smoothness={1 / zeta!r}.")
-    noise = noise_error(learning.dimension, noise_std, num_scheduled, alignment)
     return {  # [Yan23, Lemma 2], with 1/ν² = ϖ²/θ²
         "descent": -0.5 * tau * squared_gradient,
-        "participation": tau * clip**2 * participation_error(num_scheduled, num_devices),
+        "participation": tau * clip**2 * float(participation_error(shortfall)),
         "local_drift": tau * clip**2 * (steps - 1) ** 2,
-        "noise": zeta * tau**2 * clip**2 * noise,
+        "noise": zeta * tau**2 * clip**2 * float(noise_error(learning, noise_share)),
     }
 
 
-def convex_gap(
-    learning: Learning,
-    *,
-    num_scheduled: float,
-    num_devices: int,
-    alignment: float,
-    noise_std: float,
-    rounds: int,
-    course: Course = CONSTANT,
-) -> Bound:
+def convex_gap(learning: Learning, *, rounds: int, shortfall: Floats | float, noise_share: Floats | float) -> Bound:
     """Return the bound of Theorem 1 on the optimality gap E[L(m^I) − L(m*)] after `rounds` rounds.
 
-    gap_{i+1} ≤ η·gap_i + (ϖ_i²/ζ)[4(1−|K|/N)² + (E_i−1)² + dσ²/(2|K|²θ_i²)], from gap_0 = G, with τ = 1/ζ.
+    gap_{i+1} ≤ η·gap_i + (ϖ²/ζ)[4m_i² + (E_i−1)² + dσ²/(2D_i²)], from gap_0 = G, with τ = 1/ζ.
+
+    Args:
+        learning: the task.
+        rounds: I.
+        shortfall: m_i = Σ_k (1/N − a_ik/D_i)₊, one number or (I,); 1 − |K|/N where devices are aligned.
+        noise_share: σ/D_i, one number or (I,); σ/(|K|θ) where devices are aligned.
 
     Implements [Yan23, Thm 1].
-    Deviations: integer local steps E_i that sum to T; where I divides T, and θ and ϖ are constant, this is the printed
-    bound.
+    Deviations: integer local steps E_i that sum to T, weights a_ik/D_i that need not be equal, and rounds that may
+    differ; where I divides T and one set of devices is aligned throughout, this is the printed bound.
 
     >>> task = Learning(dimension=10, total_steps=20, clip_norm=1.0, learning_rate=0.1,
     ...                 smoothness=10.0, strong_convexity=1.0, initial_gap=2.0)
-    >>> bound = convex_gap(task, num_scheduled=5, num_devices=5, alignment=1.0, noise_std=0.1, rounds=20)
+    >>> bound = convex_gap(task, rounds=20, shortfall=0.0, noise_share=0.1 / 5)
     >>> bound.participation, bound.local_drift
     (0.0, 0.0)
     """
     _check_rounds(learning.total_steps, rounds)
     each = np.array([rounds])
-    scale = float(round_scales(learning, each, course)[0])
-    factor = float(noise_factors(learning, each, course)[0])
+    parts = participation_error(shortfall), noise_error(learning, noise_share)
+    if np.ndim(noise_share) == 0:  # a geometric series
+        weight = float(round_scales(learning, each)[0])
+        participation, noise = (weight * float(part) for part in parts)
+    else:
+        weights = round_weights(learning, rounds)
+        participation, noise = (float(np.sum(weights * part, where=weights > 0)) for part in parts)
     return Bound(
         initial_gap=float(remaining_gap(learning, each)[0]),
-        participation=scale * participation_error(num_scheduled, num_devices),
-        local_drift=float(_drift(learning, each, course)[0]),
-        noise=scale * factor * noise_error(learning.dimension, noise_std, num_scheduled, alignment),
+        participation=participation,
+        local_drift=float(_drift(learning, each)[0]),
+        noise=noise,
     )
 
 
-def sequence_gap(
-    learning: Learning,
-    *,
-    num_scheduled: NDArray[np.int64] | NDArray[np.float64],
-    num_devices: int,
-    alignment: NDArray[np.float64],
-    noise_std: float | NDArray[np.float64],
+def mean_squared_gradient(
+    learning: Learning, *, rounds: int, shortfall: Floats | float, noise_share: Floats | float
 ) -> Bound:
-    """Return the bound of Theorem 1 where each round has devices and an alignment of its own.
+    """Return the bound of Theorem 2 on the average squared gradient over the rounds, for non-convex losses.
 
-    gap_{i+1} ≤ η·gap_i + (ϖ²/ζ)[4(1−|K_i|/N)² + (E_i−1)² + dσ²/(2|K_i|²θ_i²)], from gap_0 = G, with τ = 1/ζ.
+    2G/(τI) + mean(ϖ²[8m_i² + 2(E_i−1)² + dσ²/D_i²]), valid for τ ≤ 1/ζ.
 
     Args:
-        learning: the task.
-        num_scheduled, alignment: |K_i| and θ_i, (I,) each.
-        num_devices: N.
-        noise_std: σ, or that of each round.
-
-    Implements [Yan23, Thm 1].
-    Deviations: the paper knows one K and one θ; the recursion of its proof holds round by round.
-    """
-    each = np.array([alignment.size])
-    _check_rounds(learning.total_steps, alignment.size)
-    weights = round_weights(learning, alignment.size)
-    left_out, noise = _errors(learning, num_scheduled, num_devices, alignment, noise_std)
-    return Bound(
-        initial_gap=float(remaining_gap(learning, each)[0]),
-        participation=float(np.sum(weights * left_out)),
-        local_drift=float(_drift(learning, each, CONSTANT)[0]),
-        noise=float(np.sum(weights * noise, where=weights > 0)),
-    )
-
-
-def sequence_squared_gradient(
-    learning: Learning,
-    *,
-    num_scheduled: NDArray[np.int64] | NDArray[np.float64],
-    num_devices: int,
-    alignment: NDArray[np.float64],
-    noise_std: float | NDArray[np.float64],
-) -> Bound:
-    """Return the bound of Theorem 2 where each round has devices and an alignment of its own.
-
-    Args:
-        learning, num_scheduled, num_devices, alignment, noise_std: as in `sequence_gap`.
+        learning, rounds, shortfall, noise_share: as in `convex_gap`.
 
     Implements [Yan23, Thm 2].
+    Deviations: integer local steps E_i that sum to T; the mean of (E_i−1)² is (E−1)² where I divides T. Weights and
+    rounds as in `convex_gap`.
     """
-    steps = np.array(local_steps(learning.total_steps, alignment.size), dtype=np.float64)
-    left_out, noise = _errors(learning, num_scheduled, num_devices, alignment, noise_std)
+    steps = np.array(local_steps(learning.total_steps, rounds), dtype=np.float64)
     clip = 2 * learning.clip_norm**2
     return Bound(
-        initial_gap=2 * learning.initial_gap / (learning.learning_rate * alignment.size),
-        participation=clip * float(np.mean(left_out)),
+        initial_gap=2 * learning.initial_gap / (learning.learning_rate * rounds),
+        participation=clip * float(np.mean(participation_error(shortfall))),
         local_drift=clip * float(np.mean((steps - 1) ** 2)),
-        noise=clip * float(np.mean(noise)),
+        noise=clip * float(np.mean(noise_error(learning, noise_share))),
     )
 
 
 def round_weights(learning: Learning, rounds: int) -> NDArray[np.float64]:
     """Return (ϖ²/ζ)η^(I−1−i) for i = 0..I−1: what the errors of round i weigh in the end."""
     return learning.clip_norm**2 / learning.smoothness * _contracted(learning, np.arange(rounds - 1, -1, -1))
-
-
-def _errors(
-    learning: Learning,
-    num_scheduled: NDArray[np.int64] | NDArray[np.float64],
-    num_devices: int,
-    alignment: NDArray[np.float64],
-    noise_std: float | NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Terms A and C of each round, without their weights."""
-    with np.errstate(over="ignore", divide="ignore"):
-        noise = 0.5 * learning.dimension * np.square(noise_std / (num_scheduled * alignment))
-    return 4.0 * np.square(1.0 - num_scheduled / num_devices), noise
 
 
 def noise_free_gap(learning: Learning) -> float:
@@ -247,96 +191,26 @@ def noise_free_gap(learning: Learning) -> float:
     return float(remaining_gap(learning, np.array([learning.total_steps]))[0])
 
 
-def mean_squared_gradient(
-    learning: Learning,
-    *,
-    num_scheduled: float,
-    num_devices: int,
-    alignment: float,
-    noise_std: float,
-    rounds: int,
-    course: Course = CONSTANT,
-) -> Bound:
-    """Return the bound of Theorem 2 on the average squared gradient over the rounds, for non-convex losses.
-
-    2G/(τI) + mean(ϖ_i²[8(1−|K|/N)² + 2(E_i−1)² + dσ²/(|K|²θ_i²)]), valid for τ ≤ 1/ζ.
-
-    Implements [Yan23, Thm 2].
-    Deviations: integer local steps E_i that sum to T; the mean of (E_i−1)² is (E−1)² where I divides T.
-    """
-    steps = np.array(local_steps(learning.total_steps, rounds), dtype=np.float64)
-    clip = learning.clip_norm**2
-    falling, rising = np.square(course.clip_factors(rounds)), np.square(course.alignment_factors(rounds))
-    return Bound(
-        initial_gap=2 * learning.initial_gap / (learning.learning_rate * rounds),
-        participation=2 * clip * float(np.mean(falling)) * participation_error(num_scheduled, num_devices),
-        local_drift=2 * clip * float(np.mean(falling * (steps - 1) ** 2)),
-        noise=2
-        * clip
-        * float(np.mean(falling / rising))
-        * noise_error(learning.dimension, noise_std, num_scheduled, alignment),
-    )
+def round_scales(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
+    """Return (ϖ²/ϱ)(1 − η^I) for each I: the weight of terms A and C in Theorem 1 where all rounds are alike."""
+    return learning.clip_norm**2 / learning.strong_convexity * _shrinkage(learning, rounds)
 
 
-def round_scales(learning: Learning, rounds: NDArray[np.int64], course: Course = CONSTANT) -> NDArray[np.float64]:
-    """Return (1/ζ) Σ_i η^{I−1−i} ϖ_i² for each I, the weight of term A in Theorem 1: (ϖ²/ϱ)(1 − η^I) for constant ϖ."""
-    if course.clip_decay == 1.0:
-        return learning.clip_norm**2 / learning.strong_convexity * _shrinkage(learning, rounds)
-    return _last_weight(learning, rounds, course) * _geometric(_ratio(learning, rounds, course), rounds)
-
-
-def noise_factors(learning: Learning, rounds: NDArray[np.int64], course: Course = CONSTANT) -> NDArray[np.float64]:
-    """Return f for each I: term C of all rounds together weighs as much as f·dσ²/(2|K|²θ²) in each of them.
-
-    f = Σ_i η^{I−1−i} ϖ_i² (θ/θ_i)² / Σ_i η^{I−1−i} ϖ_i², with θ that of the last round; 1 where θ is constant.
-    """
-    if course.growth == 1.0:
-        return np.ones(rounds.shape)
-    noisy = _geometric(_ratio(learning, rounds, course) + math.log(course.growth) / rounds, rounds)
-    return np.asarray(noisy / _geometric(_ratio(learning, rounds, course), rounds))
-
-
-def round_offsets(learning: Learning, rounds: NDArray[np.int64], course: Course = CONSTANT) -> NDArray[np.float64]:
-    """Return η^I G + (1/ζ) Σ_i η^{I−1−i} ϖ_i² (E_i−1)² for each I: the part of Theorem 1 that no schedule changes."""
+def round_offsets(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
+    """Return η^I G + (ϖ²/ζ) Σ_i η^{I−1−i} (E_i−1)² for each I: the part of Theorem 1 that no schedule changes."""
     _check_rounds(learning.total_steps, int(np.max(rounds)))
-    return remaining_gap(learning, rounds) + _drift(learning, rounds, course)  # [Yan23, Thm 1]
+    return remaining_gap(learning, rounds) + _drift(learning, rounds)  # [Yan23, Thm 1]
 
 
-def _drift(learning: Learning, rounds: NDArray[np.int64], course: Course) -> NDArray[np.float64]:
-    """(1/ζ) Σ_i η^{I−1−i} ϖ_i² (E_i−1)²: the sum of two geometric series, one per length of round."""
+def _drift(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
+    """(ϖ²/ζ) Σ_i η^{I−1−i} (E_i−1)²: the sum of two geometric series, one per length of round."""
     short, longer = np.divmod(learning.total_steps, rounds)
     few = rounds - longer  # the short rounds come last
-    if course.clip_decay == 1.0:
-        late = _shrinkage(learning, few)
-        early = _contracted(learning, few) * _shrinkage(learning, longer)  # no difference of like numbers
-        weight: float | NDArray[np.float64] = learning.clip_norm**2 / learning.strong_convexity
-    else:
-        ratio = _ratio(learning, rounds, course)
-        late = _geometric(ratio, few)
-        early = np.exp(few * ratio) * _geometric(ratio, longer)
-        weight = _last_weight(learning, rounds, course)
+    late = _shrinkage(learning, few)
+    early = _contracted(learning, few) * _shrinkage(learning, longer)  # no difference of like numbers
+    weight = learning.clip_norm**2 / learning.strong_convexity
     with np.errstate(over="ignore"):  # beyond float64 such a number of rounds is out of the question
         return np.asarray(weight * (late * (short - 1.0) ** 2 + early * np.square(short, dtype=np.float64)))
-
-
-def _ratio(learning: Learning, rounds: NDArray[np.int64], course: Course) -> NDArray[np.float64]:
-    """ln(η ρ^(−2/I)): by how much more an earlier round's ϖ_i² counts than that of the next one."""
-    ratio = learning.strong_convexity / learning.smoothness
-    shrinking = -math.inf if ratio == 1.0 else math.log1p(-ratio)
-    return np.asarray(shrinking - 2 * math.log(course.clip_decay) / rounds)
-
-
-def _last_weight(learning: Learning, rounds: NDArray[np.int64], course: Course) -> NDArray[np.float64]:
-    """ϖ_i²/ζ of the last round."""
-    last = np.power(course.clip_decay, (rounds - 1) / rounds)
-    return np.asarray(np.square(learning.clip_norm * last) / learning.smoothness)
-
-
-def _geometric(log_ratio: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Σ_{j<n} x^j from ln x, which may be 0, close to it, or −∞."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        total = np.expm1(count * log_ratio) / np.expm1(log_ratio)
-    return np.where(count == 0, 0.0, np.where(log_ratio == 0.0, count, total))
 
 
 def _shrinkage(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -189,6 +189,15 @@ class Fleet:
         """Return |h_k| of round i, (N,)."""
         return self.gain[index] if self.changes else self.gain
 
+    @cached_property
+    def reach(self) -> NDArray[np.float64]:
+        """|h_k|√P_k, of the shape of `gain`: the largest amplitude with which a device can arrive."""
+        return self.gain * np.sqrt(self.peak_power)  # [Yan23, (15)]
+
+    def reach_in(self, index: int) -> NDArray[np.float64]:
+        """Return |h_k|√P_k of round i, (N,)."""
+        return self.gain[index] * np.sqrt(self.peak_power) if self.changes else self.reach
+
     def channel_in(self, index: int) -> Complexes | None:
         """Return h_k of round i, (N, A); None with one antenna."""
         return self.channel[index] if self.channel is not None and self.changes else self.channel
@@ -320,6 +329,10 @@ class Learning:
         _as_float(self, "clip_norm", "learning_rate", "smoothness", "strong_convexity", "initial_gap")
         for name in ("dimension", "total_steps"):
             object.__setattr__(self, name, int(getattr(self, name)))
+
+    def noise_weight(self, noise_std: float) -> float:
+        """Return dσ²/2: term C of Theorem 1 is that, divided by (Σ_k a_k)²."""
+        return 0.5 * self.dimension * noise_std**2
 
     @property
     def contraction(self) -> float:
@@ -454,6 +467,11 @@ class Problem:
     def heard_by(self, combiner: ArrayLike | None) -> Problem:
         """Return the problem with the receiver's combiner decided, (A,) or (rounds, A), or None: still to be."""
         return replace(self, fleet=self.fleet.heard_by(combiner))
+
+    @property
+    def noise_weight(self) -> float:
+        """dσ²/2: term C of Theorem 1 is that, divided by (Σ_k a_k)²."""
+        return self.learning.noise_weight(self.link.noise_std)
 
     @property
     def varies(self) -> bool:

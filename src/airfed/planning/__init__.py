@@ -1,30 +1,22 @@
-"""Which devices transmit, how strongly, and in how many rounds."""
+"""Which devices transmit, how strongly, and in how many rounds: plans, and what makes them."""
 
+from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.completion import predicted
-from airfed.planning.decision import Average, Decision
-from airfed.planning.fading.plan import FadingPlan
 from airfed.planning.plan import Plan
-from airfed.planning.policies import EVERY, POLICIES, RIVALS, find, plan
-from airfed.planning.policy import Policy, Settings
-from airfed.planning.response import Prediction, Response, load_response
-from airfed.planning.views import candidates, compare
+from airfed.planning.policy import Policy, Settings, once
+from airfed.planning.response import Average, Prediction, Response, load_response
+from airfed.planning.views import candidates
 
 __all__ = [
-    "EVERY",
-    "POLICIES",
-    "RIVALS",
+    "Amplitudes",
     "Average",
-    "Decision",
-    "FadingPlan",
     "Plan",
     "Policy",
     "Prediction",
     "Response",
     "Settings",
     "candidates",
-    "compare",
-    "find",
     "load_response",
-    "plan",
+    "once",
     "predicted",
 ]

@@ -19,10 +19,9 @@ from scipy.optimize import minimize
 
 from airfed import antennas
 from airfed.antennas import Complexes, Floats
-from airfed.course import CONSTANT
-from airfed.planning import limits, uncertain
+from airfed.planning import limits, reach, uncertain
+from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.completion import by_bound
-from airfed.planning.decision import Decision
 from airfed.planning.plan import Plan
 from airfed.problem import Combining, InfeasibleError, Problem
 
@@ -51,7 +50,9 @@ def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
     """
     found = _feasible(problem, _starts(problem, brief=brief), decide)
     found.sort(key=_worth)
-    if problem.link.combining != "optimal" or _settled(found[0]):
+    if problem.link.combining != "optimal":
+        return found[0]
+    if _reaches(found[0], reach.lower_bound(problem)):
         return found[0]
     if brief:
         return _turned(found[0], decide, found[0].scheduled)
@@ -110,9 +111,9 @@ def _alike(plan: Plan, other: Plan | None) -> bool:
     return other is not None and plan.bound.total <= other.bound.total * (1 + _WORTH)
 
 
-def _settled(plan: Plan) -> bool:
+def _reaches(plan: Plan, least: float) -> bool:
     """Whether no combiner could do noticeably better."""
-    return plan.objective == "bound" and plan.bound.total <= plan.lower_bound * (1 + _WORTH)
+    return plan.objective == "bound" and plan.bound.total <= least * (1 + _WORTH)
 
 
 def _starts(problem: Problem, *, brief: bool) -> Iterator[Complexes]:
@@ -177,7 +178,7 @@ def _sets(plan: Plan) -> Iterator[NDArray[np.intp]]:
     """The sets of devices to whom the combiner may turn: the plan's own, then some more or fewer that reach highest."""
     yield plan.scheduled
     fleet = plan.problem.fleet
-    reach = fleet.gain * np.sqrt(fleet.peak_power)
+    reach = fleet.reach
     if plan.problem.seen_by_all and "privacy" in plan.limits:
         reach = np.minimum(reach, _cap(plan) / fleet.exposure)
     highest = np.argsort(-reach, kind="stable")[: np.count_nonzero(fleet.gain)]
@@ -253,20 +254,16 @@ def aligned(problem: Problem, rounds: NDArray[np.int64] | None = None) -> Plan:
         rounds: the numbers of rounds to choose from; all unless told.
     """
     every = np.arange(1, problem.most_rounds + 1) if rounds is None else rounds
-    decision = uncertain.optimal(problem, every)
-    assert decision.alignment is not None
-    assert decision.rounds is not None
-    devices = np.sort(np.asarray(decision.scheduled))
-    return Plan(
-        problem=problem, policy="optimal", scheduled=devices, alignment=decision.alignment, rounds=decision.rounds
-    )
+    devices, alignment, number, _ = uncertain.optimal(problem, every)
+    assert alignment is not None
+    table = Amplitudes.aligned(devices, num_devices=problem.fleet.num_devices, level=alignment, rounds=number)
+    return Plan(problem=problem, policy="optimal", amplitudes=table)
 
 
 def everybody(problem: Problem) -> Plan:
-    """Return the best plan by the bound in which every device sends, for a given combiner."""
-    devices = np.arange(problem.fleet.num_devices)
+    """Return the best plan by the bound with full participation, for a given combiner."""
     rounds = np.arange(1, problem.most_rounds + 1)
-    return by_bound(problem, Decision(scheduled=devices), devices, rounds, CONSTANT, "full")
+    return by_bound(problem, "full", np.arange(problem.fleet.num_devices), rounds=rounds)
 
 
 def in_rounds(problem: Problem) -> Problem:
@@ -308,26 +305,26 @@ def ceiling(problem: Problem) -> float:
     in every round.
     """
     first = replace(problem.at(0), budget=replace(problem.budget, device_power=None))
-    decision = uncertain.optimal(first, np.arange(1, problem.most_rounds + 1))
-    most = float(np.max(limits.amplifications(first)[np.asarray(decision.scheduled)]))
+    devices = uncertain.optimal(first, np.arange(1, problem.most_rounds + 1)).devices
+    most = float(np.max(limits.amplifications(first)[devices]))
     return max(most, float(np.sqrt(problem.fleet.antennas))) * (1 + 1e-9)
 
 
-def heard_law(law: Any, ceiling: float = np.inf) -> Any:
-    """Return the law of what a combiner hears, (draws, rounds, N), made of one of channels, (draws, rounds, N, A).
+def heard_samples(samples: Any, ceiling: float = np.inf) -> Any:
+    """Return samples of gains after combining, (samples, rounds, N), made of samples of channels, (…, N, A).
 
-    Each draw is heard by its strongest eigenvector.
+    Each sample is combined by its dominant eigenvector.
 
     Args:
-        law: of the channels.
-        ceiling: whose ‖h_k‖/|fᴴh_k| is beyond it is silent.
+        samples: of the channels, or a conditional sampler of them.
+        ceiling: devices whose ‖h_k‖/|fᴴh_k| exceeds it get the gain 0.
     """
 
     def gains(draws: Any) -> Floats:
         channel = np.asarray(draws)
         if channel.ndim != 4:
-            raise ValueError(f"Expected a law of channels, (draws, rounds, N, A); got shape {channel.shape}.")
+            raise ValueError(f"Expected samples of channels, (samples, rounds, N, A); got shape {channel.shape}.")
         gain = np.abs(antennas.heard(channel, antennas.eigenvectors(channel)[..., 0, :]))
         return np.where(antennas.strengths(channel) <= ceiling * gain, gain, 0.0)
 
-    return (lambda seen: gains(law(seen))) if callable(law) else gains(law)
+    return (lambda seen: gains(samples(seen))) if callable(samples) else gains(samples)

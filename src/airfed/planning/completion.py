@@ -1,243 +1,170 @@
-"""What a policy leaves open, chosen: the largest feasible θ, the best I and, by a response, whatever it knows of."""
+"""What a schedule leaves open: the largest feasible amplitudes, the best I and, by a surrogate, ϖ and the average."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
-from airfed.course import CONSTANT, Course
 from airfed.planning import limits
-from airfed.planning.decision import Decision
-from airfed.planning.fading.plan import FadingPlan
-from airfed.planning.measured import Design, best_design, thinned
+from airfed.planning.amplitudes import Amplitudes, Devices
+from airfed.planning.measured import best_design
+from airfed.planning.method import OVER_THE_AIR, Errors, Method
 from airfed.planning.plan import FEASIBILITY_RTOL, Plan
 from airfed.planning.response import Response
-from airfed.planning.uplink import ALIGNED
 from airfed.problem import InfeasibleError, Problem
 
-_WORST_CASE: Final = "This plan counts power at its worst: only a measured response says what to expect of it."
-
-_Plan = TypeVar("_Plan", bound=Plan)
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
 def by_bound(
-    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, course: Course, policy: str
+    problem: Problem,
+    policy: str,
+    devices: Devices,
+    *,
+    rounds: Integers,
+    method: Method = OVER_THE_AIR,
+    alignment: float | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan of the smallest bound that a decision leaves open.
+    """Return the plan of the smallest bound for given devices, the same in all rounds.
 
     Args:
-        problem: what was decided about.
-        decision: what was decided, of which
-        scheduled: K, ascending.
+        problem: what the plan is about.
+        policy: who makes it.
+        devices: K, ascending.
         rounds: the numbers of rounds to choose from.
-        course: how θ and ϖ move.
-        policy: who decided.
+        method: how updates reach the receiver.
+        alignment: θ of aligned devices, to fix it; the largest within every limit otherwise.
+        notes: remarks for the plan.
 
     Raises:
-        InfeasibleError: the bound is not a finite number.
+        InfeasibleError: no number of rounds fits, or the bound is not a finite number.
     """
-    learning = problem.learning
-    rounds = _in_time(problem, decision, scheduled, rounds)
-    if decision.uplink == ALIGNED:
-        theta, feasible = _alignments(problem, decision, scheduled, rounds, course, course.power_share)
-        with np.errstate(divide="ignore", over="ignore"):
-            noise = problem.link.noise_std / (scheduled.size * theta)
-        left_out: Floats | float = convergence.participation_error(scheduled.size, problem.fleet.num_devices)
-    else:
-        theta, noise, missing = designs(problem, decision, scheduled, rounds)
-        feasible, left_out = np.ones(rounds.shape, dtype=bool), 4.0 * np.square(missing)
+    found = _errors(problem, devices, _in_time(problem, method, devices, rounds), method, alignment)
     with np.errstate(over="ignore"):
-        weight = 0.5 * learning.dimension * convergence.noise_factors(learning, rounds, course)
-        error = left_out + weight * np.square(noise)
-        objective = convergence.round_offsets(learning, rounds, course)
-        objective += convergence.round_scales(learning, rounds, course) * error
-    objective[~feasible & feasible.any()] = np.inf
+        error = convergence.participation_error(found.shortfall)
+        error = error + convergence.noise_error(problem.learning, found.noise_share)
+        objective = convergence.round_offsets(problem.learning, found.rounds)
+        objective = objective + convergence.round_scales(problem.learning, found.rounds) * error
+    if alignment is not None:
+        feasible = alignment <= limits.largest_alignment(problem, devices, found.rounds) * (1 + FEASIBILITY_RTOL)
+        objective[~feasible & feasible.any()] = np.inf
     best = int(np.argmin(objective))
     if not np.isfinite(objective[best]):
         raise InfeasibleError(
             "No plan fits: the limits leave so little signal that the bound is not a finite number "
-            f"(the alignment would be {theta[best]:.3g})."
+            f"(the alignment would be {found.level[best]:.3g})."
         )
-    blind = problem.budget.power == "expected" and course.power_share == 1.0
-    plan = Plan(
-        problem=problem,
-        policy=policy,
-        scheduled=scheduled,
-        alignment=float(theta[best]),
-        rounds=int(rounds[best]),
-        notes=(*decision.notes, _WORST_CASE) if blind else decision.notes,
-        growth=course.growth,
-        clip_decay=course.clip_decay,
-        power_share=course.power_share,
-        uplink=decision.uplink,
-    )
-    return flagged(plan)
+    number = int(found.rounds[best])
+    table = _table(problem, devices, method, number, alignment)
+    return Plan(problem=problem, policy=policy, amplitudes=table, method=method, notes=notes).flagged()
 
 
-def by_response(
-    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response, policy: str
+def by_accuracy(
+    problem: Problem,
+    policy: str,
+    devices: Devices,
+    surrogate: Response,
+    *,
+    rounds: Integers,
+    method: Method = OVER_THE_AIR,
+    alignment: float | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan of the highest expected accuracy that a decision leaves open.
+    """Return the plan of the highest expected accuracy for given devices, the same in all rounds.
 
     Args:
-        problem, decision, scheduled, rounds, policy: as in `by_bound`; the problem's ϖ is not looked at.
-        response: what training gives.
+        problem, policy, devices, rounds, method, alignment, notes: as in `by_bound`; the problem's ϖ is not looked at.
+        surrogate: what accuracy training gives.
 
     Raises:
-        InfeasibleError: nothing lies within what was measured.
+        InfeasibleError: nothing lies within the surrogate's range.
     """
-    rounds = response.known(_in_time(problem, decision, scheduled, rounds))
-    best_of = _best_aligned if decision.uplink == ALIGNED else _best_of_scheme
-    best = best_of(problem, decision, scheduled, rounds, response)
+    rounds = surrogate.known(_in_time(problem, method, devices, rounds))
+    found = _errors(problem, devices, rounds, method, alignment)
+    noise = found.noise_share
+    if alignment is not None:
+        feasible = alignment <= limits.largest_alignment(problem, devices, found.rounds) * (1 + FEASIBILITY_RTOL)
+        noise = np.where(feasible | ~feasible.any(), noise, np.nan)
+    best = best_design(found.rounds, noise[:, None], 1.0 - found.shortfall[:, None], surrogate)
+    number = int(found.rounds[best.index])
     plan = Plan(
         problem=replace(problem, learning=replace(problem.learning, clip_norm=best.clip_norm)),
         policy=policy,
-        scheduled=scheduled,
-        alignment=best.alignment,
-        rounds=int(rounds[best.index]),
-        notes=decision.notes,
+        amplitudes=_table(problem, devices, method, number, alignment),
+        method=method,
         objective="measured",
         average=best.average,
-        growth=best.course.growth,
-        clip_decay=best.course.clip_decay,
-        power_share=best.power_share,
-        uplink=decision.uplink,
+        notes=notes,
     )
-    return flagged(predicted(plan, response))
+    return predicted(plan, surrogate).flagged()
 
 
-def _best_aligned(
-    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response
-) -> Design:
-    def alignments(
-        rounds: Integers, course: Course, power_share: Floats, *, within_limits: bool
-    ) -> tuple[Integers, Floats]:
-        theta, feasible = _alignments(problem, decision, scheduled, rounds, course, power_share)
-        if within_limits:
-            theta = np.where(feasible, theta, np.nan)
-        return np.full((rounds.size, 1), scheduled.size), theta[:, None]
-
-    try:
-        return best_design(problem, rounds, response, partial(alignments, within_limits=True))
-    except InfeasibleError:  # no course keeps every limit at the θ that was decided: the plan will say what it breaks
-        return best_design(problem, rounds, response, partial(alignments, within_limits=False))
-
-
-def _best_of_scheme(
-    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response
-) -> Design:
-    """What is best of another scheme: its noise and the share of the mean that it makes up say what to expect."""
-    worst = replace(problem, budget=replace(problem.budget, power="worst"))
-    theta, noise, missing = designs(worst, decision, scheduled, rounds)
-    size = (1.0 - missing) * problem.fleet.num_devices  # as many devices, and such a θ, as lead to these errors
-    alike = problem.link.noise_std / (size * noise)
-    best = best_design(
-        worst, rounds, response.only(growth=1.0, clip_decay=1.0), lambda *_: (size[:, None], alike[:, None])
-    )
-    return replace(best, alignment=float(theta[best.index]))
-
-
-def expected(plan: FadingPlan, response: Response) -> FadingPlan:
-    """Return a plan of a decision for each round with the ϖ and the average that a response expects most of.
+def expected(plan: Plan, surrogate: Response) -> Plan:
+    """Return a plan with the ϖ and the average of the highest expected accuracy.
 
     Raises:
-        InfeasibleError: it lies outside of what was measured.
+        InfeasibleError: it lies outside the surrogate's range.
     """
     noise, share = np.array([plan.noise_share]), np.array([plan.device_share])
-    best = response.best(rounds=np.array([plan.rounds]), noise=noise, share=share, course=CONSTANT)
+    best = surrogate.best(rounds=np.array([plan.rounds]), noise=noise, share=share)
     if not np.isfinite(best.accuracy[0]):
-        raise InfeasibleError(f"No plan fits: {response.outside(noise, share)}")
+        raise InfeasibleError(f"No plan fits: {surrogate.outside(noise, share)}")
     learning = replace(plan.problem.learning, clip_norm=float(best.clip_norm[0]))
     chosen = replace(
         plan,
         problem=replace(plan.problem, learning=learning),
         objective="measured",
-        average=response.averages[best.average[0]],
+        average=surrogate.averages[best.average[0]],
     )
-    return predicted(chosen, response)
+    return predicted(chosen, surrogate)
 
 
-def designs(
-    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers
-) -> tuple[Floats, Floats, Floats]:
-    """Return θ, the noise of the mean as a share of ϖ, and what is missing of it, of another scheme, for each I.
-
-    Args:
-        problem, decision, scheduled, rounds: as in `by_bound`.
-    """
-    gain, peak = problem.fleet.gain[scheduled], problem.fleet.peak_power[scheduled]
-    found = []
-    for number in rounds.tolist():
-        theta = decision.alignment or decision.uplink.largest(problem, scheduled, number)
-        uploads = decision.uplink.uploads(problem, gain, peak, theta, number)
-        found.append((theta, uploads.noise_share, uploads.missing))
-    theta, noise, missing = np.array(found).T
-    return theta, noise, missing
-
-
-def _in_time(problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers) -> Integers:
-    """Those numbers of rounds that fit the time on the air, and of other schemes on large fleets some."""
-    if decision.uplink != ALIGNED:
-        rounds = thinned(rounds, scheduled.size)
-    if problem.symbols == np.inf:
-        return rounds
-    uses = np.full(rounds.shape, float(problem.learning.dimension))
-    if decision.uplink != ALIGNED:
-        gain, peak = problem.fleet.gain[scheduled], problem.fleet.peak_power[scheduled]
-        with np.errstate(divide="ignore", invalid="ignore"):  # somebody whom nobody hears is named by who asks for θ
-            every = [decision.uplink.uploads(problem, gain, peak, 1.0, number) for number in rounds.tolist()]
-        uses = np.array([each.channel_uses for each in every])
-    fits = rounds * uses <= problem.symbols
-    if not fits.any():
-        seconds = rounds[0] * uses[0] / (problem.link.bandwidth or 1.0)
-        raise InfeasibleError(
-            f"No plan fits: rounds={rounds[0]} of {decision.uplink.name} access take {seconds:.4g} s on the air, and "
-            f"there are {problem.budget.air_time:.4g} s (air_time)."
-        )
-    return np.asarray(rounds[fits])
-
-
-def predicted(plan: _Plan, response: Response) -> _Plan:
-    """Return the plan with the accuracy that a response expects of it; none outside of what was measured."""
-    found = response.prediction(
+def predicted(plan: Plan, surrogate: Response) -> Plan:
+    """Return the plan with its expected accuracy; none outside the surrogate's range."""
+    found = surrogate.prediction(
         rounds=plan.rounds,
         clip_norm=plan.clip_norm,
         noise=plan.noise_share,
         share=plan.device_share,
         average=plan.average,
-        course=Course(growth=plan.growth, clip_decay=plan.clip_decay),
     )
     return replace(plan, prediction=found)
 
 
-def _alignments(
-    problem: Problem,
-    decision: Decision,
-    scheduled: NDArray[np.intp],
-    rounds: Integers,
-    course: Course,
-    power_share: Floats | float,
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """θ for each number of rounds, the largest unless it was decided, and whether every limit allows it."""
-    most = limits.largest_alignment(problem, scheduled, rounds, crest=course.crests(rounds), power_share=power_share)
-    if decision.alignment is None:
-        return most, np.ones(rounds.shape, dtype=bool)
-    _validate.positive(alignment=decision.alignment)
-    theta = np.full(rounds.shape, float(decision.alignment))
-    return theta, theta <= most * (1 + FEASIBILITY_RTOL)
+def _errors(problem: Problem, devices: Devices, rounds: Integers, method: Method, alignment: float | None) -> Errors:
+    if alignment is None:
+        return method.errors(problem, devices, rounds)
+    _validate.positive(alignment=alignment)
+    theta = np.full(rounds.shape, float(alignment))
+    missing = 1.0 - devices.size / problem.fleet.num_devices
+    with np.errstate(divide="ignore", over="ignore"):
+        noise = problem.link.noise_std / (devices.size * theta)
+    return Errors(rounds, theta, noise, np.full(rounds.shape, missing))
 
 
-def flagged(plan: _Plan) -> _Plan:
-    """Return the plan with a note for each limit that it breaks."""
-    broken = tuple(
-        f"This plan breaks the {name} limit: θ = {plan.alignment:.6g} where {plan.limits[name]:.6g} is allowed."
-        for name in plan.violations
-    )
-    return replace(plan, notes=(*plan.notes, *broken)) if broken else plan
+def _table(problem: Problem, devices: Devices, method: Method, rounds: int, alignment: float | None) -> Amplitudes:
+    num_devices = problem.fleet.num_devices
+    if alignment is not None:
+        return Amplitudes.aligned(devices, num_devices=num_devices, level=float(alignment), rounds=rounds)
+    row = np.zeros(num_devices)
+    row[devices] = method.amplitudes(problem, devices, rounds)
+    return Amplitudes.of_table(row, rounds=rounds)
+
+
+def _in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers) -> Integers:
+    """Those numbers of rounds that fit the time on the air."""
+    if problem.symbols == np.inf:
+        return rounds
+    uses = np.array([number * method.symbols(problem, devices, number) for number in rounds.tolist()])
+    fits = uses <= problem.symbols
+    if not fits.any():
+        seconds = uses[0] / (problem.link.bandwidth or 1.0)
+        raise InfeasibleError(
+            f"No plan fits: rounds={rounds[0]} take {seconds:.4g} s on the air ({method.name}), and there are "
+            f"{problem.budget.air_time:.4g} s (air_time)."
+        )
+    return np.asarray(rounds[fits])

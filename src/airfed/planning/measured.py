@@ -1,192 +1,100 @@
-"""The decision by measurement: the devices, the alignment, the rounds and all that a response knows of, together.
+"""Planning by accuracy: the devices, the alignment, the rounds, ϖ and the average together, by a surrogate.
 
 The limits on θ do not depend on ϖ, and accuracy falls with s/ϖ = σ/(|K|θ). So for each I the candidate space says which
-noise every number of devices leads to, and the response which of them, and which ϖ, average and course, is worth most.
-Where the budget counts expected power, the limits do depend on ϖ, by the norms that updates have.
+noise every number of devices leads to, and the surrogate which of them, which ϖ and which average is best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.course import CONSTANT, Course
 from airfed.planning import limits
-from airfed.planning.decision import Average
 from airfed.planning.exact import best_schedule, largest_alignments, require_gain
-from airfed.planning.response import Response
-from airfed.planning.uncertain import effective_peak_power
+from airfed.planning.method import thinned
+from airfed.planning.response import Average, Response
+from airfed.planning.uncertain import Aligned, effective_peak_power
 from airfed.problem import InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-# (I, course, q for each I) to the numbers of devices worth a look, in a row for each I, and the largest θ of each.
-Alignments = Callable[[Integers, Course, Floats], tuple[Integers | Floats, Floats]]
 
-_MOST_SPACES: Final = 20_000_000  # devices times numbers of rounds that are looked at: some seconds
-_FEWEST_ROUNDS: Final = 16
-_MOST_SIZES: Final = 512  # numbers of devices, where the share of the fleet makes a difference
+_MOST_SIZES: Final = 512  # numbers of devices, where the participation ratio makes a difference
 _ROOM: Final = 2_000_000  # devices times numbers of rounds in the memory at a time
 _MANY: Final = 10_000  # devices of different peak powers from which on one search for each I is faster than all sizes
-_SETTLING: Final = 4  # times that the expected power is taken from the noise it leads to
 
 
-@dataclass(frozen=True, kw_only=True)
-class Design:
-    """What is best by a response.
+class Design(NamedTuple):
+    """The place of the highest expected accuracy.
 
     Args:
         index: of the number of rounds among those asked for.
-        size: |K|.
-        alignment: θ, the largest over the rounds.
-        clip_norm, average, course, power_share: as in `Plan`.
-        accuracy: what is expected of it.
+        column: of the candidate among those of that number of rounds.
+        clip_norm, average: as in `Plan`.
     """
 
     index: int
-    size: int
-    alignment: float
+    column: int
     clip_norm: float
     average: Average
-    course: Course
-    power_share: float
-    accuracy: float
 
 
-def best_design(problem: Problem, rounds: Integers, response: Response, alignments: Alignments) -> Design:
-    """Return what the response expects most of.
+def best_design(rounds: Integers, noise: Floats, share: Floats, surrogate: Response) -> Design:
+    """Return the candidate of the highest expected accuracy.
 
     Args:
-        problem: what is decided about; its ϖ is not looked at.
-        rounds: the numbers of rounds to choose from.
-        response: what training gives.
-        alignments: what the limits allow.
+        rounds: I, (R,).
+        noise: s/ϖ of the candidates of each I, (R, C); NaN where a candidate is out of the question.
+        share: the participation ratio, (R, C).
+        surrogate: what accuracy training gives.
 
     Raises:
-        InfeasibleError: nothing lies within what was measured.
+        InfeasibleError: no candidate lies within the surrogate's range.
     """
-    expected = problem.budget.power == "expected"
-    parts = [response.at(norm) for norm in response.clip_norm] if expected else [response]
-    size, theta = alignments(rounds, CONSTANT, np.ones(rounds.shape))
-    share, noise = size / problem.fleet.num_devices, _noise(problem, size, theta)
-    best: Design | None = None
-    for course, part in product(response.courses, parts):
-        kept = np.flatnonzero(_hopes(part, rounds, noise, share, course, expected=expected) > _accuracy(best))
-        if kept.size:
-            found = _weighed(problem, rounds[kept], part, course, alignments, expected=expected)
-            if found.accuracy > _accuracy(best):
-                best = replace(found, index=int(kept[found.index]))
-    if best is None:
-        raise InfeasibleError(f"No plan fits: {response.outside(noise, share)}")
-    return best
+    best = surrogate.best(rounds=rounds[:, None], noise=noise, share=share)
+    accuracy = np.where(np.isnan(noise), -np.inf, best.accuracy)
+    at = np.unravel_index(int(np.argmax(accuracy)), accuracy.shape)
+    if not np.isfinite(accuracy[at]):
+        raise InfeasibleError(f"No plan fits: {surrogate.outside(noise, share)}")
+    average = surrogate.averages[best.average[at]]
+    return Design(int(at[0]), int(at[1]), float(best.clip_norm[at]), average)
 
 
-def _accuracy(best: Design | None) -> float:
-    return -np.inf if best is None else best.accuracy
-
-
-def _noise(problem: Problem, size: Integers | Floats, theta: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.asarray(problem.link.noise_std / (size * theta))
-
-
-def _hopes(
-    response: Response, rounds: Integers, noise: Floats, share: Floats, course: Course, *, expected: bool
-) -> Floats:
-    """For each number of rounds, what can be expected at most, from the noise at constant θ and worst-case power.
-
-    Whatever the course, θ_rms is no larger than a constant θ; and power counts at best as the least that was measured.
-    """
-    if expected:
-        least = response.power_share(
-            rounds=rounds[:, None], clip_norm=response.clip_norm, noise=response.noise[0], share=share
-        )
-        noise = noise * np.sqrt(np.where(np.isnan(least), 1.0, least))
-    found = response.best(rounds=rounds[:, None], noise=noise, share=share, course=course).accuracy
-    hopes: Floats = np.where(np.isnan(noise), np.inf, found).max(axis=1)  # NaN: no plan so, perhaps one on this course
-    return hopes
-
-
-def _weighed(
-    problem: Problem, rounds: Integers, response: Response, course: Course, alignments: Alignments, *, expected: bool
-) -> Design:
-    """The best of one course."""
-    row, crest, power_share = np.arange(rounds.size), course.crests(rounds), np.ones(rounds.shape)
-    for last in range(_SETTLING if expected else 1, 0, -1):
-        size, theta = alignments(rounds, course, power_share)
-        noise, share = _noise(problem, size, theta) * crest[:, None], size / problem.fleet.num_devices
-        best = response.best(rounds=rounds[:, None], noise=noise, share=share, course=course)
-        place = best.accuracy.argmax(axis=1)
-        if last > 1:  # less power than the worst case leaves less noise, and that no more power: each step is safe
-            there = {"noise": noise[row, place], "share": share[row, place]}
-            asked = response.power_share(rounds=rounds, clip_norm=response.clip_norm, **there)
-            power_share = np.fmin(power_share, asked)
-    index = int(best.accuracy[row, place].argmax())
-    at = index, place[index]
-    return Design(
-        index=index,
-        size=int(size[at]),
-        alignment=float(theta[at]),
-        clip_norm=float(best.clip_norm[at]),
-        average=response.averages[best.average[at]],
-        course=course,
-        power_share=float(power_share[index]),
-        accuracy=float(best.accuracy[at]),
-    )
-
-
-def optimal(problem: Problem, rounds: Integers, response: Response) -> tuple[NDArray[np.intp], int]:
+def optimal(problem: Problem, rounds: Integers, surrogate: Response) -> Aligned:
     """Return the devices and the number of rounds of the highest expected accuracy.
 
     Args:
-        problem: what is decided about; its ϖ is not looked at.
+        problem: what is planned; its ϖ is not looked at.
         rounds: the numbers of rounds to choose from. Of very large fleets only some are looked at, evenly spread over
             their logarithm.
-        response: what training gives.
+        surrogate: what accuracy training gives.
 
     Raises:
-        InfeasibleError: no plan lies within what was measured.
+        InfeasibleError: no plan lies within the surrogate's range.
     """
     require_gain(problem.fleet.gain)
-    some = thinned(response.known(rounds), problem.fleet.num_devices)
-    counts = response.share.size > 1
-
-    def alignments(rounds: Integers, course: Course, power_share: Floats) -> tuple[Integers, Floats]:
-        found = [_sizes(problem, *limited, counts=counts) for limited in _limited(problem, rounds, course, power_share)]
-        size, theta = (np.concatenate([each[place] for each in found]) for place in (0, 1))
-        return size, theta
-
-    best = best_design(problem, some, response, alignments)
-    number = int(some[best.index])
-    return _devices(problem, best, number), number
+    some = thinned(surrogate.known(rounds), problem.fleet.num_devices)
+    counts = surrogate.share.size > 1
+    found = [_sizes(problem, *limited, counts=counts) for limited in _limited(problem, some)]
+    size, theta = (np.concatenate([each[place] for each in found]) for place in (0, 1))
+    with np.errstate(divide="ignore"):
+        noise = np.asarray(problem.link.noise_std / (size * theta))
+    best = best_design(some, noise, size / problem.fleet.num_devices, surrogate)
+    at, number = (best.index, best.column), int(some[best.index])
+    return Aligned(_devices(problem, int(size[at]), float(theta[at]), number), None, number)
 
 
-def thinned(rounds: Integers, num_devices: int) -> Integers:
-    """Return those numbers of rounds that are looked at: of very large fleets some, evenly over their logarithm."""
-    most = max(_FEWEST_ROUNDS, _MOST_SPACES // num_devices)
-    if rounds.size <= most:
-        return rounds
-    places = np.geomspace(1, rounds.size, most).round().astype(np.int64) - 1
-    return rounds[np.unique(places)]
-
-
-def _limited(
-    problem: Problem, rounds: Integers, course: Course, power_share: Floats
-) -> Iterator[tuple[Floats, Floats, Floats]]:
+def _limited(problem: Problem, rounds: Integers) -> Iterator[tuple[Floats, Floats, Floats]]:
     """Peak powers, caps and budgets, of some numbers of rounds at a time."""
-    crest, num_devices = course.crests(rounds), problem.fleet.num_devices
-    cap = limits.privacy_limits(problem, rounds, crest=crest)
-    budget = limits.round_budgets(problem, rounds, crest=crest, power_share=power_share)
+    cap, budget = limits.privacy_limits(problem, rounds), problem.budget.total_power / rounds
     # Unless devices may be seen more strongly than θ, the peak powers are the same for every I.
-    together = 1 if limits.amplified(problem) else max(1, _ROOM // num_devices)
+    together = 1 if limits.amplified(problem) else max(1, _ROOM // problem.fleet.num_devices)
     for start in range(0, rounds.size, together):
         some = slice(start, start + together)
-        yield effective_peak_power(problem, int(rounds[start]), course), cap[some], budget[some]
+        yield effective_peak_power(problem, int(rounds[start])), cap[some], budget[some]
 
 
 def _sizes(
@@ -233,9 +141,9 @@ def _least_noise(gain: Floats, peak_power: Floats, cap: Floats, budget: Floats) 
     return np.array([[choice.size] for choice in found]), np.array([[choice.alignment] for choice in found])
 
 
-def _devices(problem: Problem, best: Design, rounds: int) -> NDArray[np.intp]:
+def _devices(problem: Problem, size: int, alignment: float, rounds: int) -> NDArray[np.intp]:
     """The strongest devices that reach θ within their peak powers: they cost least."""
     gain = problem.fleet.gain
-    reach = gain * np.sqrt(effective_peak_power(problem, rounds, best.course))
-    able = np.flatnonzero((reach >= best.alignment * (1 - 1e-12)) & (gain > 0))
-    return able[np.argsort(-gain[able], kind="stable")[: best.size]]
+    reach = gain * np.sqrt(effective_peak_power(problem, rounds))
+    able = np.flatnonzero((reach >= alignment * (1 - 1e-12)) & (gain > 0))
+    return np.sort(able[np.argsort(-gain[able], kind="stable")[:size]])

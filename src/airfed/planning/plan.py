@@ -1,8 +1,4 @@
-"""The decision, and everything that follows from it.
-
-A `Plan` holds who transmits, how strongly and in how many rounds. Transmit powers, privacy and the bound are derived
-from it: nobody passes σ or ε beside a plan.
-"""
+"""A plan: a table of received amplitudes, and everything that follows from it."""
 
 from __future__ import annotations
 
@@ -10,20 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
 from airfed._upstairs import upstairs
-from airfed.course import Course
-from airfed.planning import limits, reach, record
-from airfed.planning.decision import Average
+from airfed.planning import limits, record
+from airfed.planning.amplitudes import Amplitudes, Devices, Floats
 from airfed.planning.limits import Binding
-from airfed.planning.response import Prediction
+from airfed.planning.method import OVER_THE_AIR, Method, OverTheAir
+from airfed.planning.response import Average, Prediction
 from airfed.planning.sequence import RoundSequence
-from airfed.planning.uplink import ALIGNED, Uplink, Uploads
 from airfed.privacy import classic_epsilon, classic_validity, compose, compose_all, gaussian_epsilon
 from airfed.problem import Budget, InfeasibleError, Problem, Trust
 
@@ -31,101 +26,93 @@ Objective = Literal["bound", "measured"]
 
 # How far above a limit a plan may lie before it counts as broken: rounding, nothing else.
 FEASIBILITY_RTOL = 1e-12
-# What a decision leads to lies in this range: nothing that is derived from it, an ε or a ratio of bounds, overflows.
+# Figures of a plan lie in this range: nothing that is derived from them, an ε or a ratio of bounds, overflows.
 SMALLEST_FIGURE, LARGEST_FIGURE = 1e-150, 1e150
+_LONGEST_NOTE = 1000  # characters
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """A decision about one problem.
+    """Which devices transmit, how strongly, and in how many rounds.
+
+    In round i device k arrives with the amplitude a_ik when its update has the norm ϖ; a_ik = 0 means that it is not
+    scheduled. All other figures are derived:
+
+        for i in range(I):                                  # plan.sequence[i]
+            K_i   = devices with a_ik > 0                   # .scheduled
+            power = a_ik² / |h_ik|²                         # .power       [W] of each of them, at most
+            D_i   = Σ_k a_ik                                # .signal.divisor: the mean has the weights a_ik/D_i
+            μ_i   = 2 max_k a_ik f_ik / s_i                 # .mu          the round is μ_i-Gaussian-DP
+            train E_i steps, clip to ϖ, transmit, receive (y·ϖ/D_i)
+
+    `scheduled`, `alignment`, `power` and `mu_round` sum a plan up. Where rounds differ they are: the devices that are
+    ever scheduled, the largest amplitude of all, the power of each device in its largest round, and the μ of the most
+    exposed round. `epsilon_total` is that of the most exposed device.
 
     Args:
-        problem: what was decided about.
-        policy: who decided.
-        scheduled: K, device indices in the order of `fleet.gain`, ascending.
-        alignment: θ = νϖ, the amplitude with which every scheduled device arrives at full norm; where it grows over the
-            rounds, that of the last one.
-        rounds: I.
-        notes: remarks of the policy that a reader of the plan must know.
-        objective: what it was chosen by: Theorem 1's "bound", or a "measured" response.
+        problem: what the plan is about.
+        policy: who made it.
+        amplitudes: a_ik.
+        method: how updates reach the receiver.
+        objective: what it was chosen by: Theorem 1's "bound", or accuracy "measured" by pilots.
         average: of the models that the receiver hands out: those of the second half of the rounds ("tail"), all with
             weights that fall with age ("exponential"), or the last alone ("none"). It works on what was received, and
             costs neither power nor privacy.
-        prediction: the accuracy that a response expects of it, if one was asked.
-        growth: κ ≥ 1: θ_i² = θ²·κ^((i−(I−1))/I) in round i.
-        clip_decay: ρ in (0, 1]: ϖ_i = ϖ·ρ^(i/I).
-        power_share: q in (0, 1], the share of the worst-case power that the devices are expected to transmit. Below 1
-            the limit on the total power counts expected power.
-        uplink: how the updates reach the receiver: aligned over the air, or by a scheme that this is compared with.
-
-    `sequence` is what is decided about each round; the other figures sum it up. "One round" is the most exposed one,
-    the last.
+        prediction: the accuracy that a surrogate expects, where one fits.
+        lower_bound: no aligned plan within the same limits has a smaller `bound.total`; −inf where none is known.
+        notes: remarks that a reader of the plan must know.
 
     Raises:
-        ValueError: the devices are not ascending indices into the fleet, θ is not positive, I is not in 1..T, or κ, ρ
-            or q is out of range.
-        InfeasibleError: the bound, θ, μ or the total power is below 1e-150 or above 1e150, or a device's power is below
-            1e-300 W.
+        ValueError: the table does not fit the problem.
+        InfeasibleError: the bound, an amplitude, μ or the total power is below 1e-150 or above 1e150, a device's power
+            is below 1e-300 W, or the method makes no privacy claim about this problem.
 
     >>> from airfed import Budget, Fleet, Learning, Link, plan
-    >>> decision = plan(Problem(
+    >>> found = plan(Problem(
     ...     fleet=Fleet(gain=[0.2, 0.5, 1.1], peak_power=1.0), link=Link(noise_std=0.1),
     ...     learning=Learning(dimension=21840, total_steps=200, clip_norm=1.0, learning_rate=0.1,
     ...                       smoothness=10.0, strong_convexity=0.1, initial_gap=2.3),
     ...     budget=Budget(epsilon=2.0, delta=1e-3, total_power=1000.0)), policy="full", rounds=4)
-    >>> decision.num_scheduled, decision.local_steps, decision.power_total <= 1000.0
-    (3, (50, 50, 50, 50), True)
-    >>> Plan.from_dict(decision.problem, decision.to_dict()).to_dict() == decision.to_dict()
+    >>> found.num_scheduled, found.local_steps, found.amplitude.shape, found.power_total <= 1000.0
+    (3, (50, 50, 50, 50), (4, 3), True)
+    >>> Plan.from_dict(found.problem, found.to_dict()).to_dict() == found.to_dict()
     True
     """
 
     problem: Problem
     policy: str
-    scheduled: NDArray[np.intp]
-    alignment: float
-    rounds: int
-    notes: tuple[str, ...] = ()
+    amplitudes: Amplitudes
+    method: Method = OVER_THE_AIR
     objective: Objective = "bound"
     average: Average = "none"
     prediction: Prediction | None = None
-    growth: float = 1.0
-    clip_decay: float = 1.0
-    power_share: float = 1.0
-    uplink: Uplink = ALIGNED
+    lower_bound: float = -math.inf
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _validate.positive(alignment=self.alignment)
-        if self.uplink != ALIGNED and (self.growth, self.clip_decay, self.power_share) != (1.0, 1.0, 1.0):
-            raise ValueError(f"Expected growth, clip_decay and power_share of 1 with {self.uplink.name} access.")
+        fleet = self.problem.fleet
+        self.method.require_claim(self.problem)
         _validate.one_of(get_args(Average), average=self.average)
         convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
-        if self.problem.fleet.antennas > 1 and self.problem.fleet.combiner is None:
-            raise ValueError("Expected a problem with a combiner: of several antennas, a plan is about what it hears.")
-        if self.problem.fleet.changes and self.constant:
-            raise ValueError("Expected a decision for each round where gains change.")
-        devices, num_devices = np.array(self.scheduled), self.problem.fleet.num_devices
-        if devices.ndim != 1 or devices.dtype.kind not in "iu" or not devices.size:
-            raise ValueError(f"Expected scheduled to be a list of device indices, got {self.scheduled!r}.")
-        if devices[0] < 0 or devices[-1] >= num_devices or np.any(devices[1:] <= devices[:-1]):
-            raise ValueError(f"Expected scheduled to be ascending indices from 0 to {num_devices - 1}, each once.")
-        devices = devices.astype(np.intp, copy=False)
-        devices.flags.writeable = False
-        object.__setattr__(self, "scheduled", devices)
-        object.__setattr__(self, "alignment", float(self.alignment))
-        object.__setattr__(self, "rounds", int(self.rounds))
-        for name in ("growth", "clip_decay", "power_share"):
-            object.__setattr__(self, name, getattr(self.course, name))  # raises where one is out of range
+        if self.amplitudes.num_devices != fleet.num_devices:
+            raise ValueError(f"Expected amplitudes of {fleet.num_devices} devices; got {self.amplitudes.num_devices}.")
+        if fleet.antennas > 1 and fleet.combiner is None:
+            raise ValueError("Expected a problem with a combiner: a plan is about the signal after combining.")
+        if not all(isinstance(note, str) and len(note) <= _LONGEST_NOTE and note.isprintable() for note in self.notes):
+            raise ValueError(f"Expected notes of at most {_LONGEST_NOTE} printable characters, got {self.notes!r:.80}.")
+        if fleet.changes and len(fleet.gain) < self.rounds:
+            raise ValueError(f"Expected gains of {self.rounds} rounds; there are {len(fleet.gain)}.")
         self._require_figures()
 
     def _require_figures(self) -> None:
-        """Raise unless every figure is one: a plan must not print zeros, infinities or the edge of float64 as facts."""
+        """Raise unless every figure is a normal number: zeros and infinities must not be printed as results."""
         figures = {
             "alignment": self.alignment,
             "power_total": self.power_total,
             "mu_round": self.mu_round,
             "the bound": self.bound.total,
         }
-        if not self.uplink.on_air:
+        if not self.method.radio and not self.power_total:
             del figures["power_total"]
         for name, value in figures.items():
             if not SMALLEST_FIGURE <= value <= LARGEST_FIGURE:
@@ -134,8 +121,30 @@ class Plan:
                     f"{LARGEST_FIGURE:g} are not accounted for."
                 )
         weakest, power = self.sequence.least_power()
-        if power < SMALLEST_FIGURE**2 and self.uplink.needs_everybody:
+        if power < SMALLEST_FIGURE**2 and self.method.radio:
             raise InfeasibleError(f"No plan fits: device {weakest} would transmit less than {SMALLEST_FIGURE**2:g} W.")
+
+    # The table and its summaries
+
+    @property
+    def amplitude(self) -> Floats:
+        """a_ik, (I, N), read-only; broadcast where rounds are alike."""
+        return self.amplitudes.dense
+
+    @property
+    def rounds(self) -> int:
+        """I."""
+        return self.amplitudes.rounds
+
+    @property
+    def constant(self) -> bool:
+        """Whether all rounds are alike: one table row, and gains that do not change."""
+        return self.amplitudes.constant and not self.problem.fleet.changes
+
+    @property
+    def scheduled(self) -> Devices:
+        """K, ascending device indices: those that are scheduled in at least one round."""
+        return self.amplitudes.scheduled
 
     @property
     def num_scheduled(self) -> int:
@@ -143,131 +152,24 @@ class Plan:
         return self.scheduled.size
 
     @property
-    def combiner(self) -> NDArray[np.complex128] | None:
-        """f, (A,), of norm 1, or one for each round, (rounds, A); None with one antenna."""
-        return self.problem.fleet.combiner
+    def sizes(self) -> NDArray[np.intp]:
+        """|K_i|, (I,)."""
+        return self.amplitudes.sizes
 
     @cached_property
-    def lower_bound(self) -> float:
-        """No aligned plan within the limits has a smaller `bound.total`, whatever its combiner is.
-
-        −inf where none is known: with one antenna, and of other schemes, which are not held by the same limits.
-        """
-        if self.combiner is None or self.uplink != ALIGNED:
-            return -math.inf
-        return reach.lower_bound(self.problem, self.course)
-
-    @property
-    def gap(self) -> float:
-        """How far the bound may be above the optimum, as a share of the lower bound; infinite without one."""
-        return math.inf if self.lower_bound == -math.inf else self.bound.total / self.lower_bound - 1.0
-
-    def against(self, trust: Trust) -> Plan:
-        """Return the plan as seen by another adversary: the same decision, with its μ and ε.
-
-        Raises:
-            InfeasibleError: against that adversary the scheme claims nothing (artificial noise, every antenna seen).
-        """
-        return replace(self, problem=replace(self.problem, link=replace(self.problem.link, trust=trust)))
-
-    @property
-    def clip_norm(self) -> float:
-        """ϖ; where it falls over the rounds, that of the first one."""
-        return self.problem.learning.clip_norm
-
-    @cached_property
-    def course(self) -> Course:
-        """How θ and ϖ move over the rounds."""
-        return Course(growth=self.growth, clip_decay=self.clip_decay, power_share=self.power_share)
-
-    @property
-    def constant(self) -> bool:
-        """Whether all rounds are alike."""
-        return self.course.constant
-
-    @property
-    def crest(self) -> float:
-        """c = θ/θ_rms ≥ 1: by how much limits on the whole training allow a larger θ than if it were constant."""
-        return float(self.course.crests(np.array([self.rounds]))[0])
-
-    @cached_property
-    def sequence(self) -> RoundSequence:
-        """What is decided about each round: the only source for whoever handles one."""
-        rounds, one = (self.rounds,), np.float64(1.0)
-        factors = np.broadcast_to(one, rounds) if self.growth == 1.0 else self.course.alignment_factors(self.rounds)
-        falls = np.broadcast_to(one, rounds) if self.clip_decay == 1.0 else self.course.clip_factors(self.rounds)
-        return RoundSequence(
-            scheduled=self.scheduled,
-            local_steps=self.local_steps,
-            alignments=self.alignment * factors,
-            clip_norms=self.clip_norm * falls,
-            mus=self._mu(self.alignment * factors),
-            largest_power=self.power,
-            shares=np.square(factors),
-            delta=self.problem.budget.delta,
-        )
-
-    @property
-    def predicted_accuracy(self) -> float | None:
-        """The test accuracy to expect, in 0..1, where a response was asked."""
-        return None if self.prediction is None else self.prediction.accuracy
-
-    @cached_property
-    def uploads(self) -> Uploads:
-        """How the uploads of the largest round arrive, and what they cost."""
-        return self._uploads(self.alignment)
-
-    def uploads_in(self, index: int) -> Uploads:
-        """Return how the uploads of round i arrive, and what they cost."""
-        return self.uploads if self.growth == 1.0 else self._uploads(self.sequence[index].alignment)
-
-    def _uploads(self, alignment: float) -> Uploads:
-        fleet = self.problem.fleet
-        gain, peak = fleet.gain[self.scheduled], fleet.peak_power[self.scheduled]
-        return self.uplink.uploads(self.problem, gain, peak, alignment, self.rounds)
-
-    def noise_std_in(self, index: int) -> float:
-        """Return the standard deviation, per entry, of the noise in what is received in round i."""
-        return self.problem.link.noise_std if self.uplink == ALIGNED else self.uploads_in(index).noise_std
-
-    @property
-    def spendable(self) -> Budget:
-        """What the training is held to: the budget, less its privacy where the scheme has none."""
-        budget = self.problem.budget
-        return budget if self.private else replace(budget, epsilon=1e100, scope="round", formula="exact", spent=0.0)
-
-    @property
-    def private(self) -> bool:
-        """Whether the scheme has an ε at all; where not, the figures of privacy stand for infinity."""
-        return self.uplink.private
-
-    @property
-    def noise_share(self) -> float:
-        """σ/(|K|θ_rms): the noise per coordinate of the recovered mean, as a share of ϖ."""
-        return self.uploads.noise_share * self.crest
-
-    @property
-    def device_share(self) -> float:
-        """|K|/N; where devices arrive with different strengths, the share of the mean that they make up."""
-        return (
-            self.num_scheduled / self.problem.fleet.num_devices if self.uplink == ALIGNED else 1 - self.uploads.missing
-        )
-
-    @property
-    def channel_uses(self) -> float:
-        """Symbols that all rounds take on the air."""
-        return self.rounds * self.uploads.channel_uses
-
-    @property
-    def air_time(self) -> float | None:
-        """Seconds that all rounds take on the air; None where the link's bandwidth is not known."""
-        bandwidth = self.problem.link.bandwidth
-        return None if bandwidth is None else self.channel_uses / bandwidth
+    def alignment(self) -> float:
+        """θ = νϖ, the largest amplitude: that of all scheduled devices where they are aligned."""
+        return float(self.amplitudes.level.max())
 
     @property
     def alignment_coefficient(self) -> float:
-        """ν = θ/ϖ, of the last round."""
-        return self.sequence[-1].alignment_coefficient
+        """ν = θ/ϖ."""
+        return self.alignment / self.clip_norm
+
+    @property
+    def clip_norm(self) -> float:
+        """ϖ."""
+        return self.problem.learning.clip_norm
 
     @cached_property
     def local_steps(self) -> tuple[int, ...]:
@@ -275,88 +177,130 @@ class Plan:
         return convergence.local_steps(self.problem.learning.total_steps, self.rounds)
 
     @cached_property
+    def sequence(self) -> RoundSequence:
+        """The rounds one by one: the only source for code that handles a round."""
+        return RoundSequence(self)
+
+    @property
+    def combiner(self) -> NDArray[np.complex128] | None:
+        """f, (A,), of norm 1, or one for each round, (rounds, A); None with one antenna."""
+        return self.problem.fleet.combiner
+
+    @property
+    def gap(self) -> float:
+        """How far the bound may be above the optimum, as a share of the lower bound; infinite without one."""
+        return math.inf if self.lower_bound == -math.inf else self.bound.total / self.lower_bound - 1.0
+
+    @property
+    def predicted_accuracy(self) -> float | None:
+        """The expected test accuracy, in 0..1, where a surrogate fits."""
+        return None if self.prediction is None else self.prediction.accuracy
+
+    # Learning
+
+    @cached_property
     def bound(self) -> convergence.Bound:
-        """Theorem 1 for this decision, term by term."""
-        return convergence.convex_gap(self.problem.learning, rounds=self.rounds, **self._decision)
+        """Theorem 1, term by term."""
+        return convergence.convex_gap(self.problem.learning, rounds=self.rounds, **self._errors)
 
     @cached_property
     def gradient_bound(self) -> convergence.Bound:
-        """Theorem 2 for this decision (non-convex losses), term by term."""
-        return convergence.mean_squared_gradient(self.problem.learning, rounds=self.rounds, **self._decision)
+        """Theorem 2 (non-convex losses), term by term."""
+        return convergence.mean_squared_gradient(self.problem.learning, rounds=self.rounds, **self._errors)
 
     @property
-    def _decision(self) -> dict[str, Any]:
-        """What the bounds are told: of other schemes, as many devices and such a θ as lead to their errors."""
-        size: float = self.num_scheduled
-        if self.uplink != ALIGNED:
-            size = self.device_share * self.problem.fleet.num_devices
-        return {
-            "num_scheduled": size,
-            "num_devices": self.problem.fleet.num_devices,
-            "alignment": self.alignment if self.uplink == ALIGNED else self.uploads.divisor / size,
-            "noise_std": self.uploads.noise_std,
-            "course": self.course,
-        }
+    def _errors(self) -> dict[str, Any]:
+        totals = self.sequence.totals
+        share = totals.noise_std / totals.divisor
+        if self.constant:
+            return {"shortfall": float(totals.shortfall[0]), "noise_share": float(share[0])}
+        return {"shortfall": totals.shortfall, "noise_share": share}
+
+    @property
+    def noise_share(self) -> float:
+        """The root mean square over the rounds of s_i/D_i: the noise per entry of the mean, as a share of ϖ."""
+        totals = self.sequence.totals
+        if self.constant:
+            return float(totals.noise_std[0] / totals.divisor[0])
+        return float(np.sqrt(np.mean(np.square(totals.noise_std / totals.divisor))))
+
+    @property
+    def device_share(self) -> float:
+        """The share of the devices' mean that the plan covers, averaged over rounds: |K|/N where it is aligned."""
+        shortfall = self.sequence.totals.shortfall
+        return 1.0 - float(shortfall[0] if self.constant else np.mean(shortfall))
+
+    # Radio
 
     @cached_property
-    def power(self) -> NDArray[np.float64]:
-        """φ_k P_k [W]: what each scheduled device transmits per round (in the largest), at most (‖g_k‖ = ϖ)."""
-        power = self.uploads.power  # [Yan23, (16)]
+    def power(self) -> Floats:
+        """φ_k P_k [W]: what each scheduled device transmits in its largest round, at most (‖g_k‖ = ϖ)."""
+        power = self.sequence.totals.largest_power[self.scheduled]
         power.flags.writeable = False
         return power
 
     @property
     def power_total(self) -> float:
         """[W] over all devices and rounds, at most."""
-        with np.errstate(over="ignore"):
-            return self.sequence.power_planned(self.rounds)  # [Yan23, (17)]
-
-    @cached_property
-    def limits(self) -> dict[Binding, float]:
-        """The largest θ that each limit allows to this set of devices in this many rounds."""
-        if self.uplink != ALIGNED:
-            return self.uplink.limits(self.problem, self.scheduled, self.rounds)
-        return limits.alignment_limits(
-            self.problem, self.scheduled, self.rounds, crest=self.crest, power_share=self.power_share
-        )
+        return self.sequence.power_planned(self.rounds)  # [Yan23, (17)]
 
     @property
-    def binding(self) -> Binding:
-        """The limit that holds θ."""
-        return min(self.limits, key=self.limits.__getitem__)
+    def channel_uses(self) -> float:
+        """Symbols that all rounds take on the air."""
+        rounds = (0,) if self.constant else range(self.rounds)
+        uses = [self.method.symbols(self.problem.at(i), self.amplitudes.devices(i), self.rounds) for i in rounds]
+        return math.fsum(uses) * (self.rounds if self.constant else 1)
 
     @property
-    def violations(self) -> tuple[Binding, ...]:
-        """The limits that this plan breaks (only a policy that follows the print may have any)."""
-        allowed = 1.0 + FEASIBILITY_RTOL
-        return tuple(name for name, limit in self.limits.items() if self.alignment > limit * allowed)
+    def air_time(self) -> float | None:
+        """Seconds that all rounds take on the air; None where the link's bandwidth is not known."""
+        bandwidth = self.problem.link.bandwidth
+        return None if bandwidth is None else self.channel_uses / bandwidth
+
+    # Privacy
+
+    @property
+    def private(self) -> bool:
+        """Whether the method has an ε at all; where not, the figures of privacy stand for infinity."""
+        return self.method.private
+
+    @property
+    def spendable(self) -> Budget:
+        """What the training is held to: the budget, less its privacy where the method has none."""
+        budget = self.problem.budget
+        return budget if self.private else replace(budget, epsilon=1e100, scope="round", formula="exact", spent=0.0)
 
     @cached_property
     def amplification(self) -> float:
-        """max f_k over K: how much stronger than θ a device may arrive; 1 where the channels are known."""
-        return self.uplink.amplification(self.problem, self.scheduled)
+        """max f_k: how much more strongly than planned an adversary may see a scheduled device; 1 if channels are known."""
+        rounds = (0,) if self.constant else range(self.rounds)
+        return max(float(np.max(self.sequence.factors(self.amplitudes.devices(i), i))) for i in rounds)
 
-    @property
+    @cached_property
     def mu_round(self) -> float:
-        """μ = 2θ/σ (θ/σ for add or remove), times `amplification`: one round is μ-Gaussian-DP."""
-        return float(self._mu(np.float64(self.alignment)))
+        """μ of the most exposed round: 2θ/σ (θ/σ to add or remove) where devices are aligned and channels known."""
+        return float(self.sequence.mus.max())
 
-    def _mu(self, alignment: NDArray[np.float64] | np.float64) -> Any:
-        return self.problem.budget.sensitivity * (alignment * self.amplification) / self.uploads.hidden_by
+    @cached_property
+    def most_exposed(self) -> int:
+        """The device whose privacy costs most over the training; of several the first."""
+        return int(self.scheduled[np.argmax(self.sequence.exposures())])
 
     @cached_property
     def mu_total(self) -> float:
-        """√Σμ_i²: the whole training; μ√I where θ is constant."""
-        return compose(self.mu_round, self.rounds) if self.growth == 1.0 else compose_all(self.sequence.mus)
+        """√Σμ_i² over the rounds of the most exposed device; μ√I where all rounds are alike."""
+        if self.constant:
+            return compose(self.mu_round, self.rounds)
+        return compose_all(self.sequence.mus[self.amplitudes.sends(self.most_exposed)])
 
     @cached_property
     def epsilon_round(self) -> float:
-        """Exact ε of one round at the budget's δ."""
+        """Exact ε of one round, the most exposed, at the budget's δ."""
         return gaussian_epsilon(self.mu_round, self.problem.budget.delta)
 
     @cached_property
     def epsilon_total(self) -> float:
-        """Exact ε of the whole training at the budget's δ."""
+        """Exact ε of the whole training, for the most exposed device, at the budget's δ."""
         return gaussian_epsilon(self.mu_total, self.problem.budget.delta)
 
     @property
@@ -369,9 +313,98 @@ class Plan:
         """Whether Lemma 1's figure is "proved", "unproven" (ε ≥ 1) or "unsafe" (below the truth)."""
         return classic_validity(self.epsilon_paper, self.problem.budget.delta)
 
+    def against(self, trust: Trust) -> Plan:
+        """Return the same plan with the μ and ε that hold against another adversary.
+
+        Raises:
+            InfeasibleError: the method makes no privacy claim against that adversary.
+        """
+        return replace(self, problem=replace(self.problem, link=replace(self.problem.link, trust=trust)))
+
+    # Limits
+
+    @cached_property
+    def limits(self) -> dict[Binding, float]:
+        """The largest θ that each limit allows, if all amplitudes grew together."""
+        return {name: self.alignment * room for name, room in self.method.headroom(self).items()}
+
+    def growth_limits(self) -> dict[Binding, float]:
+        """Return by which factor privacy, peak power, total power and batteries would let all amplitudes grow."""
+        problem, budget = self.problem, self.problem.budget
+        mu = self.mu_total if budget.scope == "total" else self.mu_round
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            found: dict[Binding, float] = {
+                "privacy": limits.allowed_mu(budget) / mu,
+                "peak_power": float(np.min(self.ceilings["peak_power"] / self.amplitudes.level)),
+                "total_power": math.sqrt(budget.total_power / self.power_total),
+            }
+            if budget.device_power is not None:
+                batteries = np.broadcast_to(budget.device_power, problem.fleet.num_devices)[self.scheduled]
+                found["device_power"] = math.sqrt(float(np.min(batteries / self.sequence.device_power(self.rounds))))
+        return found
+
+    @cached_property
+    def ceilings(self) -> dict[Binding, Floats]:
+        """The largest θ_i that the limits on one round allow to the shape of that round, (I,) each."""
+        problem, rows = self.problem, 1 if self.constant else self.rounds
+        cap = limits.privacy_cap(problem)
+        privacy, peak = np.empty(rows), np.empty(rows)
+        for index in range(rows):
+            devices = self.amplitudes.devices(index)
+            share = np.asarray(self.amplitudes.shares(index)[devices], dtype=np.float64)
+            privacy[index] = cap / float(np.max(share * self.sequence.factors(devices, index)))
+            peak[index] = float(np.min(problem.fleet.reach_in(index)[devices] / share))
+        return {
+            name: np.broadcast_to(each, (self.rounds,)) for name, each in (("privacy", privacy), ("peak_power", peak))
+        }
+
+    @property
+    def binding(self) -> Binding:
+        """The limit that holds the amplitudes."""
+        return min(self.limits, key=self.limits.__getitem__)
+
+    @property
+    def violations(self) -> tuple[Binding, ...]:
+        """The limits that this plan breaks (only a policy that follows the print may have any)."""
+        allowed = 1.0 + FEASIBILITY_RTOL
+        return tuple(name for name, limit in self.limits.items() if self.alignment > limit * allowed)
+
+    def flagged(self) -> Plan:
+        """Return the plan with a note for each limit that it breaks."""
+        broken = tuple(
+            f"This plan breaks the {name} limit: θ = {self.alignment:.6g} where {self.limits[name]:.6g} is allowed."
+            for name in self.violations
+        )
+        return replace(self, notes=(*self.notes, *broken)) if broken else self
+
+    # Views
+
+    def part(self, rounds: NDArray[np.intp], devices: NDArray[np.intp] | None = None) -> Plan:
+        """Return the plan of some of its rounds and some devices, either of which may occur several times.
+
+        Batteries do not count there. Every round must schedule one of the devices.
+        """
+        fleet, learning = self.problem.fleet, self.problem.learning
+        some = np.arange(fleet.num_devices) if devices is None else devices
+        problem = replace(
+            self.problem,
+            fleet=fleet.part(some, rounds),
+            learning=replace(learning, total_steps=max(learning.total_steps, rounds.size)),
+            budget=replace(self.problem.budget, device_power=None),
+        )
+        return replace(self, problem=problem, amplitudes=self.amplitudes.part(rounds, some), lower_bound=-math.inf)
+
     def plot(self) -> Any:
         """Return a matplotlib figure: θ and the objective over the devices, and the bound over the rounds."""
         return upstairs("showing.files").plan_figure(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan(policy={self.policy!r}, {self.num_scheduled} of {self.problem.fleet.num_devices} devices, "
+            f"{self.rounds} rounds, θ={self.alignment:.4g},\n     binding={self.binding!r}, "
+            f"power_total={self.power_total:.4g} W, bound={self.bound.total:.6g},\n     "
+            f"epsilon_round={self.epsilon_round:.4g}, epsilon_total={self.epsilon_total:.4g})"
+        )
 
     def __str__(self) -> str:
         return str(upstairs("showing.tables").plan_text(self))
@@ -380,24 +413,23 @@ class Plan:
         return str(upstairs("showing.tables").plan_html(self))
 
     @classmethod
-    def from_dict(cls, problem: Problem, recorded: Mapping[str, Any]) -> Self:
+    def from_dict(
+        cls, problem: Problem, recorded: Mapping[str, Any], methods: Mapping[str, type[Method]] | None = None
+    ) -> Plan:
         """Return the plan that `to_dict` has written down, about the same problem; nothing is solved again.
 
         Args:
-            problem: what was decided about.
+            problem: what the plan is about.
             recorded: the plain values.
+            methods: by name, those that a plan may have (`airfed.policies.METHODS`); over the air only by default.
 
         Raises:
-            ValueError: what is written down is no plan about this problem, or a figure in it does not follow from it.
+            ValueError: the record is no plan about this problem, or a figure in it does not follow from it.
         """
-        decision = cls._recorded(record.decided_about(problem, recorded), recorded, **record.values(recorded))
-        record.check(decision, recorded)
-        return decision
-
-    @classmethod
-    def _recorded(cls, problem: Problem, recorded: Mapping[str, Any], **values: Any) -> Self:
-        """The plan of the values that every kind has; other kinds find more of them in the record."""
-        return cls(problem=problem, **values)
+        known = {OverTheAir.name: OverTheAir} if methods is None else methods
+        found = cls(problem=record.decided_about(problem, recorded), **record.values(problem, recorded, known))
+        record.check(found, recorded)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, under the names of its attributes, ready for JSON."""

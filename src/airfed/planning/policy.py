@@ -1,30 +1,54 @@
-"""What a policy is: a function from a problem to a decision, built in or the user's own."""
+"""What a policy is: a function from a problem to a schedule, built in or the user's own."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, convergence
-from airfed.course import Course
-from airfed.planning import combining, others, varying
-from airfed.planning.completion import by_bound, by_response, expected, flagged
-from airfed.planning.decision import Average, Decision
-from airfed.planning.fading import Sequence
-from airfed.planning.fading.plan import FadingPlan
+from airfed.planning import combining, reach, time_varying
+from airfed.planning.amplitudes import Amplitudes, Devices, Floats
+from airfed.planning.completion import by_accuracy, by_bound, expected
+from airfed.planning.method import OVER_THE_AIR, Method
 from airfed.planning.plan import Plan
-from airfed.planning.response import Response
-from airfed.planning.uplink import ALIGNED, Uplink
-from airfed.planning.varying import Draws
+from airfed.planning.response import Average, Response
+from airfed.planning.time_varying import Samples, Solution
+from airfed.planning.uncertain import Aligned
 from airfed.problem import InfeasibleError, Problem
+
+Asked = Literal["once", "per_round"]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_RTOL: Final = 1e-9  # sums that are added up in another order
+_NOT_PRIVATE: Final = "Not private: its ε stands for infinity."
+# A policy need not take these: airfed heeds them itself.
+_FOR_ALL: Final = ("rounds", "seed", "objective", "samples", "round_index")
+
+
+def once(function: _Function) -> _Function:
+    """Declare that a policy is asked once for the whole training, also where channels vary.
+
+    It sees the problem with the gains of all rounds, and `samples` if it names that parameter; it returns a plan, or
+    amplitudes of all rounds, (I, N). A policy without this is asked in each round, with the gains of that round.
+
+    >>> import airfed
+    >>> from airfed.planning import once
+    >>> @once
+    ... def ten_rounds(problem):
+    ...     return airfed.plan(problem, policy="full", rounds=10)
+    >>> airfed.load("examples/paper.toml").override({"channel.minimum": 0.2}).problem().fleet.num_devices
+    100
+    """
+    function.asked = "once"  # type: ignore[attr-defined]
+    return function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +60,12 @@ class Settings:
         size: how many devices to schedule.
         threshold: the smallest gain to schedule.
         seed: of the policy's own random stream.
-        objective: what is best: the highest accuracy of a measured response, or None for the smallest bound.
-        clip_norm: ϖ, to fix it where a response would choose it.
-        average, growth, clip_decay: as in `Plan`, to fix them; otherwise a response chooses among what it has measured,
-            and by the bound there is no average, and neither θ nor ϖ moves.
-        power_share: as in `Plan`, of a plan by the bound.
-        law: of gains that change: draws of them, (draws, rounds, N), or a function that makes some for the rounds to
-            come, given the gains so far; None: all gains are known beforehand.
-        round_index: i, to a policy that is asked in each round.
+        objective: an accuracy surrogate to plan by, or None for the smallest bound.
+        clip_norm: ϖ, to fix it where a surrogate would choose it.
+        average: as in `Plan`, to fix it; otherwise a surrogate chooses, and by the bound there is no average.
+        samples: Monte Carlo samples of gains that vary, (samples, rounds, N), or a conditional sampler, which makes
+            some for the rounds to come, given the gains so far; None: all gains are known beforehand.
+        round_index: i, for a policy that is asked in each round.
         options: whatever else the user's own policy takes, by name.
     """
 
@@ -54,35 +76,26 @@ class Settings:
     objective: Response | None = None
     clip_norm: float | None = None
     average: Average | None = None
-    growth: float | None = None
-    clip_decay: float | None = None
-    power_share: float = 1.0
-    law: Draws | None = None
+    samples: Samples | None = None
     round_index: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def course(self) -> Course:
-        """How θ and ϖ move over the rounds of a plan by the bound, as one value; a policy that names it is told."""
-        growth, decay = (1.0 if value is None else value for value in (self.growth, self.clip_decay))
-        return Course(growth=growth, clip_decay=decay, power_share=self.power_share)
-
     def fixed(self) -> Settings:
-        """Return the settings with a response that knows of nothing but what they leave open.
+        """Return the settings with a surrogate restricted to what they leave open.
 
         Raises:
-            InfeasibleError: what they fix was not measured.
+            InfeasibleError: the surrogate does not cover what they fix.
             ValueError: ϖ is fixed for a plan by the bound.
         """
         if self.objective is None:
             if self.clip_norm is not None:
                 raise ValueError("Expected no clip_norm for a plan by the bound: it is the problem's.")
             return self
-        response = self.objective.only(average=self.average, growth=self.growth, clip_decay=self.clip_decay)
+        surrogate = self.objective.only(average=self.average)
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
-            response = response.at(self.clip_norm)
-        return replace(self, objective=response, clip_norm=None)
+            surrogate = surrogate.at(self.clip_norm)
+        return replace(self, objective=surrogate, clip_norm=None)
 
     def given(self) -> dict[str, Any]:
         """Return the settings of one policy or another (not the rounds or the seed) that were given, by name."""
@@ -90,22 +103,23 @@ class Settings:
         return {name: value for name, value in named.items() if value is not None} | dict(self.options)
 
 
-_RTOL: Final = 1e-9  # sums that are added up in another order
-# A policy need not take these: airfed heeds them itself.
-_FOR_ALL: Final = ("rounds", "seed", "objective", "course", "law", "round_index")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Who decides.
+    """A rule that schedules devices.
+
+    Its function takes a `Problem` and those settings that it names as parameters. Asked in each round, it returns the
+    devices to schedule (indices, or one truth value per device; airfed then chooses the largest feasible amplitudes and
+    the best I), or their amplitudes a_k, (N,) floats. Asked once, it may also return a `Method` (a baseline), a table of
+    amplitudes (I, N), or a `Plan`.
 
     Args:
-        name: how a scenario and a record call it.
-        function: from a `Problem`, and those settings that it names as parameters, to device indices or a `Decision`;
-            for the user's own code in a file, what is to be imported each time that it is asked.
+        name: as in a scenario and a record.
+        function: the rule; for the user's own code in a file, what is to be imported each time that it is asked.
         folder: where the user's code is looked for first.
-        for_varying: whether it is "optimal" itself but where gains change or devices have batteries.
-        rival: whether it is a scheme of the field's, of another way over the air or none.
+        asked: whether a built-in policy is asked once, or in each round; a function of the user's declares it
+            with `once`.
+        time_varying: whether it differs from "optimal" only where channels vary or devices have batteries.
+        baseline: whether it is the method of another paper.
 
     >>> from airfed.planning import POLICIES
     >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
@@ -115,8 +129,9 @@ class Policy:
     name: str
     function: Callable[..., Any] | _usercode.UserCode
     folder: Path = Path()
-    for_varying: bool = False
-    rival: bool = False
+    asked: Asked = "per_round"
+    time_varying: bool = False
+    baseline: bool = False
 
     @classmethod
     def own(cls, function: Callable[..., Any]) -> Policy:
@@ -127,8 +142,8 @@ class Policy:
     @cached_property
     def settings(self) -> frozenset[str]:
         """The names of the settings that the policy takes."""
-        with self._opened() as (_, parameters):
-            return frozenset(parameters)
+        with self._opened() as asked:
+            return frozenset(asked.parameters)
 
     def digest(self) -> str:
         """Return the SHA-256 of the sources of the user's own code in a file; "" for any other policy."""
@@ -138,37 +153,60 @@ class Policy:
             return code.digest()
 
     def plan(self, problem: Problem, settings: Settings) -> Plan:
-        """Return the plan about a problem: what the policy decides, completed and checked against every limit.
+        """Return the policy's plan, completed and checked against every limit.
 
         Raises:
             InfeasibleError: no plan meets every limit.
-            ValueError: a setting is missing or not the policy's, or what the user's own code returns is no decision.
+            ValueError: a setting is missing or not the policy's, or the user's own code returns no schedule.
         """
-        candidates = _candidate_rounds(problem, settings.rounds)
+        _candidate_rounds(problem, settings.rounds)  # raises where rounds is out of range
         if problem.fleet.antennas > 1 and problem.fleet.combiner is None:
             if not problem.varies:
-                return self._combined(problem, settings)
+                plan = self._combined(problem, settings)
+                aligned = plan.method is OVER_THE_AIR and plan.amplitudes.constant and plan.amplitudes.equal
+                return replace(plan, lower_bound=reach.lower_bound(problem)) if aligned else plan
             problem = combining.in_rounds(problem)
-        if problem.varies:
-            return self._varying(problem, settings)
-        settings = settings.fixed()
-        with self._opened() as (ask, parameters):
-            self._check(settings, parameters)
-            decided = ask(problem, settings)
-        if isinstance(decided, Sequence):
-            return self._sequence(problem, decided, settings)
-        scheduled, decision = self._devices_of(problem, decided)
-        if decision.rounds is not None:
-            candidates = _candidate_rounds(problem, decision.rounds)
-        if settings.objective is not None and decision.uplink.predictable:
+        with self._opened() as asked:
+            asked.check(self.name, settings)
+            if problem.varies:
+                return self._varying(asked, problem, settings)
+            settings = settings.fixed()
+            answer = asked(problem, settings)
+        if isinstance(answer, Solution):
+            return self._solved(problem, answer, OVER_THE_AIR, settings)
+        if isinstance(answer, Plan):
+            return self._solved(problem, Solution.of(answer), answer.method, settings, notes=answer.notes)
+        return self._completed(problem, answer, settings)
+
+    def _completed(self, problem: Problem, answer: Any, settings: Settings) -> Plan:
+        """The plan of devices that are the same in all rounds."""
+        candidates, fixed = _candidate_rounds(problem, settings.rounds), {}
+        method = answer if isinstance(answer, Method) else OVER_THE_AIR
+        notes: tuple[str, ...] = () if method.private else (_NOT_PRIVATE,)
+        if isinstance(answer, Method):
+            devices = method.schedule(problem)
+        elif isinstance(answer, Aligned):
+            devices, candidates, notes = answer.devices, np.array([answer.rounds]), (*notes, *answer.notes)
+            fixed = {"alignment": answer.alignment}
+        else:
+            found = self._row(problem, answer)
+            if found.dtype == np.float64:
+                rounds = settings.rounds or problem.most_rounds
+                table = Amplitudes.of_table(found, rounds=rounds)
+                return self._solved(problem, Solution(table, np.inf, -np.inf), method, settings)
+            devices = found
+        if settings.objective is not None and method.private:
             try:
-                return by_response(problem, decision, scheduled, candidates, settings.objective, self.name)
+                return by_accuracy(
+                    problem, self.name, devices, settings.objective,
+                    rounds=candidates, method=method, notes=notes, **fixed,
+                )  # fmt: skip
             except InfeasibleError as error:
-                if not self.rival:
+                if not self.baseline:
                     raise
-                # A rival that nobody would measure for is still to be seen.
-                decision = replace(decision, notes=(*decision.notes, f"Planned by the bound: {_reason(error)}"))
-        plan = by_bound(problem, decision, scheduled, candidates, settings.course, self.name)
+                # Baselines outside the surrogate's range are still shown.
+                notes = (*notes, f"Planned by the bound: {_reason(error)}")
+        plan = by_bound(problem, self.name, devices, rounds=candidates, method=method, notes=notes, **fixed)
         return plan if settings.average is None else replace(plan, average=settings.average)
 
     def _combined(self, problem: Problem, settings: Settings) -> Plan:
@@ -177,64 +215,70 @@ class Policy:
         def judge(there: Problem) -> Plan:
             return self.plan(there, settings)
 
-        if self.rival:  # asking it takes long; most of them have everybody send
+        if self.baseline:  # asking it takes long; most of them have full participation
             return combining.judged(problem, (combining.aligned, combining.everybody), judge)
         if settings.objective is None:
             return combining.planned(problem, judge)
         by_bound = replace(settings, objective=None, clip_norm=None)
         return combining.judged(problem, [lambda there: self.plan(there, by_bound)], judge)
 
-    def _varying(self, problem: Problem, settings: Settings) -> FadingPlan:
-        """The plan where gains change or devices have batteries: a decision for each round."""
-        for name, nothing in (("objective", None), ("clip_norm", None), ("growth", 1.0), ("clip_decay", 1.0)):
-            if getattr(settings, name) not in (None, nothing):
+    def _varying(self, asked: _Asked, problem: Problem, settings: Settings) -> Plan:
+        """The plan where channels vary or devices have batteries: rounds may differ."""
+        for name in ("objective", "clip_norm"):
+            if getattr(settings, name) is not None:
                 raise ValueError(
-                    f"Expected no {name} where gains change or devices have batteries: each round is decided on its "
-                    "own, by the bound."
+                    f"Expected no {name} where channels vary or devices have batteries: each round is planned by the "
+                    "bound."
                 )
-        notes: tuple[str, ...] = ()
-        uplink = ALIGNED
-        if self.rival and problem.seen_by_all:
+        if self.baseline and problem.seen_by_all:
             raise InfeasibleError(
-                f"No plan fits: {self.name} is not planned for round by round where every antenna is seen "
+                f"No plan fits: {self.name} is not planned round by round where every antenna is seen "
                 '(trust = "radio").'
             )
-        if self.rival and problem.fleet.antennas > 1 and settings.law is not None:
-            settings = replace(settings, law=combining.heard_law(settings.law))
+        if self.baseline and problem.fleet.antennas > 1 and settings.samples is not None:
+            settings = replace(settings, samples=combining.heard_samples(settings.samples))
         if settings.rounds is not None and settings.rounds > problem.most_rounds:
             raise InfeasibleError(
                 f"No plan fits: rounds={settings.rounds} take longer on the air than the {problem.budget.air_time:g} s "
                 "that there are (air_time)."
             )
-        with self._opened() as (ask, parameters):
-            self._check(settings, parameters)
-            if "law" in parameters:
-                decided = ask(problem, settings)
-            else:
+        known = {"rounds": settings.rounds, "samples": settings.samples}
+        if asked.mode == "per_round":
 
-                def asked(there: Problem, index: int) -> tuple[NDArray[np.intp], Decision]:
-                    return self._devices_of(there, ask(there, replace(settings, round_index=index)))
+            def decide(there: Problem, index: int) -> Devices | Floats:
+                return self._row(there, asked(there, replace(settings, round_index=index)))
 
-                first = asked(problem.at(0), 0)[1]
-                notes, uplink = first.notes, first.uplink
-                per_round = varying.per_round if uplink == ALIGNED else others.per_round
-                decided = per_round(problem, asked, first=first, rounds=settings.rounds, law=settings.law)
-        return self._sequence(problem, decided, settings, notes=notes, uplink=uplink)
+            return self._solved(problem, time_varying.per_round(problem, decide, **known), OVER_THE_AIR, settings)
+        answer = asked(problem, settings)
+        if isinstance(answer, Solution):
+            return self._solved(problem, answer, OVER_THE_AIR, settings)
+        if isinstance(answer, Plan):
+            return self._solved(problem, Solution.of(answer), answer.method, settings, notes=answer.notes)
+        if isinstance(answer, Method):
+            found = time_varying.per_round(problem, lambda there, _: answer.schedule(there), method=answer, **known)
+            return self._solved(problem, found, answer, settings)
+        if np.ndim(answer) == 2:
+            table = Amplitudes.of_table(np.asarray(answer, dtype=np.float64))
+            return self._solved(problem, Solution(table, np.inf, -np.inf), OVER_THE_AIR, settings)
+        row = self._row(problem, answer)
+        found = time_varying.per_round(problem, lambda there, _: row, **known)
+        return self._solved(problem, found, OVER_THE_AIR, settings)
 
-    def _sequence(
-        self,
-        problem: Problem,
-        decided: Any,
-        settings: Settings,
-        *,
-        notes: tuple[str, ...] = (),
-        uplink: Uplink = ALIGNED,
-    ) -> FadingPlan:
-        """The plan of a decision for each round."""
-        if not isinstance(decided, Sequence):
-            raise ValueError(f"Expected policy {self.name!r} to return a Sequence; got {type(decided).__name__}.")
-        average = settings.average or "none"
-        plan = FadingPlan.of(problem, self.name, decided, notes=notes, average=average, uplink=uplink)
+    def _solved(
+        self, problem: Problem, found: Solution, method: Method, settings: Settings, *, notes: tuple[str, ...] = ()
+    ) -> Plan:
+        """The plan of amplitudes that leave nothing open."""
+        if not method.private and _NOT_PRIVATE not in notes:
+            notes = (*notes, _NOT_PRIVATE)
+        plan = Plan(
+            problem=problem,
+            policy=self.name,
+            amplitudes=found.amplitudes,
+            method=method,
+            average=settings.average or "none",
+            lower_bound=found.lower_bound,
+            notes=notes,
+        )
         if settings.objective is not None:
             plan = expected(plan, settings.objective)
         if not plan.lower_bound <= plan.bound.total * (1 + _RTOL):
@@ -242,67 +286,74 @@ class Policy:
                 f"Expected policy {self.name!r} to return a lower_bound <= the plan's bound, {plan.bound.total:.5g}; "
                 f"got {plan.lower_bound:.5g}."
             )
-        return flagged(plan)
-
-    def _devices_of(self, problem: Problem, decided: Any) -> tuple[NDArray[np.intp], Decision]:
-        """K and the decision about one channel."""
-        decision = decided if isinstance(decided, Decision) else Decision(scheduled=decided)
-        return self._devices(problem, decision.scheduled), decision
+        return plan.flagged()
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[Callable[[Problem, Settings], Any], dict[str, inspect.Parameter]]]:
-        """What asks the function, which is told the settings that it names, and those settings.
-
-        The folder of the user's own code is importable within the context.
-        """
+    def _opened(self) -> Iterator[_Asked]:
+        """The function, ready to be asked; the folder of the user's own code is importable within the context."""
         if isinstance(self.function, _usercode.UserCode):
             with _usercode.opened(self.function, self.folder, role="policy") as code:
-                parameters = _parameters(code.function)
-                yield partial(_answer, code.call, parameters), parameters
+                mode = getattr(code.function, "asked", self.asked)
+                yield _Asked(function=code.call, parameters=_parameters(code.function), mode=mode)
         else:
-            parameters = _parameters(self.function)
-            yield partial(_answer, self.function, parameters), parameters
+            mode = getattr(self.function, "asked", self.asked)
+            yield _Asked(function=self.function, parameters=_parameters(self.function), mode=mode)
 
-    def _check(self, settings: Settings, parameters: Mapping[str, inspect.Parameter]) -> None:
-        given = settings.given()
-        if settings.size is not None:
-            _validate.positive_integer(size=settings.size)
-        for name in given:
-            if name in _FOR_ALL:
-                raise ValueError(f"Expected no option {name}: it would be overruled; choose another name.")
-            if name not in parameters:
-                taken = ", ".join(sorted(set(parameters) - set(_FOR_ALL))) or "no settings"
-                raise ValueError(f"Expected no {name} with policy={self.name!r}: it takes {taken}.")
-        for name, parameter in parameters.items():
-            if parameter.default is parameter.empty and name not in (*given, *_FOR_ALL):
-                where = name if name in ("size", "threshold") else f"options.{name}"
-                raise ValueError(
-                    f"Expected a value of {name} (policy.{where} in a scenario) with policy={self.name!r}."
-                )
-
-    def _devices(self, problem: Problem, scheduled: ArrayLike) -> NDArray[np.intp]:
-        """K, ascending, each device once."""
+    def _row(self, problem: Problem, answer: Any) -> Devices | Floats:
+        """K, ascending, each device once; or a_k of every device, as floats."""
         num_devices = problem.fleet.num_devices
         expected = f"Expected policy {self.name!r} to return device indices from 0 to {num_devices - 1}, each once"
         try:
-            devices = np.asarray(scheduled)
+            devices = np.asarray(answer)
         except (ValueError, TypeError, RuntimeError):  # ragged lists, tensors that are no plain numbers
-            raise ValueError(f"{expected}; got {type(scheduled).__name__}.") from None
+            raise ValueError(f"{expected}; got {type(answer).__name__}.") from None
+        if devices.dtype.kind == "f" and devices.shape == (num_devices,):
+            return np.asarray(devices, dtype=np.float64)
         if devices.dtype == bool and devices.shape == (num_devices,):
             devices = np.flatnonzero(devices)
         if devices.size == 0:
             raise InfeasibleError(f"No plan fits: policy {self.name!r} schedules no device.")
         if devices.ndim != 1 or devices.dtype.kind not in "iu":
-            raise ValueError(f"{expected}; got {devices.dtype} of shape {devices.shape}.")
+            raise ValueError(f"{expected}, or {num_devices} amplitudes; got {devices.dtype} of shape {devices.shape}.")
         devices = np.sort(devices)
         if devices[0] < 0 or devices[-1] >= num_devices or np.any(devices[1:] == devices[:-1]):
             raise ValueError(f"{expected}; got indices from {devices[0]} to {devices[-1]}, or one twice.")
         return devices.astype(np.intp, copy=False)
 
 
-def _answer(function: Callable[..., Any], names: Collection[str], problem: Problem, settings: Settings) -> Any:
-    known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
-    return function(problem, **{name: value for name, value in known.items() if name in names})
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A function of a policy, ready to be asked.
+
+    Args:
+        function: the rule.
+        parameters: those after the first, which is the problem.
+        mode: whether it is asked once, or in each round.
+    """
+
+    function: Callable[..., Any]
+    parameters: Mapping[str, inspect.Parameter]
+    mode: Asked
+
+    def __call__(self, problem: Problem, settings: Settings) -> Any:
+        known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
+        return self.function(problem, **{name: value for name, value in known.items() if name in self.parameters})
+
+    def check(self, policy: str, settings: Settings) -> None:
+        """Raise ValueError where a setting is not the policy's, or one that it needs is missing."""
+        given = settings.given()
+        if settings.size is not None:
+            _validate.positive_integer(size=settings.size)
+        for name in given:
+            if name in _FOR_ALL:
+                raise ValueError(f"Expected no option {name}: it would be overruled; choose another name.")
+            if name not in self.parameters:
+                taken = ", ".join(sorted(set(self.parameters) - set(_FOR_ALL))) or "no settings"
+                raise ValueError(f"Expected no {name} with policy={policy!r}: it takes {taken}.")
+        for name, parameter in self.parameters.items():
+            if parameter.default is parameter.empty and name not in (*given, *_FOR_ALL):
+                where = name if name in ("size", "threshold") else f"options.{name}"
+                raise ValueError(f"Expected a value of {name} (policy.{where} in a scenario) with policy={policy!r}.")
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

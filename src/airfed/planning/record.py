@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from airfed.planning.amplitudes import Amplitudes
+from airfed.planning.method import Method
 from airfed.planning.response import Prediction
-from airfed.planning.schemes import parse
+from airfed.privacy.members import Members
 from airfed.problem import InfeasibleError, Problem, Trust
 
 if TYPE_CHECKING:
@@ -40,10 +42,7 @@ def written(plan: Plan) -> dict[str, Any]:
         "local_steps": list(plan.local_steps),
         "objective": plan.objective,
         "average": plan.average,
-        "growth": plan.growth,
-        "clip_decay": plan.clip_decay,
-        "power_share": plan.power_share,
-        "uplink": plan.uplink.to_dict(),
+        "method": plan.method.to_dict(),
         "private": plan.private,
         "channel_uses": plan.channel_uses,
         "air_time": plan.air_time,
@@ -72,7 +71,31 @@ def written(plan: Plan) -> dict[str, Any]:
         "relation": budget.relation,
         "unit": "device",
         "notes": list(plan.notes),
-    } | _antennas(plan)
+        "lower_bound": None if plan.lower_bound == -math.inf else plan.lower_bound,
+        **_table(plan),
+        **_antennas(plan),
+    }
+
+
+def _table(plan: Plan) -> dict[str, Any]:
+    """The table of amplitudes: one row where it is the same in all rounds, else one for each round."""
+    table = plan.amplitudes
+    if table.constant:
+        return {} if table.equal else {"amplitude": table.received(0).tolist()}
+    rows = []
+    for entry in plan.sequence:
+        rows.append(
+            {
+                "members": Members.of(entry.scheduled, table.num_devices).text,
+                "num_scheduled": entry.scheduled.size,
+                "alignment": entry.alignment,
+                **({} if table.equal else {"amplitude": entry.amplitude.tolist()}),
+                "local_steps": entry.local_steps,
+                "power": entry.power_planned,
+                "mu": entry.mu,
+            }
+        )
+    return {"most_exposed": plan.most_exposed, "sequence": rows}
 
 
 def _antennas(plan: Plan) -> dict[str, Any]:
@@ -85,7 +108,6 @@ def _antennas(plan: Plan) -> dict[str, Any]:
         "trust": plan.problem.link.trust,
         "combiner": np.stack((plan.combiner.real, plan.combiner.imag), axis=-1).tolist(),
         "epsilon_total_against": {trust: _epsilon_total(plan, trust) for trust in get_args(Trust)},
-        "lower_bound": None if plan.lower_bound == -math.inf else plan.lower_bound,
     }
 
 
@@ -117,22 +139,59 @@ def decided_about(problem: Problem, recorded: Mapping[str, Any]) -> Problem:
     return problem
 
 
-def values(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was decided, as the arguments of every kind of plan."""
+def values(problem: Problem, recorded: Mapping[str, Any], methods: Mapping[str, type[Method]]) -> dict[str, Any]:
+    """Return the fields of a recorded plan, less its problem.
+
+    Raises:
+        ValueError: the record has no method or no amplitudes.
+    """
+    lower = recorded.get("lower_bound")
     return {
         "policy": recorded["policy"],
-        "scheduled": np.array(recorded["scheduled"]),
-        "alignment": recorded["alignment"],
-        "rounds": recorded["rounds"],
+        "amplitudes": _amplitudes(problem.fleet.num_devices, recorded),
+        "method": _method(recorded.get("method"), methods),
         "notes": tuple(recorded["notes"]),
         "objective": recorded.get("objective", "bound"),
         "average": recorded.get("average", "none"),
         "prediction": _prediction(recorded),
-        "growth": recorded.get("growth", 1.0),
-        "clip_decay": recorded.get("clip_decay", 1.0),
-        "power_share": recorded.get("power_share", 1.0),
-        "uplink": parse(recorded.get("uplink")),
+        "lower_bound": -math.inf if lower is None else float(lower),
     }
+
+
+def _amplitudes(num_devices: int, recorded: Mapping[str, Any]) -> Amplitudes:
+    rounds = recorded.get("sequence")
+    if rounds is None:
+        devices = np.array(recorded["scheduled"])
+        if devices.ndim != 1 or devices.dtype.kind not in "iu" or not devices.size:
+            raise ValueError(f"Expected scheduled to be a list of device indices, got {recorded['scheduled']!r:.80}.")
+        if devices[0] < 0 or devices[-1] >= num_devices or np.any(devices[1:] <= devices[:-1]):
+            raise ValueError(f"Expected scheduled to be ascending indices from 0 to {num_devices - 1}, each once.")
+        number, level = int(recorded["rounds"]), float(recorded["alignment"])
+        if "amplitude" not in recorded:
+            return Amplitudes.aligned(devices, num_devices=num_devices, level=level, rounds=number)
+        row = np.zeros(num_devices)
+        row[devices] = recorded["amplitude"]
+        return Amplitudes.of_table(row, rounds=number)
+    equal = all("amplitude" not in entry for entry in rounds)
+    share = np.zeros((len(rounds), num_devices), dtype=np.bool_ if equal else np.float64)
+    for row, entry in zip(share, rounds, strict=True):
+        devices = Members.parse(entry["members"], num_devices).devices
+        row[devices] = True if equal else np.asarray(entry["amplitude"]) / entry["alignment"]
+    if np.all(share == share[0]):
+        share = share[:1]
+    return Amplitudes(level=np.array([entry["alignment"] for entry in rounds]), share=share)
+
+
+def _method(recorded: Any, methods: Mapping[str, type[Method]]) -> Method:
+    try:
+        settings = dict(recorded)
+        kind = methods[settings.pop("name")]
+    except (TypeError, ValueError, KeyError):
+        raise ValueError(f"Expected a method of {', '.join(methods)}; got {recorded!r:.80}.") from None
+    try:
+        return kind(**settings)
+    except TypeError:
+        raise ValueError(f"Expected settings of {kind.name}; got {settings!r:.80}.") from None
 
 
 def check(plan: Plan, recorded: Mapping[str, Any]) -> None:

@@ -1,60 +1,65 @@
-"""The rounds of a plan, one by one: whoever handles a round asks for that round's entry, and nobody else.
-
-A constant plan is a sequence of equal entries that share their arrays; entries are made when they are asked for.
-"""
+"""The rounds of a plan, one by one: code that handles a round asks for that round's entry."""
 
 from __future__ import annotations
 
 import collections.abc
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from airfed.planning import limits
+from airfed.planning.amplitudes import Devices, Floats
+from airfed.planning.method import Signal
 from airfed.privacy import gaussian_epsilon
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from airfed.planning.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedRound:
-    """What a plan decides about one round, and what follows from it.
+    """One round of a plan.
 
     Args:
         index: i.
-        scheduled: K, ascending device indices.
-        alignment: θ_i.
+        scheduled: K_i, ascending device indices.
         local_steps: E_i.
         clip_norm: ϖ_i.
-        mu: μ_i: the round is μ_i-Gaussian-DP.
+        signal: what is transmitted and received.
+        mu: μ_i: the round is μ_i-Gaussian-DP for every scheduled device.
         delta: of the budget, at which `epsilon` holds.
-        power_planned: [W] of all scheduled devices together, at most.
-        largest_power: [W] of each scheduled device at the plan's largest θ, of which this round takes `share`.
-        share: (θ_i/θ)².
     """
 
     index: int
-    scheduled: NDArray[np.intp]
-    alignment: float
+    scheduled: Devices
     local_steps: int
     clip_norm: float
+    signal: Signal
     mu: float
     delta: float
-    power_planned: float
-    largest_power: Floats
-    share: float
+
+    @property
+    def amplitude(self) -> Floats:
+        """a_ik of the scheduled devices, (|K_i|,)."""
+        return self.signal.amplitude
 
     @cached_property
+    def alignment(self) -> float:
+        """θ_i, the largest amplitude; where devices are aligned, that of all."""
+        return float(np.max(self.signal.amplitude))
+
+    @property
     def power(self) -> Floats:
         """φ_k P_k [W]: what each scheduled device transmits in this round, at most (‖g_k‖ = ϖ_i)."""
-        if self.share == 1.0:
-            return self.largest_power
-        power = self.largest_power * self.share
-        power.flags.writeable = False
-        return power
+        return self.signal.power
+
+    @cached_property
+    def power_planned(self) -> float:
+        """[W] of all scheduled devices together, at most."""
+        with np.errstate(over="ignore"):
+            return float(np.sum(self.power))
 
     @property
     def alignment_coefficient(self) -> float:
@@ -67,13 +72,30 @@ class PlannedRound:
         return gaussian_epsilon(self.mu, self.delta)
 
 
-class Entries(collections.abc.Sequence[PlannedRound]):
-    """Rounds that are made when they are asked for, as many as there are `local_steps`."""
+class Totals(NamedTuple):
+    """What one pass over the rounds adds up; (I,) each, and (N,) for devices."""
 
-    local_steps: tuple[int, ...]
+    mu: Floats
+    power: Floats
+    divisor: Floats
+    noise_std: Floats
+    shortfall: Floats
+    device_power: Floats
+    largest_power: Floats
+    exposure: Floats
+
+
+class RoundSequence(collections.abc.Sequence[PlannedRound]):
+    """The rounds of a plan; index it as a list. Entries are made when they are asked for.
+
+    Where all rounds are alike they share one signal, and no figure takes a pass over the rounds.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
 
     def __len__(self) -> int:
-        return len(self.local_steps)
+        return self._plan.rounds
 
     @overload
     def __getitem__(self, index: int) -> PlannedRound: ...
@@ -83,65 +105,117 @@ class Entries(collections.abc.Sequence[PlannedRound]):
         places = range(len(self))[index]
         return tuple(map(self._entry, places)) if isinstance(places, range) else self._entry(places)
 
-    @abstractmethod
-    def _entry(self, place: int) -> PlannedRound:
-        """Make one of them."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RoundSequence(Entries):
-    """The rounds of a plan; index it as a list.
-
-    Args:
-        scheduled: K.
-        local_steps: E_i.
-        alignments, clip_norms, mus: θ_i, ϖ_i and μ_i, each (I,).
-        largest_power: [W] of each scheduled device at the largest θ.
-        shares: (θ_i/θ)², (I,).
-        delta: of the budget.
-    """
-
-    scheduled: NDArray[np.intp]
-    local_steps: tuple[int, ...]
-    alignments: Floats
-    clip_norms: Floats
-    mus: Floats
-    largest_power: Floats
-    shares: Floats
-    delta: float
-
-    def _entry(self, place: int) -> PlannedRound:
-        share = float(self.shares[place])
+    def _entry(self, index: int) -> PlannedRound:
+        plan = self._plan
         return PlannedRound(
-            index=place,
-            scheduled=self.scheduled,
-            alignment=float(self.alignments[place]),
-            local_steps=self.local_steps[place],
-            clip_norm=float(self.clip_norms[place]),
-            mu=float(self.mus[place]),
-            delta=self.delta,
-            power_planned=self._sum * share,
-            largest_power=self.largest_power,
-            share=share,
+            index=index,
+            scheduled=plan.amplitudes.devices(index),
+            local_steps=plan.local_steps[index],
+            clip_norm=plan.clip_norm,
+            signal=self.signal(index),
+            mu=float(self.mus[index]),
+            delta=plan.problem.budget.delta,
         )
 
+    def signal(self, index: int) -> Signal:
+        """Return what is transmitted and received in round i."""
+        return self._first if self._plan.constant else self._made(index)
+
     @cached_property
-    def _sum(self) -> float:
+    def _first(self) -> Signal:
+        return self._made(0)
+
+    def _made(self, index: int) -> Signal:
+        plan, fleet = self._plan, self._plan.problem.fleet
+        devices = plan.amplitudes.devices(index)
+        return plan.method.signal(
+            plan.problem,
+            gain=fleet.gain_in(index)[devices],
+            peak_power=fleet.peak_power[devices],
+            amplitude=plan.amplitudes.received(index),
+            rounds=plan.rounds,
+        )
+
+    @property
+    def alignments(self) -> Floats:
+        """θ_i, (I,)."""
+        return self._plan.amplitudes.level
+
+    @property
+    def mus(self) -> Floats:
+        """μ_i, (I,)."""
+        return self.totals.mu
+
+    @property
+    def powers(self) -> Floats:
+        """[W] of each round, at most, (I,)."""
+        return self.totals.power
+
+    @cached_property
+    def totals(self) -> Totals:
+        """All that is added up over rounds."""
+        plan = self._plan
+        table, rounds, num_devices = plan.amplitudes, plan.rounds, plan.problem.fleet.num_devices
+        figures = np.empty((5, 1 if plan.constant else rounds))
+        device_power, largest, exposure = np.zeros((3, num_devices))
+        repeats = rounds if plan.constant else 1
         with np.errstate(over="ignore"):
-            return float(np.sum(self.largest_power))
+            for place in range(figures.shape[1]):
+                signal, devices = self.signal(place), table.devices(place)
+                mu, power = self._mu(signal, devices, place), signal.power
+                figures[:, place] = (
+                    mu,
+                    float(np.sum(power)),
+                    signal.divisor,
+                    signal.noise_std,
+                    signal.shortfall(num_devices),
+                )
+                device_power[devices] += power * repeats
+                largest[devices] = np.maximum(largest[devices], power)
+                exposure[devices] += mu**2 * repeats
+        return Totals(*np.broadcast_to(figures, (5, rounds)), device_power, largest, exposure)
+
+    def _mu(self, signal: Signal, devices: Devices, index: int) -> float:
+        """μ_i: the sensitivity of the device that an adversary sees most strongly, over the noise that hides it."""
+        seen = signal.amplitude * self.factors(devices, index)
+        return self._plan.problem.budget.sensitivity * float(np.max(seen)) / signal.hidden_by
+
+    def factors(self, devices: Devices, index: int) -> Floats:
+        """Return f_k of devices in round i: how much more strongly than a_ik an adversary may see them."""
+        problem = self._plan.problem
+        if not (self._plan.method.radio and self._plan.method.private and limits.amplified(problem)):
+            return np.ones(devices.shape)
+        found = limits.amplifications(problem)
+        return np.asarray((found if found.ndim == 1 else found[index])[devices])
 
     def power_planned(self, rounds: int) -> float:
         """Return [W] of all devices in the first `rounds` rounds together, at most."""
-        return self._of_first(rounds) * self._sum
+        with np.errstate(over="ignore"):
+            if self._plan.constant:
+                return rounds * float(self.powers[0])
+            return float(np.sum(self.powers[:rounds]))
 
     def device_power(self, rounds: int) -> Floats:
-        """Return [W] of each scheduled device in the first `rounds` rounds together, at most."""
-        return self.largest_power * self._of_first(rounds)
+        """Return [W] of each device that is ever scheduled in the first `rounds` rounds together, at most."""
+        if rounds == len(self):
+            return self.totals.device_power[self._plan.scheduled]
+        if self._plan.constant:
+            return rounds * self._first.power
+        spent = np.zeros(self._plan.problem.fleet.num_devices)
+        for entry in self[:rounds]:
+            spent[entry.scheduled] += entry.power
+        return spent[self._plan.scheduled]
 
     def least_power(self) -> tuple[int, float]:
         """Return the device that transmits least in a single round, and how much [W]."""
-        weakest = int(np.argmin(self.largest_power))
-        return int(self.scheduled[weakest]), float(self.largest_power[weakest]) * float(self.shares[0])
+        found = []
+        for index in (0,) if self._plan.constant else range(len(self)):
+            power, devices = self.signal(index).power, self._plan.amplitudes.devices(index)
+            weakest = int(np.argmin(power))
+            found.append((float(power[weakest]), int(devices[weakest])))
+        power, device = min(found)
+        return device, power
 
-    def _of_first(self, rounds: int) -> float:
-        return float(np.sum(self.shares[:rounds]))
+    def exposures(self) -> Floats:
+        """Return Σ μ_i² over the rounds in which a device is scheduled, of each that ever is."""
+        return self.totals.exposure[self._plan.scheduled]

@@ -1,26 +1,41 @@
-"""Planning where devices may be seen stronger than θ: channels are known only roughly, or every antenna is seen.
+"""The paper's P1, exactly: which aligned devices, with which θ, in how many rounds.
 
-Privacy then asks θ f_k ≤ cap of every scheduled device, with f_k from `limits.amplifications`. That is one more limit
-per device, just like peak power: θ ≤ min(c_k, cap/f_k). The exact search for different peak powers therefore solves
-this problem too, for one number of rounds, or for all of them where cap does not depend on it.
+Where devices may be seen more strongly than θ (imperfect CSI, or every antenna is seen), privacy asks θ f_k ≤ cap of
+every scheduled device, with f_k from `limits.amplifications`. That is one more limit per device, just like peak power:
+θ ≤ min(c_k, cap/f_k). The exact search for different peak powers therefore solves this problem too, for one number of
+rounds, or for all of them where cap does not depend on it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import convergence
-from airfed.course import CONSTANT, Course
 from airfed.planning import limits
 from airfed.planning._rounds import best_rounds
-from airfed.planning.decision import Decision
 from airfed.planning.exact import Choice, best_schedule, usable_rounds
 from airfed.problem import InfeasibleError, Problem
+
+
+class Aligned(NamedTuple):
+    """One set of aligned devices for all rounds.
+
+    Args:
+        devices: K, ascending.
+        alignment: θ; None: the largest within every limit.
+        rounds: I.
+        notes: remarks for the plan.
+    """
+
+    devices: NDArray[np.intp]
+    alignment: float | None
+    rounds: int
+    notes: tuple[str, ...] = ()
 
 
 def trusting(problem: Problem) -> Problem:
@@ -28,13 +43,12 @@ def trusting(problem: Problem) -> Problem:
     return replace(problem, link=replace(problem.link, trust_estimates=True, trust="combiner"))
 
 
-def effective_peak_power(problem: Problem, rounds: int, course: Course = CONSTANT) -> NDArray[np.float64]:
+def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
     """Return P_k, lowered where θ ≤ cap/f_k says more than θ ≤ |ĥ_k|√P_k [W]."""
     fleet = problem.fleet
     if not limits.amplified(problem):
         return fleet.peak_power
-    each = np.array([rounds])
-    cap = float(limits.privacy_limits(problem, each, crest=course.crests(each))[0])
+    cap = float(limits.privacy_limits(problem, np.array([rounds]))[0])
     heard = fleet.gain > 0
     allowed = cap / limits.amplifications(problem)[heard]
     power = np.array(fleet.peak_power)
@@ -43,10 +57,8 @@ def effective_peak_power(problem: Problem, rounds: int, course: Course = CONSTAN
     return power
 
 
-def optimal(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTANT) -> Decision:
+def optimal(problem: Problem, rounds: NDArray[np.int64]) -> Aligned:
     """Return the joint optimum of [Yan23, P1] over the given numbers of rounds, with θ f_k ≤ cap for all scheduled.
-
-    It is exact where θ and ϖ move over the rounds, too: limits and terms change by a number for each I.
 
     Raises:
         InfeasibleError: no plan meets every limit.
@@ -54,55 +66,45 @@ def optimal(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTA
     Deviations: the paper takes the channels for known.
     """
     if limits.amplified(problem) and problem.budget.scope == "total":
-        best, chosen = _search_each(problem, rounds, course)
+        best, chosen = _search_each(problem, rounds)
     else:
-        best = search(problem, rounds, effective_peak_power(problem, 1), course)
+        best = search(problem, rounds, effective_peak_power(problem, 1))
         chosen = int(rounds[best.round_index])
-    alignment = best.alignment
+    alignment, devices = best.alignment, np.sort(best.scheduled)
     if limits.amplified(problem):
-        each = np.array([chosen])
-        most = limits.largest_alignment(
-            problem, best.scheduled, each, crest=course.crests(each), power_share=course.power_share
-        )
-        alignment = min(alignment, float(most[0]))
-    return Decision(scheduled=best.scheduled, alignment=alignment, rounds=chosen)
+        alignment = min(alignment, float(limits.largest_alignment(problem, devices, np.array([chosen]))[0]))
+    return Aligned(devices, alignment, chosen)
 
 
-def backed_off(problem: Problem, decision: Decision, course: Course = CONSTANT) -> Decision:
-    """Return the decision with θ lowered, if need be, to what privacy allows its devices; a note says so."""
-    if not limits.amplified(problem):
-        return decision
-    scheduled, theta = np.asarray(decision.scheduled), decision.alignment
-    assert theta is not None  # the paper decides it
-    assert decision.rounds is not None
-    each = np.array([decision.rounds])
-    allowed = float(limits.privacy_limits(problem, each, scheduled, crest=course.crests(each))[0])
-    if theta <= allowed:
-        return decision
-    why = "all antennas together see more of it" if problem.seen_by_all else "its channel is known only roughly"
+def backed_off(problem: Problem, found: Aligned) -> Aligned:
+    """Return the schedule with θ lowered, if need be, to what privacy allows its devices; a note says so."""
+    if not limits.amplified(problem) or found.alignment is None:
+        return found
+    allowed = float(limits.privacy_limits(problem, np.array([found.rounds]), found.devices)[0])
+    if found.alignment <= allowed:
+        return found
+    why = "all antennas together see more of it" if problem.seen_by_all else "the CSI is imperfect"
     note = (
-        f"θ lowered from {theta:.6g} to {allowed:.6g}: a device may be seen "
-        f"{np.max(limits.amplifications(problem)[scheduled]):.4g} times stronger than planned, because {why} "
-        "(the paper does not speak of this)."
+        f"θ lowered from {found.alignment:.6g} to {allowed:.6g}: a device may be seen "
+        f"{np.max(limits.amplifications(problem)[found.devices]):.4g} times stronger than planned, because {why} "
+        "(the paper does not consider this)."
     )
-    return replace(decision, alignment=allowed, notes=(*decision.notes, note))
+    return found._replace(alignment=allowed, notes=(*found.notes, note))
 
 
-def search(
-    problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64], course: Course = CONSTANT
-) -> Choice:
+def search(problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64]) -> Choice:
     """Return the joint optimum over the given numbers of rounds, with the given peak powers."""
-    return best_schedule(problem.fleet.gain, peak_power, **candidates(problem, rounds, course))
+    return best_schedule(problem.fleet.gain, peak_power, **candidates(problem, rounds))
 
 
-def _search_each(problem: Problem, rounds: NDArray[np.int64], course: Course) -> tuple[Choice, int]:
+def _search_each(problem: Problem, rounds: NDArray[np.int64]) -> tuple[Choice, int]:
     """The limit per device changes with I: one search for each I that could still win."""
-    kept, usable = usable_rounds(problem.fleet.num_devices, **candidates(problem, rounds, course))
+    kept, usable = usable_rounds(problem.fleet.num_devices, **candidates(problem, rounds))
 
     def solve(index: int, share: float) -> tuple[float, Choice | None]:
         alone = usable.alone(index, share)
         arguments = {"cap": alone.cap, "round_budget": alone.budget, "offset": alone.offset, "scale": alone.scale}
-        power = effective_peak_power(problem, int(rounds[kept[index]]), course)
+        power = effective_peak_power(problem, int(rounds[kept[index]]))
         try:
             choice = best_schedule(problem.fleet.gain, power, **arguments, noise_weight=alone.noise_weight)
         except InfeasibleError:
@@ -115,14 +117,12 @@ def _search_each(problem: Problem, rounds: NDArray[np.int64], course: Course) ->
     return choice, int(rounds[kept[index]])
 
 
-def candidates(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTANT) -> dict[str, Any]:
+def candidates(problem: Problem, rounds: NDArray[np.int64]) -> dict[str, Any]:
     """Return what `best_schedule` needs to know of the numbers of rounds."""
-    learning, crest = problem.learning, course.crests(rounds)
-    weight = 0.5 * learning.dimension * problem.link.noise_std**2
     return {
-        "cap": limits.privacy_limits(problem, rounds, crest=crest),
-        "round_budget": limits.round_budgets(problem, rounds, crest=crest, power_share=course.power_share),
-        "offset": convergence.round_offsets(learning, rounds, course),
-        "scale": convergence.round_scales(learning, rounds, course),
-        "noise_weight": weight * convergence.noise_factors(learning, rounds, course),
+        "cap": limits.privacy_limits(problem, rounds),
+        "round_budget": problem.budget.total_power / rounds,
+        "offset": convergence.round_offsets(problem.learning, rounds),
+        "scale": convergence.round_scales(problem.learning, rounds),
+        "noise_weight": problem.noise_weight,
     }

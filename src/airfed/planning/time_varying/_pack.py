@@ -13,9 +13,9 @@ import itertools
 import numpy as np
 
 from airfed.planning._equal import Floats
-from airfed.planning.fading._branch import Attempt
-from airfed.planning.fading._cells import Bools, cheapest
-from airfed.planning.fading._many import Market
+from airfed.planning.time_varying._branch import Attempt
+from airfed.planning.time_varying._cells import Bools, cheapest
+from airfed.planning.time_varying._many import Market
 
 _SCALES = (1.0, 0.97, 0.85)  # of θ², to begin with
 _REPEATS = 2

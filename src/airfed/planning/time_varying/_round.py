@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from airfed.planning._equal import Floats, Integers
-from airfed.planning.fading._cells import Bools, cheapest, parts
+from airfed.planning.time_varying._cells import Bools, cheapest, parts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from airfed.planning._equal import Floats
-from airfed.planning.fading._cells import Bools, cheapest
-from airfed.planning.fading._many import Budgets, Market
-from airfed.planning.fading._price import PriceSearch
-from airfed.planning.fading._round import Answers, Ordered, Unordered
-from airfed.planning.fading.clairvoyant import clairvoyant, solver_of, strongest
-from airfed.planning.fading.myopic import within
-from airfed.planning.fading.sequence import Sequence
-from airfed.planning.fading.world import World
+from airfed.planning.time_varying._cells import Bools, cheapest
+from airfed.planning.time_varying._many import Budgets, Market
+from airfed.planning.time_varying._price import PriceSearch
+from airfed.planning.time_varying._round import Answers, Ordered, Unordered
+from airfed.planning.time_varying.clairvoyant import clairvoyant, solver_of, strongest
+from airfed.planning.time_varying.myopic import within
+from airfed.planning.time_varying.solution import Solution
+from airfed.planning.time_varying.world import World
 from airfed.problem import InfeasibleError
 
-Law = Callable[[Floats], Floats]
+Sampler = Callable[[Floats], Floats]
 
 _STEP = 0.25  # of ln(price), between the prices at which the rest is known
 _FREE = 1 - 1e-6  # of what is spent without a price: the lowest price of interest spends that much
@@ -75,7 +75,7 @@ class Causal:
         ValueError: the draws have another number of devices, or too few rounds.
     """
 
-    def __init__(self, world: World, law: Floats | Law, *, rounds: int | None = None) -> None:
+    def __init__(self, world: World, law: Floats | Sampler, *, rounds: int | None = None) -> None:
         self._law = law if callable(law) else None
         draws = np.asarray(law(np.empty((0, world.num_devices))) if callable(law) else law, dtype=np.float64)
         if draws.ndim != 3 or draws.shape[2] != world.num_devices or not draws.size:
@@ -97,7 +97,7 @@ class Causal:
     @property
     def start(self) -> Floats:
         """What is left before the first round: total power, batteries, exposures, in the planner's own units."""
-        return self.budgets.amounts * (1 - 4 * _SLACK)  # `Sequence.of` must find nothing to lower
+        return self.budgets.amounts * (1 - 4 * _SLACK)  # `Solution.within` must find nothing to lower
 
     def decide(self, seen: Floats, left: Floats) -> tuple[Bools, float, Floats]:
         """Return K_i, θ_i and what is left after the round.
@@ -267,7 +267,7 @@ class Causal:
         return (member, square) if member.any() else within(self.world, gain, total, charge, hidden)
 
 
-def causal(world: World, law: Floats | Law, *, rounds: int | None = None) -> Sequence:
+def causal(world: World, law: Floats | Sampler, *, rounds: int | None = None) -> Solution:
     """Return what the causal planner decides when the world's gains come one round after the other.
 
     Args:
@@ -282,4 +282,4 @@ def causal(world: World, law: Floats | Law, *, rounds: int | None = None) -> Seq
     members, alignment = np.zeros((planner.rounds, world.num_devices), dtype=np.bool_), np.zeros(planner.rounds)
     for i in range(planner.rounds):
         members[i], alignment[i], left = planner.decide(world.gain[: i + 1], left)
-    return Sequence.of(world, members, alignment)
+    return Solution.within(world, members, alignment)

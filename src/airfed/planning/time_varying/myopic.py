@@ -6,12 +6,12 @@ import numpy as np
 
 from airfed.planning._equal import Floats
 from airfed.planning.exact import best_schedule
-from airfed.planning.fading._cells import Bools
-from airfed.planning.fading.sequence import Sequence
-from airfed.planning.fading.world import World
+from airfed.planning.time_varying._cells import Bools
+from airfed.planning.time_varying.solution import Solution
+from airfed.planning.time_varying.world import World
 
 _COARSE = 16  # numbers of rounds that are tried first
-_SLACK = 4e-12  # more than `Sequence.of` leaves: it must not lower an early θ for the sake of later gains
+_SLACK = 4e-12  # more than `Solution.within` leaves: it must not lower an early θ for the sake of later gains
 
 
 def within(world: World, gain: Floats, total: float, charge: Floats, hidden: Floats) -> tuple[Bools, float]:
@@ -45,7 +45,7 @@ def within(world: World, gain: Floats, total: float, charge: Floats, hidden: Flo
     return member, choice.alignment**2
 
 
-def myopic(world: World, *, rounds: int | None = None, draw: Floats | None = None, rolling: bool = False) -> Sequence:
+def myopic(world: World, *, rounds: int | None = None, draw: Floats | None = None, rolling: bool = False) -> Solution:
     """Return the plan in which each of I rounds spends 1/I of every budget.
 
     Args:
@@ -74,7 +74,7 @@ def myopic(world: World, *, rounds: int | None = None, draw: Floats | None = Non
             power = np.zeros(gain.size)
             power[on] = square / np.square(gain[on])
             total, charge, hidden = total - float(power.sum()), charge - power, hidden - np.where(on, square, 0.0)
-    return Sequence.of(world, member, np.sqrt(squares))
+    return Solution.within(world, member, np.sqrt(squares))
 
 
 def _best_rounds(world: World, *, rolling: bool) -> int:

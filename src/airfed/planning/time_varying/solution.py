@@ -1,44 +1,36 @@
-"""A decision for each round."""
+"""What a time-varying planner returns."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from airfed.planning._equal import Floats, Integers
-from airfed.planning.fading._cells import Bools
-from airfed.planning.fading.world import World
+from airfed.planning.amplitudes import Amplitudes, Bools, Floats
+from airfed.planning.time_varying.world import World
 
 _SLACK = 1e-12  # of a budget, left unspent: whoever adds up again may do so in another order
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Sequence:
-    """A decision for each of I rounds.
+class Solution(NamedTuple):
+    """Amplitudes of all rounds, and what they are worth.
 
     Args:
-        member: who is in K_i, (I, N).
-        alignment: θ_i, (I,).
-        objective: the bound of Theorem 1, with the offset of I.
-        lower_bound: no plan of any number of rounds that was allowed has a smaller objective; −inf where none is known.
+        amplitudes: a_ik.
+        objective: the bound of Theorem 1; infinite where nobody asked.
+        lower_bound: no aligned plan of any number of rounds that was allowed has a smaller objective; −inf where none
+            is known.
     """
 
-    member: Bools
-    alignment: Floats
+    amplitudes: Amplitudes
     objective: float
-    lower_bound: float = -np.inf
+    lower_bound: float
 
     @property
     def rounds(self) -> int:
         """I."""
-        return self.alignment.size
-
-    @property
-    def scheduled(self) -> tuple[Integers, ...]:
-        """K_i as ascending indices."""
-        return tuple(np.flatnonzero(row) for row in self.member)
+        return self.amplitudes.rounds
 
     @property
     def gap(self) -> float:
@@ -46,12 +38,13 @@ class Sequence:
         return math.inf if self.lower_bound == -math.inf else self.objective / self.lower_bound - 1.0
 
     @classmethod
-    def of(cls, world: World, member: Bools, alignment: Floats, *, lower_bound: float = -math.inf) -> Sequence:
-        """Return the decision with θ lowered where float64 would carry it beyond a limit, and its objective.
+    def within(cls, world: World, member: Bools, alignment: Floats, *, lower_bound: float = -math.inf) -> Solution:
+        """Return aligned rounds with θ lowered where float64 would carry it beyond a limit.
 
         Args:
             world: gains and limits.
-            member, alignment: the decision.
+            member: who is in K_i, (I, N).
+            alignment: θ_i, (I,).
             lower_bound: of the objective.
         """
         rounds = alignment.size
@@ -75,7 +68,8 @@ class Sequence:
         weights = world.weights(rounds)
         value = float(np.sum(weights * error, where=weights > 0))
         objective = float(world.offsets()[rounds - 1]) + value
-        return cls(member=member, alignment=theta, objective=objective, lower_bound=lower_bound)
+        share = member[:1] if member.strides[0] == 0 else member  # one row was broadcast
+        return cls(Amplitudes(level=theta, share=share), objective, lower_bound)
 
 
 def spending(gain: Floats, member: Bools, alignment: Floats) -> tuple[Floats, Floats, Floats]:

@@ -7,14 +7,14 @@ import math
 import numpy as np
 
 from airfed.planning._equal import Floats, Integers
-from airfed.planning.fading._branch import Attempt, Rounds, attempt, close
-from airfed.planning.fading._cells import Bools
-from airfed.planning.fading._many import Market
-from airfed.planning.fading._pack import packed
-from airfed.planning.fading._price import PriceSearch
-from airfed.planning.fading._round import Ordered, Unordered
-from airfed.planning.fading.sequence import Sequence
-from airfed.planning.fading.world import World
+from airfed.planning.time_varying._branch import Attempt, Rounds, attempt, close
+from airfed.planning.time_varying._cells import Bools
+from airfed.planning.time_varying._many import Market
+from airfed.planning.time_varying._pack import packed
+from airfed.planning.time_varying._price import PriceSearch
+from airfed.planning.time_varying._round import Ordered, Unordered
+from airfed.planning.time_varying.solution import Solution
+from airfed.planning.time_varying.world import World
 
 _RTOL = 1e-3  # a gap worth closing
 _NODES = 400
@@ -28,7 +28,7 @@ _FIRST, _NEXT = (
 _CLOSE = 1e-3  # by how much the bound of one more I must be lower to be worth that
 
 
-def clairvoyant(world: World, *, rounds: int | None = None, rtol: float = _RTOL) -> Sequence:
+def clairvoyant(world: World, *, rounds: int | None = None, rtol: float = _RTOL) -> Solution:
     """Return the best plan over all schedules, alignment factors and numbers of rounds, with its certificate.
 
         min over I, K_i ≠ ∅, θ_i of offset_I + Σ_{i<I} w_i [4(1 − |K_i|/N)² + C/(|K_i|²θ_i²)]
@@ -55,7 +55,7 @@ def clairvoyant(world: World, *, rounds: int | None = None, rtol: float = _RTOL)
     else:
         found, lower = _one_price(scaled, rounds, rtol)
     member = strongest(world.gain[: found.size.size], found.size) if found.member is None else found.member
-    return Sequence.of(world, member, np.sqrt(found.square) * unit, lower_bound=lower)
+    return Solution.within(world, member, np.sqrt(found.square) * unit, lower_bound=lower)
 
 
 def solver_of(world: World) -> Rounds:

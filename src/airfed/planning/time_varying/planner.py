@@ -1,31 +1,33 @@
-"""Policies where rounds differ: what each decides, and with how much of the budgets.
-
-A policy that names `law` sees the whole problem, and returns a decision for each round. Any other is asked in each
-round anew, with the gains of that round; its devices get an equal share of every budget in each.
-"""
+"""Plans where channels vary or devices have batteries: rounds may differ."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _validate
+from airfed import _validate, convergence
 from airfed.planning import combining, limits, reach
-from airfed.planning.decision import Decision
-from airfed.planning.fading import Sequence, World, causal, clairvoyant, myopic
-from airfed.planning.fading._cells import Bools
-from airfed.planning.fading.causal import Law
+from airfed.planning.amplitudes import Amplitudes, Bools, Devices
+from airfed.planning.method import OVER_THE_AIR, Method
+from airfed.planning.time_varying.causal import Sampler, causal
+from airfed.planning.time_varying.clairvoyant import clairvoyant
+from airfed.planning.time_varying.myopic import myopic
+from airfed.planning.time_varying.solution import Solution
+from airfed.planning.time_varying.world import World
 from airfed.problem import Fleet, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
-Draws = Floats | Law
+Samples = Floats | Sampler
+Decide = Callable[[Problem, int], Devices | Floats]
 
 _CEILINGS: Final = 8  # largest amplifications that are tried
 _SLACK: Final = 1e-12
+_TRIES: Final = 24  # numbers of rounds that are compared, evenly over their logarithm
 _LEAST: Final = 1.0 + 1e-12  # a ceiling; 1 stands for none
 
 
@@ -37,18 +39,13 @@ def world_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1
         gain: other gains than the problem's, (R, N).
         ceiling: F ≥ 1: nobody may arrive more than F times stronger than θ. Who might cannot be heard, and privacy
             allows 1/F of what it would.
-
-    Raises:
-        ValueError: power is to be counted as expected.
     """
     budget, fleet = problem.budget, problem.fleet
-    if budget.power == "expected":
-        raise ValueError('Expected power="worst" where each round is decided on its own.')
     gains = gains_of(problem) if gain is None else gain
     silenced = gain is not None and fleet.antennas > 1  # as `_heard` has done
     if limits.amplified(problem) and ceiling > 1.0 and not silenced:
         gains = np.where(factors(problem, gains) <= ceiling, gains, 0.0)
-    cap = problem.link.noise_std * limits.allowed_mu(budget) / budget.sensitivity / ceiling * (1 - _SLACK)
+    cap = limits.privacy_cap(problem) / ceiling * (1 - _SLACK)
     return World(
         gain=gains,
         peak_power=fleet.peak_power,
@@ -74,7 +71,7 @@ def factors(problem: Problem, gains: Floats) -> Floats:
 
     Args:
         problem: how well channels are known, and who sees what. What may fail is shared by all of its rounds.
-        gains: of some rounds, the problem's own from the first on or, with one antenna, others of the law.
+        gains: of some rounds, the problem's own from the first on or, with one antenna, samples.
     """
     if problem.fleet.antennas > 1 or not problem.fleet.changes:
         own = limits.amplifications(problem)
@@ -84,23 +81,23 @@ def factors(problem: Problem, gains: Floats) -> Floats:
     return limits.amplifications(replace(problem, fleet=there, link=replace(problem.link, estimation_failure=failure)))
 
 
-def ceiling_of(problem: Problem, law: Draws | None) -> float:
+def ceiling_of(problem: Problem, samples: Samples | None) -> float:
     """Return the best largest amplification to allow; 1 where the channels are known.
 
     Weak devices may arrive many times stronger than planned, and the strongest of all holds everybody's privacy; so
-    those beyond some F are left out. A few F are compared, on a draw of the law if there is one.
+    those beyond some F are left out. A few F are compared, on a sample if there is one.
     """
     if not limits.amplified(problem):
         return 1.0
     own = [combining.ceiling(problem)] if problem.seen_by_all else []
-    if own and law is not None:
+    if own and samples is not None:
         return own[0]
-    draw = None if law is None else first_draw(law, problem)
+    draw = None if samples is None else first_sample(samples, problem)
     gains = gains_of(problem) if draw is None else draw
     known = factors(problem, gains)[gains > 0]
     # Of gains that are not known yet: the strongest device of a round is not below their root mean square, whose f is
     # the same in each round, so that with no less than that somebody may always send.
-    least = _LEAST if law is None else float(factors(problem, np.ones_like(gains)).max()) * (1 + 1e-9)
+    least = _LEAST if samples is None else float(factors(problem, np.ones_like(gains)).max()) * (1 + 1e-9)
     best, found = np.inf, np.inf
     tried = np.append(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS)), own)
     for each in np.unique(np.maximum(tried, least)).tolist():
@@ -116,17 +113,17 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
     return found
 
 
-def optimal(problem: Problem, *, rounds: int | None, law: Draws | None) -> Sequence:
-    """Return the best plan for what is known: all gains, or with a law those that have come."""
-    if law is None:
+def optimal(problem: Problem, *, rounds: int | None, samples: Samples | None) -> Solution:
+    """Return the best plan for what is known: all gains, or with samples those that have come."""
+    if samples is None:
         return everything_known(problem, rounds=rounds)
-    law = _in_time(problem, law)
+    samples = _in_time(problem, samples)
     if problem.budget.scope == "total":  # of devices' own privacy, equal shares of what is left are worth more
-        found = equal_shares(problem, rounds=rounds, law=law, rolling=True)
+        found = equal_shares(problem, rounds=rounds, samples=samples, rolling=True)
     else:
-        ceiling = ceiling_of(problem, law)
-        found = causal(world_of(problem, ceiling=ceiling), _heard(problem, law, ceiling), rounds=rounds)
-    return replace(found, lower_bound=_least(problem, rounds))
+        ceiling = ceiling_of(problem, samples)
+        found = causal(world_of(problem, ceiling=ceiling), _heard(problem, samples, ceiling), rounds=rounds)
+    return found._replace(lower_bound=_least(problem, rounds))
 
 
 def _least(problem: Problem, rounds: int | None) -> float:
@@ -134,25 +131,25 @@ def _least(problem: Problem, rounds: int | None) -> float:
     return clairvoyant(world_of(reach.ideal(problem)), rounds=rounds).lower_bound
 
 
-def everything_known(problem: Problem, *, rounds: int | None) -> Sequence:
+def everything_known(problem: Problem, *, rounds: int | None) -> Solution:
     """Return the optimum where all gains are known, with its certificate."""
     ceiling = ceiling_of(problem, None)
     found = clairvoyant(world_of(problem, ceiling=ceiling), rounds=rounds)
     if ceiling == 1.0 and problem.fleet.antennas == 1:
         return found
-    return replace(found, lower_bound=_least(problem, rounds))
+    return found._replace(lower_bound=_least(problem, rounds))
 
 
-def equal_shares(problem: Problem, *, rounds: int | None, law: Draws | None, rolling: bool = False) -> Sequence:
+def equal_shares(problem: Problem, *, rounds: int | None, samples: Samples | None, rolling: bool = False) -> Solution:
     """Return the plan in which each round spends 1/I of every budget, or of what is left of it an equal share."""
-    ceiling = ceiling_of(problem, law)
-    draw = None if law is None else first_draw(_heard(problem, law, ceiling), problem)
+    ceiling = ceiling_of(problem, samples)
+    draw = None if samples is None else first_sample(_heard(problem, samples, ceiling), problem)
     return myopic(world_of(problem, ceiling=ceiling), rounds=rounds, draw=draw, rolling=rolling)
 
 
-def mean_problem(problem: Problem, law: Draws | None) -> Problem:
-    """Return the problem with one gain for each device and no batteries: the mean over the rounds, or the law."""
-    gains = gains_of(problem) if law is None else _all_draws(law, problem)
+def mean_problem(problem: Problem, samples: Samples | None) -> Problem:
+    """Return the problem with one gain for each device and no batteries: the mean over the rounds, or the samples."""
+    gains = gains_of(problem) if samples is None else _all_samples(samples, problem)
     mean = gains.reshape(-1, problem.fleet.num_devices).mean(axis=0)
     return replace(
         problem,
@@ -163,64 +160,112 @@ def mean_problem(problem: Problem, law: Draws | None) -> Problem:
 
 def per_round(
     problem: Problem,
-    decide: Callable[[Problem, int], tuple[NDArray[np.intp], Decision]],
+    decide: Decide,
     *,
-    first: Decision,
-    rounds: int | None,
-    law: Draws | None,
-) -> Sequence:
-    """Return the plan of a rule that is asked in each round.
+    method: Method = OVER_THE_AIR,
+    rounds: int | None = None,
+    samples: Samples | None = None,
+) -> Solution:
+    """Return the plan of a rule that is asked in each round: its devices get an equal share of every budget in each.
 
     Args:
         problem: gains of all rounds.
-        decide: from the problem as round i shows it, and i, to K_i and the decision.
-        first: what the rule decides about the first round.
-        rounds: I; None: what the rule says of it in the first round, or the best, on a draw of the law if there is one.
-        law: of the gains.
+        decide: from the problem as round i shows it, and i, to K_i or to a_ik of all devices.
+        method: how updates reach the receiver.
+        rounds: I; None: the best, on a sample of the gains if there are any.
+        samples: of the gains.
 
     Raises:
-        InfeasibleError: somebody who is scheduled cannot be heard.
+        InfeasibleError: a scheduled device is unreachable, no number of rounds fits, or another method than
+            over-the-air aggregation is asked to heed batteries.
     """
-    rounds = rounds if first.rounds is None else first.rounds
-    if rounds is None and law is not None:
-        gains = first_draw(law, problem)
-        there = replace(problem, fleet=Fleet(gain=gains, peak_power=problem.fleet.peak_power))
-        rounds = _shared(there, decide, None).rounds
-    return _shared(problem, decide, rounds)
+    shared = _shared if method is OVER_THE_AIR else partial(_shared_by_method, method)
+    if rounds is None and samples is not None:
+        there = replace(problem, fleet=Fleet(gain=first_sample(samples, problem), peak_power=problem.fleet.peak_power))
+        rounds = shared(there, decide, None).amplitudes.rounds
+    return shared(problem, decide, rounds)
 
 
-def _shared(
-    problem: Problem,
-    decide: Callable[[Problem, int], tuple[NDArray[np.intp], Decision]],
-    rounds: int | None,
-) -> Sequence:
+def _shared_by_method(method: Method, problem: Problem, decide: Decide, rounds: int | None) -> Solution:
+    """The best of some numbers of rounds, or the one that is fixed, of a method with amplitudes of its own."""
+    if problem.budget.device_power is not None:
+        raise InfeasibleError(f"No plan fits: {method.name} knows no batteries (device_power).")
+    if rounds is not None:
+        return _by_method(method, problem, decide, rounds)
+    most = len(gains_of(problem))
+    found: list[Solution] = []
+    refused: InfeasibleError | None = None
+    for number in np.unique(np.geomspace(1, most, _TRIES).round().astype(int)).tolist():
+        try:
+            found.append(_by_method(method, problem, decide, number))
+        except InfeasibleError as error:  # a device is unreachable in some round, or there is no time for more
+            refused = refused or error
+    if not found:
+        assert refused is not None
+        raise refused
+    return min(found, key=lambda each: each.objective)
+
+
+def _by_method(method: Method, problem: Problem, decide: Decide, rounds: int) -> Solution:
+    """The plan of I rounds, each with 1/I of every budget."""
+    num_devices, available = problem.fleet.num_devices, len(gains_of(problem))
+    if rounds > available:
+        raise InfeasibleError(f"No plan fits: there are gains of {available} rounds, not of {rounds}.")
+    table, noise, shortfall, symbols = np.zeros((rounds, num_devices)), np.empty(rounds), np.empty(rounds), 0.0
+    for index in range(rounds):
+        there = problem.at(index)
+        devices = decide(there, index)
+        table[index, devices] = method.amplitudes(there, devices, rounds)
+        on = np.flatnonzero(table[index])
+        fleet = there.fleet
+        signal = method.signal(
+            there, gain=fleet.gain[on], peak_power=fleet.peak_power[on], amplitude=table[index, on], rounds=rounds
+        )
+        noise[index], shortfall[index] = signal.noise_share, signal.shortfall(num_devices)
+        symbols += method.symbols(there, on, rounds)
+    if symbols > problem.symbols:
+        raise InfeasibleError(
+            f"No plan fits: rounds={rounds} take {symbols / (problem.link.bandwidth or 1.0):.4g} s on the air "
+            f"({method.name}), and there are {problem.budget.air_time:.4g} s (air_time)."
+        )
+    bound = convergence.convex_gap(problem.learning, rounds=rounds, shortfall=shortfall, noise_share=noise)
+    return Solution(Amplitudes.of_table(table), bound.total, -np.inf)
+
+
+def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
+    """Over the air: K_i by the rule, θ_i the largest within 1/I of every budget, unless the rule gives amplitudes."""
     world = world_of(problem)
     most = world.most_rounds if rounds is None else rounds
     _validate.positive_integer(rounds=most)
     if most > world.most_rounds:
         raise ValueError(f"Expected rounds={most} <= {world.most_rounds}, the rounds with gains and local steps.")
     member = np.zeros((most, world.num_devices), dtype=np.bool_)
-    decided = np.full(most, np.nan)
+    given: dict[int, Floats] = {}
     for index in range(most):
         try:
-            scheduled, decision = decide(problem.at(index), index)
+            row = decide(problem.at(index), index)
         except InfeasibleError:
             if rounds is not None or not index:
                 raise
-            member, decided = member[:index], decided[:index]
+            member = member[:index]
             break
-        member[index, scheduled] = True
-        if decision.alignment is not None:
-            _validate.positive(alignment=decision.alignment)
-            decided[index] = decision.alignment
+        if row.dtype == np.float64:
+            given[index] = row
+            row = np.flatnonzero(row)
+        member[index, row] = True
     heard = _heard_rounds(world, member, most if rounds is not None else 1)
     each, shared = _allowed(problem, world, member[:heard])
     values = [_value(world, member[:number], each, shared) for number in range(1, heard + 1)] if rounds is None else []
     chosen = rounds or 1 + int(np.argmin(values))
     theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - 4 * _SLACK) / chosen)))
-    own = np.where(np.isnan(decided[:chosen]), theta, decided[:chosen])
-    found = Sequence.of(world, member[:chosen], theta)
-    return found if np.isnan(decided[:chosen]).all() else replace(found, alignment=own)
+    found = Solution.within(world, member[:chosen], theta)
+    if not given:
+        return found
+    table = found.amplitudes.dense.copy()
+    for index, row in given.items():
+        if index < chosen:
+            table[index] = row
+    return Solution(Amplitudes.of_table(table), found.objective, -np.inf)
 
 
 def _heard_rounds(world: World, member: Bools, needed: int) -> int:
@@ -264,37 +309,37 @@ def _value(world: World, member: Bools, each: Floats, shared: Floats) -> float:
     return float(world.offsets()[rounds - 1] + np.sum(weights * error, where=weights > 0))
 
 
-def _all_draws(law: Draws, problem: Problem) -> Floats:
-    draws = np.asarray(law(np.empty((0, problem.fleet.num_devices))) if callable(law) else law)
+def _all_samples(samples: Samples, problem: Problem) -> Floats:
+    draws = np.asarray(samples(np.empty((0, problem.fleet.num_devices))) if callable(samples) else samples)
     if draws.ndim == 4:
-        draws = combining.heard_law(draws)
+        draws = combining.heard_samples(draws)
     return np.asarray(draws, dtype=np.float64)[:, : problem.most_rounds]
 
 
-def _in_time(problem: Problem, law: Draws) -> Draws:
-    """The law of the rounds that there is time for."""
+def _in_time(problem: Problem, samples: Samples) -> Samples:
+    """The samples of the rounds that there is time for."""
     most = problem.most_rounds
-    if not callable(law):
-        return np.asarray(law)[:, :most]
-    return lambda seen: np.asarray(law(seen))[:, : most - len(seen)]
+    if not callable(samples):
+        return np.asarray(samples)[:, :most]
+    return lambda seen: np.asarray(samples(seen))[:, : most - len(seen)]
 
 
-def first_draw(law: Draws, problem: Problem) -> Floats:
-    """Return the gains of one draw of the law, (R, N)."""
-    return np.asarray(_all_draws(law, problem)[0])
+def first_sample(samples: Samples, problem: Problem) -> Floats:
+    """Return the gains of one sample, (R, N)."""
+    return np.asarray(_all_samples(samples, problem)[0])
 
 
-def _heard(problem: Problem, law: Draws, ceiling: float) -> Draws:
-    """The law of the gains, with those silenced who may be seen too strongly."""
+def _heard(problem: Problem, samples: Samples, ceiling: float) -> Samples:
+    """The samples, with the gain 0 for devices whose exposure exceeds the ceiling."""
     if problem.fleet.antennas > 1:
-        heard: Draws = combining.heard_law(law, ceiling if problem.seen_by_all else np.inf)
+        heard: Samples = combining.heard_samples(samples, ceiling if problem.seen_by_all else np.inf)
         return heard
     if ceiling == 1.0:
-        return law
+        return samples
 
     def silenced(draws: Floats) -> Floats:
         return np.array([world_of(problem, draw, ceiling=ceiling).gain for draw in draws])
 
-    if callable(law):
-        return lambda seen: silenced(np.asarray(law(seen)))
-    return silenced(np.asarray(law, dtype=np.float64))
+    if callable(samples):
+        return lambda seen: silenced(np.asarray(samples(seen)))
+    return silenced(np.asarray(samples, dtype=np.float64))

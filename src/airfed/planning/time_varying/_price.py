@@ -20,8 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from airfed.planning._equal import Floats
-from airfed.planning.fading._round import Answers
-from airfed.planning.fading.world import World
+from airfed.planning.time_varying._round import Answers
+from airfed.planning.time_varying.world import World
 
 SAFE = 1e-12  # of everything that was added up: a lower bound ends on the safe side
 _ULP = 2.0**-52

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from airfed.planning._equal import Floats, Integers
-from airfed.planning.fading._round import Answers
+from airfed.planning.time_varying._round import Answers
 
 _MOST_EXCHANGES = 50
 _NEAR = 1e-7  # as good as the best

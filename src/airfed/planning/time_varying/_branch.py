@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from airfed.planning._equal import Floats, Integers
-from airfed.planning.fading._cells import Bools
-from airfed.planning.fading._fill import Mixer, Options
-from airfed.planning.fading._price import SAFE, PriceSearch
-from airfed.planning.fading._round import Answers, Ordered, Unordered
-from airfed.planning.fading.world import World
+from airfed.planning.time_varying._cells import Bools
+from airfed.planning.time_varying._fill import Mixer, Options
+from airfed.planning.time_varying._price import SAFE, PriceSearch
+from airfed.planning.time_varying._round import Answers, Ordered, Unordered
+from airfed.planning.time_varying.world import World
 
 _NEAR = 3  # sizes on either side of an answer that are tried as well
 _FEW = 24  # devices of which every size is tried

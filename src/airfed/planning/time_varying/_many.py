@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from airfed.planning._equal import Floats
-from airfed.planning.fading._cells import Bools, cheapest
-from airfed.planning.fading._price import dual_values
-from airfed.planning.fading.world import World
+from airfed.planning.time_varying._cells import Bools, cheapest
+from airfed.planning.time_varying._price import dual_values
+from airfed.planning.time_varying.world import World
 
 _POWER = 1.5
 _BOLDEST = 1.5  # of ln(price), in one look

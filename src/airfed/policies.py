@@ -1,0 +1,274 @@
+"""All policies by name, and the verb `plan`: airfed's own policies and the baselines of other papers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import _usercode, _validate, baselines, seeds
+from airfed.planning import measured, time_varying, uncertain
+from airfed.planning.method import Method, OverTheAir
+from airfed.planning.paper import alternate
+from airfed.planning.plan import Plan
+from airfed.planning.policy import Policy, Settings
+from airfed.planning.response import Average, Response
+from airfed.planning.time_varying import Samples, Solution
+from airfed.planning.uncertain import Aligned
+from airfed.problem import InfeasibleError, Problem
+
+
+def plan(
+    problem: Problem,
+    *,
+    policy: str | Callable[..., Any] | Policy = "optimal",
+    rounds: int | None = None,
+    size: int | None = None,
+    threshold: float | None = None,
+    seed: int = 0,
+    objective: Response | None = None,
+    clip_norm: float | None = None,
+    average: Average | None = None,
+    samples: Samples | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Return a policy's plan for a problem whose gains are all known.
+
+    Minimise Theorem 1's bound over the devices K, the alignment θ and the rounds I, subject to the privacy budget, the
+    peak powers and the total power (P1). "optimal" solves that exactly; the others fix K by a rule of their own and
+    take the best θ and I for it.
+
+    Args:
+        problem: the fleet, the link, the learning constants and the budgets.
+        policy: "optimal", "paper" (Algorithms 1 and 2 as printed), "full" (every device), "uniform" (`size` devices at
+            random), "top_k" (the `size` devices of largest gain), "threshold" (every gain of at least `threshold`);
+            a baseline (`BASELINES`: "central", "digital", "truncated", ...); or your own: a function from a `Problem`
+            to devices or amplitudes (`planning.Policy`), or "module:callable".
+        rounds: I, to fix it; otherwise every I in 1..T is considered.
+        size: |K| of "uniform" and "top_k"; half the fleet by default.
+        threshold: smallest gain that "threshold" schedules.
+        seed: of the stream that "uniform" draws from.
+        objective: an accuracy surrogate, to choose K, θ, I, ϖ and the average together by the accuracy that it expects;
+            otherwise Theorem 1's bound decides, which says nothing of ϖ.
+        clip_norm: ϖ, to fix it where an objective would choose it.
+        average: "tail" or "exponential" to have the receiver average the models, as in `Plan`.
+        samples: for plans that know the gains of a round only when it comes: Monte Carlo samples of them, (samples,
+            rounds, N), or a function from the gains so far, (i, N), to samples of the rest, (samples, R − i, N).
+        options: what else your own policy, or a baseline, takes, by name.
+
+    Raises:
+        InfeasibleError: no plan meets every limit.
+        ValueError: an argument is out of range or does not belong to the policy.
+
+    >>> from airfed import Budget, Fleet, Learning, Link, Problem
+    >>> found = plan(Problem(
+    ...     fleet=Fleet(gain=[0.2, 0.5, 1.1], peak_power=1.0),
+    ...     link=Link(noise_std=0.1),
+    ...     learning=Learning(dimension=21840, total_steps=200, clip_norm=1.0, learning_rate=0.1,
+    ...                       smoothness=10.0, strong_convexity=0.1, initial_gap=2.3),
+    ...     budget=Budget(epsilon=2.0, delta=1e-3, total_power=1000.0, formula="classic"),
+    ... ))
+    >>> found.scheduled, found.rounds, found.binding
+    (array([0, 1, 2]), 2, 'privacy')
+
+    Implements [Yan23, P1].
+    """
+    if not isinstance(policy, Policy):
+        policy = find(policy) if isinstance(policy, str) else Policy.own(policy)
+    settings = Settings(
+        rounds=rounds,
+        size=size,
+        threshold=threshold,
+        seed=seed,
+        objective=objective,
+        clip_norm=clip_norm,
+        average=average,
+        samples=samples,
+        options=options or {},
+    )
+    return policy.plan(problem, settings)
+
+
+def find(name: str, folder: Path = Path()) -> Policy:
+    """Return the policy of a name: a built-in one, or the user's "module:callable".
+
+    Args:
+        name: as in a scenario.
+        folder: the scenario's, where the user's code is looked for first.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    code = _usercode.named(name, builtin=EVERY, key="policy")
+    return EVERY[name] if code is None else Policy(name=code.name, function=code, folder=folder)
+
+
+def compare(
+    problem: Problem, settings: Settings, *, policies: Iterable[Policy] | None = None
+) -> tuple[dict[str, Plan], dict[str, str]]:
+    """Return the plan of every policy on one channel draw, and the reason of each that has none.
+
+    Args:
+        problem: the realisation.
+        settings: for the policies that take them; "threshold" without a threshold of its own takes the mean gain, a
+            rule one would try first.
+        policies: airfed's own by default.
+    """
+    plans: dict[str, Plan] = {}
+    reasons: dict[str, str] = {}
+    for policy in POLICIES.values() if policies is None else policies:
+        if policy.time_varying and not problem.varies:
+            continue
+        try:
+            plans[policy.name] = policy.plan(problem, _taken(policy, problem, settings))
+        except InfeasibleError as error:
+            reasons[policy.name] = str(error)
+    return plans, reasons
+
+
+def _taken(policy: Policy, problem: Problem, settings: Settings) -> Settings:
+    """The settings that the policy takes."""
+    taken = policy.settings
+    threshold = float(problem.fleet.gain.mean()) if settings.threshold is None else settings.threshold
+    return replace(
+        settings,
+        size=settings.size if "size" in taken else None,
+        threshold=threshold if "threshold" in taken else None,
+        options={name: value for name, value in settings.options.items() if name in taken},
+    )
+
+
+def _optimal(
+    problem: Problem, *, rounds: int | None, objective: Response | None, samples: Samples | None
+) -> Aligned | Solution:
+    if problem.varies:
+        return time_varying.optimal(problem, rounds=rounds, samples=samples)
+    every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
+    if objective is None:
+        return uncertain.optimal(problem, every)
+    return measured.optimal(problem, every, objective)
+
+
+def _clairvoyant(problem: Problem, *, rounds: int | None, objective: Response | None) -> Aligned | Solution:
+    return _optimal(problem, rounds=rounds, objective=objective, samples=None)
+
+
+def _myopic(
+    problem: Problem, *, rounds: int | None, objective: Response | None, samples: Samples | None
+) -> Aligned | Solution:
+    if problem.varies:
+        return time_varying.equal_shares(problem, rounds=rounds, samples=samples)
+    return _optimal(problem, rounds=rounds, objective=objective, samples=None)
+
+
+def _paper(problem: Problem, *, rounds: int | None, samples: Samples | None) -> Aligned | Solution:
+    if not problem.varies:
+        return uncertain.backed_off(problem, alternate(uncertain.trusting(problem), rounds=rounds))
+    mean, most = time_varying.mean_problem(problem, samples), len(time_varying.gains_of(problem))
+    one = alternate(uncertain.trusting(mean), rounds=rounds)
+    if rounds is None and one.rounds > most:  # of a trace that is shorter
+        one = alternate(uncertain.trusting(mean), rounds=most)
+    return time_varying.per_round(problem, lambda there, _: one.devices, rounds=one.rounds)
+
+
+def _full(problem: Problem) -> NDArray[np.intp]:
+    return np.arange(problem.fleet.num_devices)
+
+
+def _uniform(problem: Problem, *, size: int | None = None, seed: int, round_index: int = 0) -> NDArray[np.intp]:
+    rng = seeds.stream(seed, "policy", *([round_index] if round_index else []))
+    return rng.choice(problem.fleet.num_devices, _size(problem, size), replace=False)
+
+
+def _top_k(problem: Problem, *, size: int | None = None) -> NDArray[np.intp]:
+    strongest = np.argsort(-problem.fleet.gain, kind="stable")
+    return strongest[: _size(problem, size)]
+
+
+def _threshold(problem: Problem, *, threshold: float) -> NDArray[np.intp]:
+    _validate.non_negative(threshold=threshold)
+    above = np.flatnonzero(problem.fleet.gain >= threshold)
+    if not above.size:
+        raise InfeasibleError(
+            f"No plan fits: the largest gain is {problem.fleet.gain.max():.4g} (threshold is {threshold:.4g})."
+        )
+    return above
+
+
+def _size(problem: Problem, size: int | None) -> int:
+    num_devices = problem.fleet.num_devices
+    if size is None:
+        return (num_devices + 1) // 2
+    if size > num_devices:
+        raise ValueError(f"Expected size={size} <= num_devices={num_devices}.")
+    return size
+
+
+def _noise_free(problem: Problem) -> Method:
+    return baselines.FedAvg()
+
+
+def _central(problem: Problem) -> Method:
+    return baselines.DPFedAvg()
+
+
+def _digital(problem: Problem, *, bits: int = 8, access: Literal["tdma", "ofdma"] = "tdma") -> Method:
+    return baselines.Digital(bits=bits, access=access)
+
+
+def _threshold_power(problem: Problem) -> Method:
+    return baselines.ThresholdPower()
+
+
+def _seif(problem: Problem) -> Method:
+    return baselines.ArtificialNoise()
+
+
+def _cotaf(problem: Problem, *, clipped: bool = False) -> Method | NDArray[np.intp]:
+    _validate.flag(clipped=clipped)
+    return _full(problem) if clipped else baselines.Cotaf()
+
+
+_ASKED_ONCE = {"optimal": _optimal, "paper": _paper}
+_PER_ROUND = {"full": _full, "uniform": _uniform, "top_k": _top_k, "threshold": _threshold}
+_TIME_VARYING = {"clairvoyant": _clairvoyant, "myopic": _myopic}
+_BASELINES: dict[str, Callable[..., Any]] = {
+    "noise_free": _noise_free,
+    "central": _central,
+    "digital": _digital,
+    "truncated": baselines.truncated_inversion,
+    "threshold_power": _threshold_power,
+    "liu_simeone": baselines.liu_simeone,
+    "seif": _seif,
+    "cotaf": _cotaf,
+}
+POLICIES: Final = {
+    **{name: Policy(name=name, function=rule, asked="once") for name, rule in _ASKED_ONCE.items()},
+    **{name: Policy(name=name, function=rule) for name, rule in _PER_ROUND.items()},
+    **{name: Policy(name=name, function=rule, asked="once", time_varying=True) for name, rule in _TIME_VARYING.items()},
+}
+"""airfed's own policies by their names in scenarios."""
+BASELINES: Final = {
+    name: Policy(name=name, function=rule, asked="once", baseline=True) for name, rule in _BASELINES.items()
+}
+"""The methods of other papers, by their names in scenarios."""
+EVERY: Final = POLICIES | BASELINES
+"""Every built-in policy by its name in scenarios."""
+METHODS: Final[Mapping[str, type[Method]]] = {
+    method.name: method
+    for method in (
+        OverTheAir,
+        baselines.FedAvg,
+        baselines.DPFedAvg,
+        baselines.Digital,
+        baselines.TruncatedInversion,
+        baselines.ThresholdPower,
+        baselines.ArtificialNoise,
+        baselines.Cotaf,
+    )
+}
+"""Every method by its name in records."""
