@@ -125,7 +125,7 @@ class Method(ABC):
             rounds: I.
         """
 
-    def require_claim(self, problem: Problem) -> None:
+    def require_claim(self, problem: Problem) -> None:  # noqa: B027  # most methods have nothing to add
         """Raise where μ = 2·max a_k/s does not hold; every plan asks, also one that is read from a record.
 
         Raises:

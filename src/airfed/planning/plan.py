@@ -272,7 +272,7 @@ class Plan:
 
     @cached_property
     def amplification(self) -> float:
-        """max f_k: how much more strongly than planned an adversary may see a scheduled device; 1 if channels are known."""
+        """max f_k: how much more strongly than planned an adversary may see a scheduled device; 1 with exact CSI."""
         rounds = (0,) if self.constant else range(self.rounds)
         return max(float(np.max(self.sequence.factors(self.amplitudes.devices(i), i))) for i in rounds)
 

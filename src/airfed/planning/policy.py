@@ -109,8 +109,8 @@ class Policy:
 
     Its function takes a `Problem` and those settings that it names as parameters. Asked in each round, it returns the
     devices to schedule (indices, or one truth value per device; airfed then chooses the largest feasible amplitudes and
-    the best I), or their amplitudes a_k, (N,) floats. Asked once, it may also return a `Method` (a baseline), a table of
-    amplitudes (I, N), or a `Plan`.
+    the best I), or their amplitudes a_k, (N,) floats. Asked once, it may also return a `Method` (a baseline), a table
+    of amplitudes (I, N), or a `Plan`.
 
     Args:
         name: as in a scenario and a record.
