@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -36,6 +36,9 @@ def fresh(module: nn.Module, trained: Sequence[nn.Parameter] = ()) -> nn.Module:
     for parameter in trained:
         memo[id(parameter)] = shared = type(parameter)(parameter.data)
         shared.grad = parameter.grad
+    for part in module.modules():  # torch keeps ten empty dictionaries in each: half of the time of a copy
+        empty = [value for value in vars(part).values() if type(value) in (dict, OrderedDict) and not value]
+        memo.update((id(value), type(value)()) for value in empty)
     return copy.deepcopy(module, memo)
 
 
