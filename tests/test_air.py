@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import sys
 import tracemalloc
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -102,9 +104,9 @@ def test_odd_updates_stay_within_the_clip_and_bad_ones_become_zero(value, place,
     if value in BAD or math.isnan(value):
         assert math.isnan(norms[0])
         assert not clipped[0].any()
-    elif np.isfinite(norms[0]):
-        largest = np.max(np.abs(row))
-        expected = largest * exact_norm(row / largest) if largest else 0.0
+    else:
+        largest = float(np.max(np.abs(row)))
+        expected = min(largest * exact_norm(row / largest), sys.float_info.max) if largest else 0.0
         assert norms[0] == pytest.approx(expected, rel=1e-14, abs=0.0)
 
 
@@ -119,6 +121,19 @@ def test_the_clip_holds_where_squares_overflow_or_vanish(size, clip_norm):
     aim = min(size, clip_norm * (1 - CLIP_MARGIN))
     if aim / size > 1e-290:  # else it may vanish
         np.testing.assert_allclose(clipped[0], np.array([0.6, -0.8]) * aim, rtol=1e-13)
+
+
+@pytest.mark.parametrize("value", [1e200, -1e200, 1.7e308])
+@pytest.mark.parametrize("by_largest", [False, True])
+def test_an_update_whose_squares_overflow_counts_as_usable_and_clipped(value, by_largest):
+    air = replace(Air.from_plan(make_plan(np.ones(2)), channel=np.ones(2)), by_largest=by_largest)
+    superposition = air.open_round(8)
+    superposition.add(np.arange(2), np.stack([np.full(8, value), np.full(8, 1e-3)]))
+    received = superposition.receive(np.ones(8))
+    assert (received.usable, received.clipped, received.refused.size) == (2, 1, 0)
+    assert exact_norm(superposition.signal * superposition._quantum) <= 2 * 0.1
+    assert np.std(received.received) < 1e-12  # noise of 1 as it was given: the longest update decides its size
+    assert abs(received.received[0]) > 0.9
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, -1.0, math.nan, math.inf])

@@ -16,13 +16,14 @@ CLIP_MARGIN: Final = 2.0**-20
 """Clipping aims this far below ϖ, so that no later rounding can lift a norm above it."""
 # Squares of entries below this may vanish in float64.
 _TINY: Final = 2.0**-500
+_LARGEST: Final = float(np.finfo(np.float64).max)
 
 
 def clip(updates: ArrayLike, clip_norm: float) -> tuple[Vector, Vector]:
     """Return (clipped, norms): each row scaled to a 2-norm of at most ϖ, in float64, and its norm before.
 
     One global norm over the whole accumulated update of a device (not per layer, not per step). A row with a NaN or an
-    Inf becomes zero and has the norm NaN.
+    Inf becomes zero and has the norm NaN; a norm beyond float64 is given as the largest float64.
 
     Args:
         updates: (m, d), any real dtype.
@@ -57,9 +58,10 @@ def _clip_carefully(row: Vector, limit: float) -> float:
         return 0.0
     unit = row / largest
     relative = math.sqrt(squared_norm(unit))
-    if largest * relative > limit:
+    norm = min(largest * relative, _LARGEST)
+    if norm > limit:
         row[:] = unit / relative * limit
-    return largest * relative
+    return norm
 
 
 def precode(updates: ArrayLike, *, clip_norm: float, amplitude: ArrayLike) -> tuple[Vector, Vector]:

@@ -104,6 +104,7 @@ def test_the_code_of_the_how_to_pages_runs(tmp_path, monkeypatch):
     assert np.load("trace.npy").shape == (12, 8)
     assert set(np.load("mine.npz")) == {"train_images", "train_labels", "test_images", "test_labels"}
     assert sum(part.numel() for part in given["net"]().parameters()) == 784 * 64 + 64 + 64 * 10 + 10
+    assert not list(given["normalised"]().buffers())
     scenario = airfed.load(ROOT / "examples" / "paper.toml")
     found = airfed.plan(problem_of(scenario), policy=given["strongest"], options={"share": 0.3})
     assert found.num_scheduled == 30

@@ -155,6 +155,56 @@ def test_a_module_that_cannot_be_trained_is_refused(function, message):
     images = np.zeros((2, 1, 2, 2), np.float32)
     state = torch.get_rng_state()
     with pytest.raises(ValueError, match=message):
-        models.check_forward(Forward(function), images, 3, name="mine")
+        models.check_forward(Forward(function), images, images, 3, name="mine")
     assert torch.equal(state, torch.get_rng_state())
-    models.check_forward(Forward(lambda x: x), images, 3, name="mine")
+    models.check_forward(Forward(lambda x: x), images, images, 3, name="mine")
+
+
+class Normalised(nn.Module):
+    """Batch normalisation in every place where users put it; one layer twice, another without scale and shift."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(1, 12, 3), nn.BatchNorm2d(12, eps=1e-3))
+        self.first = self.second = nn.BatchNorm1d(12)
+        self.more = nn.ModuleList([nn.BatchNorm1d(12, affine=False)])
+        self.last = nn.Linear(12, 3)
+
+    def forward(self, images):
+        x = self.conv(images).mean(dim=(2, 3))
+        return self.last(self.more[0](self.second(self.first(x).relu())))
+
+
+def test_batch_normalisation_is_refused_with_its_replacement_which_is_then_taken():
+    module = Normalised()
+    nn.init.uniform_(module.first.weight)
+    scale, size = module.first.weight.detach().clone(), models.flatten(module).size
+    with pytest.raises(ValueError, match=r"running_mean.*airfed\.learning\.models\.with_group_norm\(module\) does\.$"):
+        models.check_module(module, name="mine")
+    changed = models.with_group_norm(module)
+    models.check_module(changed, name="mine")
+    models.check_forward(changed.train(), *models.probe_images((1, 6, 6)), 3, name="mine")
+    assert not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in changed.modules())
+    assert changed.first is changed.second
+    assert torch.equal(changed.first.weight, scale)
+    assert (changed.conv[1].num_groups, changed.conv[1].eps) == (3, 1e-3)
+    assert models.flatten(changed).size == size
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups"), [(1, 1), (3, 1), (4, 1), (7, 1), (8, 2), (10, 2), (64, 16), (96, 24), (512, 32)]
+)
+def test_groups_divide_the_channels_and_have_at_least_four(channels, groups):
+    made = models.with_group_norm(nn.BatchNorm2d(channels))
+    assert (type(made), made.num_groups, made.num_channels) == (nn.GroupNorm, groups, channels)
+
+
+def test_other_buffers_are_refused_without_talk_of_a_replacement(user_code):
+    code = "def make():\n    m = nn.Linear(2, 2); m.register_buffer('scale', torch.ones(1)); return m\n"
+    with pytest.raises(ValueError, match=r"got scale: .*keep constants in plain attributes\.$"):
+        models.load_user_model(f"{user_code(code)}:make")
+
+
+def test_logits_that_no_parameter_moves_are_refused():
+    with pytest.raises(ValueError, match="logits of model 'mine' to depend on its trainable parameters"):
+        models.check_forward(Forward(torch.zeros_like), *models.probe_images((1, 2, 2)), 3, name="mine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -125,10 +126,8 @@ def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[st
     elif name in IDX_SHA256:
         folder = data_directory(data_dir) / name
         arrays = {key: parse_idx(raw) for key, raw in read_published(name, folder).items()}
-    elif os.path.isdir(name):
-        arrays = _folder(Path(name), "train") | _folder(Path(name), "test")
     elif os.path.exists(name):
-        arrays = _arrays.load_npz(Path(name), _NPZ_NAMES)
+        arrays = _read(Path(name))
     else:
         raise DataError(
             f"Expected a data set out of {', '.join(NAMES)}, a folder with IDX or CIFAR-10 files or an .npz file; "
@@ -150,22 +149,8 @@ def dataset(
     Raises:
         DataError: shapes, counts, labels or pixels do not fit together.
     """
+    labels = _check(name, train_images, train_labels, test_images, test_labels)
     images = {"train_images": _images(name, train_images), "test_images": _images(name, test_images)}
-    labels = {"train_labels": _labels(name, train_labels), "test_labels": _labels(name, test_labels)}
-    classes = int(labels["train_labels"].max()) + 1
-    for part in ("train", "test"):
-        if len(images[f"{part}_images"]) != len(labels[f"{part}_labels"]):
-            raise DataError(
-                f"Expected as many {part} labels as images in {name}; "
-                f"got {len(labels[f'{part}_labels'])} labels for {len(images[f'{part}_images'])} images."
-            )
-    if images["train_images"].shape[1:] != images["test_images"].shape[1:]:
-        raise DataError(
-            f"Expected train and test images of one shape in {name}; "
-            f"got {images['train_images'].shape[1:]} and {images['test_images'].shape[1:]}."
-        )
-    if (worst := int(labels["test_labels"].max())) >= classes:
-        raise DataError(f"Expected test labels in {name} from 0 to {classes - 1}, as in training; got {worst}.")
     digest = hashlib.sha256()
     arrays: dict[str, NDArray[Any]] = {**images, **labels}
     for key, array in sorted(arrays.items()):
@@ -178,9 +163,49 @@ def dataset(
         train_labels=labels["train_labels"],
         test_images=images["test_images"],
         test_labels=labels["test_labels"],
-        classes=classes,
+        classes=_classes(labels),
         sha256=digest.hexdigest(),
     )
+
+
+def _check(
+    name: str,
+    train_images: NDArray[Any],
+    train_labels: NDArray[Any],
+    test_images: NDArray[Any],
+    test_labels: NDArray[Any],
+) -> dict[str, NDArray[np.int64]]:
+    """Return the labels by array, checked with the images; pixels are not looked at.
+
+    Raises:
+        DataError: shapes, types, counts or labels do not fit together.
+    """
+    images = {"train": _arranged(name, train_images), "test": _arranged(name, test_images)}
+    labels = {"train_labels": _labels(name, train_labels), "test_labels": _labels(name, test_labels)}
+    for part in ("train", "test"):
+        if len(images[part]) != len(labels[f"{part}_labels"]):
+            raise DataError(
+                f"Expected as many {part} labels as images in {name}; "
+                f"got {len(labels[f'{part}_labels'])} labels for {len(images[part])} images."
+            )
+    if images["train"].shape[1:] != images["test"].shape[1:]:
+        raise DataError(
+            f"Expected train and test images of one shape in {name}; "
+            f"got {images['train'].shape[1:]} and {images['test'].shape[1:]}."
+        )
+    classes = _classes(labels)
+    if (lowest := int(labels["train_labels"].min())) > 0:
+        raise DataError(
+            f"Expected labels in {name} to start at 0; the training labels go from {lowest} to {classes - 1}: subtract "
+            f"{lowest} from all labels."
+        )
+    if (worst := int(labels["test_labels"].max())) >= classes:
+        raise DataError(f"Expected test labels in {name} from 0 to {classes - 1}, as in training; got {worst}.")
+    return labels
+
+
+def _classes(labels: Mapping[str, NDArray[np.int64]]) -> int:
+    return int(labels["train_labels"].max()) + 1
 
 
 def read_published(name: str, folder: Path) -> dict[str, bytes]:
@@ -247,8 +272,8 @@ def _mnist_5k() -> dict[str, NDArray[Any]]:
     }
 
 
-def _images(name: str, images: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the images as float32 (n, channels, height, width)."""
+def _arranged(name: str, images: NDArray[Any]) -> NDArray[Any]:
+    """Return the images as (n, channels, height, width), a view."""
     if images.ndim == 2:
         images = images[:, None, None, :]
     elif images.ndim == 3:
@@ -257,12 +282,18 @@ def _images(name: str, images: NDArray[Any]) -> NDArray[np.float32]:
         images = images.transpose(0, 3, 1, 2)
     if images.ndim != 4 or images.size == 0:
         raise DataError(f"Expected images of shape (n, height, width) in {name}, got {images.shape}.")
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise DataError(f"Expected images in {name} to be bytes or floats, got {images.dtype}.")
+    return images
+
+
+def _images(name: str, images: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the images as float32 (n, channels, height, width)."""
+    images = _arranged(name, images)
     _files.check_memory(4 * images.size, f"the images in {name} as float32")
     if images.dtype == np.uint8:
         scaled: NDArray[np.float32] = np.divide(images, np.float32(255), dtype=np.float32, order="C")
         return scaled
-    if images.dtype.kind != "f":
-        raise DataError(f"Expected images in {name} to be bytes or floats, got {images.dtype}.")
     with np.errstate(over="ignore"):
         converted = np.array(images, np.float32, order="C")
     if not np.isfinite(converted).all():
@@ -290,11 +321,16 @@ def shape_of(path: Path) -> tuple[tuple[int, int, int], int]:
     """Return (channels, height, width) of the images in a folder or an .npz file, and the classes.
 
     Raises:
-        DataError: the training part is missing or damaged.
+        DataError: as `load` does; only pixels are not looked at.
     """
+    arrays = _read(path)
+    labels = _check(str(path), **arrays)
+    _, channels, height, width = _arranged(str(path), arrays["train_images"]).shape
+    return (channels, height, width), _classes(labels)
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the four arrays in a folder or an .npz file."""
     if path.is_dir():
-        arrays = _folder(path, "train")
-    else:
-        arrays = _arrays.load_npz(path, {key: _NPZ_NAMES[key] for key in ("train_images", "train_labels")})
-    _, channels, height, width = _images(str(path), arrays["train_images"][:1]).shape
-    return (channels, height, width), int(_labels(str(path), arrays["train_labels"]).max()) + 1
+        return _folder(path, "train") | _folder(path, "test")
+    return _arrays.load_npz(path, _NPZ_NAMES)

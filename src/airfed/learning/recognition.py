@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import fx, nn
 from torch.nn import functional
 
-from airfed.learning import models
+from airfed.learning import models, state
 from airfed.network import Network
 
 _SHAPE: Final = re.compile(r"(c(pr|rp))*f(lr)*l")  # convolution, pool, relu, flatten, linear
@@ -52,11 +52,14 @@ def recognise(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
     ((4, 5),)
     """
     copied = copy.deepcopy(module).train()
+    before = state.kept(copied)
     with torch.random.fork_rng(devices=[]), models.one_thread():
         network = _read(copied, input_shape)
         if not _agree(copied, network) or not _is_still(copied, network):
             _log.warning("The model looks like a %s, but does not compute what that does; torch trains it.", network)
             raise Unlike(f"the model looks like a {network}, but does not compute what that does")
+    if state.kept(copied) != before:
+        raise Unlike("the model changes, as by counting, when it is called")
     return network
 
 

@@ -12,7 +12,17 @@ import torch
 from numpy.typing import NDArray
 
 from airfed.learning._common import batches, check_round, check_shards
-from airfed.learning.models import Model, as_module, check_forward, model_name, one_thread, parameters_of, unflatten
+from airfed.learning.models import (
+    Model,
+    as_module,
+    check_forward,
+    held_images,
+    model_name,
+    one_thread,
+    parameters_of,
+    unflatten,
+)
+from airfed.learning.state import fresh
 
 
 class ReferenceEngine:
@@ -49,7 +59,8 @@ class ReferenceEngine:
     ) -> None:
         check_shards(images, labels, shards, learning_rate=learning_rate, batch_size=batch_size, chunk=chunk)
         self._module, self._l2 = as_module(model, seed=seed)
-        check_forward(self._module, images[shards[0, :1]], int(labels.max()) + 1, name=model_name(model))
+        probes = held_images(images, shards, batch_size)
+        check_forward(self._module, *probes, int(labels.max()) + 1, name=model_name(model))
         self._module.to(dtype)
         self._images, self._labels, self._shards = images, labels, shards
         self._learning_rate, self._batch_size, self._seed = learning_rate, batch_size, seed
@@ -71,8 +82,8 @@ class ReferenceEngine:
         self, parameters: NDArray[np.float32], device: int, steps: int, round_index: int
     ) -> NDArray[np.float32]:
         """Return g_k, the sum of the gradients of the local steps."""
-        unflatten(self._module, parameters)
-        weights = parameters_of(self._module)
+        module = self._started(parameters)
+        weights = parameters_of(module)
         images, labels = self._tensors(self._images[self._shards[device]], self._labels[self._shards[device]])
         size = len(labels)
         picks = np.tile(np.arange(size), (steps, 1))
@@ -80,18 +91,26 @@ class ReferenceEngine:
             picks = batches(self._seed, round_index, device, steps=steps, size=size, batch_size=self._batch_size)
         total = [torch.zeros_like(w) for w in weights]
         for pick in torch.tensor(picks):
-            gradients = torch.autograd.grad(self._loss(images[pick], labels[pick]), weights, materialize_grads=True)
+            gradients = torch.autograd.grad(
+                self._loss(module, images[pick], labels[pick]), weights, materialize_grads=True
+            )
             with torch.no_grad():
                 for weight, gradient, accumulated in zip(weights, gradients, total, strict=True):
                     weight.sub_(self._learning_rate * gradient)  # [Yan23, (3)]
                     accumulated.add_(gradient)  # [Yan23, (5)], with the sign put right
         return torch.cat([t.reshape(-1) for t in total]).to(torch.float32).numpy()
 
-    def _loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def _started(self, parameters: NDArray[np.float32]) -> torch.nn.Module:
+        """Return the model with these parameters, and with no state of another device's."""
+        module = fresh(self._module)
+        unflatten(module, parameters)
+        return module
+
+    def _loss(self, module: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return L_k on the images: mean cross-entropy plus (λ/2)‖w‖²."""
-        loss = torch.nn.functional.cross_entropy(self._module(images), labels)
+        loss = torch.nn.functional.cross_entropy(module(images), labels)
         if self._l2:
-            loss = loss + self._l2 / 2 * sum((w**2).sum() for w in parameters_of(self._module))
+            loss = loss + self._l2 / 2 * sum((w**2).sum() for w in parameters_of(module))
         return loss
 
     def _tensors(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,11 +121,10 @@ class ReferenceEngine:
         self, parameters: NDArray[np.float32], images: NDArray[np.float32], labels: NDArray[np.int64]
     ) -> tuple[float, float]:
         """Return (mean loss, accuracy); see `Engine.evaluate`."""
-        unflatten(self._module, parameters)
         inputs, targets = self._tensors(images, labels)
         with torch.no_grad():
-            loss = float(self._loss(inputs, targets))
-            right = self._module(inputs).argmax(dim=1) == targets
+            loss = float(self._loss(self._started(parameters), inputs, targets))
+            right = self._started(parameters)(inputs).argmax(dim=1) == targets
         return loss, float(right.double().mean())
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from airfed.learning.quadratic import KnownTask, QuadraticEngine, QuadraticTask
 from airfed.learning.ridge import RidgeTask
 from airfed.network import Network
 from airfed.problem import Problem
-from airfed.scenario import Scenario
+from airfed.scenario import DATASET_SHAPES, Scenario
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.networks import RidgeSection
 from airfed.scenario.usercode import RIDGE, user_code
@@ -225,7 +225,8 @@ def problem_of(scenario: Scenario) -> Problem:
 def dimension_of(scenario: Scenario) -> int:
     """Return d: as written in the scenario, else of the network on the data, or of the user's own model.
 
-    Only the user's own model needs torch: it is made.
+    Only the user's own model needs torch: it is made, and tried on images of the data's shape. Where d is written down,
+    neither the model nor the data is looked at.
 
     Raises:
         ScenarioError, DataError: the model or the data that would tell is wrong.
@@ -233,15 +234,11 @@ def dimension_of(scenario: Scenario) -> int:
     learning = scenario.learning
     if learning.dimension is not None or learning.synthetic:
         return scenario.dimension
-    if user_code(learning.model) is not None:
-        from airfed.learning import models  # here: nothing else in planning needs torch
-
-        return models.flatten(models.load_user_model(learning.model, folder=scenario.folder)).size
     source = data_source(scenario)
-    if isinstance(source, str):
-        return scenario.dimension
-    shape, classes = data.shape_of(source)
-    return _network(scenario, shape, classes).dimension
+    shape, classes = DATASET_SHAPES[source] if isinstance(source, str) else data.shape_of(source)
+    if user_code(learning.model) is None:
+        return _network(scenario, shape, classes).dimension
+    return _own(scenario, shape, classes).initial.size
 
 
 def data_source(scenario: Scenario) -> str | Path:
@@ -308,15 +305,20 @@ def _network(scenario: Scenario, input_shape: tuple[int, int, int], classes: int
 
 
 def _build(scenario: Scenario, dataset: data.Dataset) -> _Built:
-    name, seed = scenario.learning.model, scenario.seed
-    if user_code(name) is None:
+    if user_code(scenario.learning.model) is None:
         built = _network(scenario, dataset.image_shape, dataset.classes)
-        initial = built.initial_parameters(seeds.stream(seed, "init"))
+        initial = built.initial_parameters(seeds.stream(scenario.seed, "init"))
         return _Built(built, initial, tuple((tensor.name, tensor.shape) for tensor in built.tensors), "")
-    from airfed.learning import models  # the user's own model needs torch
+    return _own(scenario, dataset.image_shape, dataset.classes)
 
-    own = models.make_user_model(name, folder=scenario.folder, seed=seed)
-    models.check_forward(own.module.train(), dataset.train_images[:1], dataset.classes, name=name)
+
+def _own(scenario: Scenario, input_shape: tuple[int, int, int], classes: int) -> _Built:
+    """The user's own model, tried on random images: what is wrong with it is said alike before a plan and a run."""
+    from airfed.learning import models  # here: nothing else in planning needs torch
+
+    name = scenario.learning.model
+    own = models.make_user_model(name, folder=scenario.folder, seed=scenario.seed)
+    models.check_forward(own.module.train(), *models.probe_images(input_shape), classes, name=name)
     shapes = tuple((key, tuple(p.shape)) for key, p in own.module.named_parameters() if p.requires_grad)
     return _Built(own.module, models.flatten(own.module), shapes, own.digest)
 

@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airfed.learning._common import batches, check_round, check_shards, worker_count
-from airfed.learning.models import Model, as_module, check_forward, model_name, parameters_of
+from airfed.learning.models import Model, as_module, check_forward, held_images, model_name, parameters_of
+from airfed.learning.state import fresh
 
 _EVALUATION = 500  # images per piece of `evaluate`; fixed, so that the sum does not depend on the workers
 
@@ -77,7 +78,8 @@ class TorchEngine:
         check_shards(images, labels, shards, learning_rate=learning_rate, batch_size=batch_size, chunk=chunk)
         self._device = _find_device(device)
         module, l2 = as_module(model, seed=seed)
-        check_forward(module, images[shards[0, :1]], int(labels.max()) + 1, name=model_name(model))
+        probes = held_images(images, shards, batch_size)
+        check_forward(module, *probes, int(labels.max()) + 1, name=model_name(model))
         self.dimension = sum(p.numel() for p in parameters_of(module))
         self._images, self._labels, self._shards = images, labels, shards
         self._learning_rate, self._batch_size, self._seed = learning_rate, batch_size, seed
@@ -163,18 +165,19 @@ class TorchEngine:
 class _Worker:
     """A copy of the model whose parameters and gradients are views into two flat vectors.
 
-    So a local step costs three vector operations beside forward and backward, whatever the number of tensors.
+    So a local step costs three vector operations beside forward and backward, whatever the number of tensors. The copy
+    itself is never called: each device trains on a fresh one, so that nothing of another device's data is in its state.
     """
 
     def __init__(self, module: nn.Module, l2: float, device: torch.device) -> None:
         self._module, self._l2, self._device = module.to(device), l2, device
-        parameters = parameters_of(self._module)
-        size = sum(p.numel() for p in parameters)
+        self._parameters = parameters_of(self._module)
+        size = sum(p.numel() for p in self._parameters)
         self._weights = torch.zeros(size, device=device)
         self._gradient = torch.zeros(size, device=device)
         self.total = torch.zeros(size, device=device)
         offset = 0
-        for p in parameters:
+        for p in self._parameters:
             part = slice(offset, offset + p.numel())
             p.data = self._weights[part].view(p.shape)
             p.grad = self._gradient[part].view(p.shape)
@@ -197,12 +200,13 @@ class _Worker:
         """Run the local steps from `start` and leave the sum of their gradients in `total`."""
         self._weights.copy_(start)
         self.total.zero_()
+        module = fresh(self._module, self._parameters)
         order = None if picks is None else torch.tensor(picks, device=self._device)
         with _exact(self._device):
             for step in range(steps):
                 inputs, targets = (images, labels) if order is None else (images[order[step]], labels[order[step]])
                 self._gradient.zero_()  # backward adds to it, in place
-                loss = nn.functional.cross_entropy(self._module(inputs), targets)
+                loss = nn.functional.cross_entropy(module(inputs), targets)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self._l2:
                     self._gradient.add_(self._weights, alpha=self._l2)
@@ -212,8 +216,9 @@ class _Worker:
     def measure(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
         """Return the summed cross-entropy and the number of right answers."""
         self._weights.copy_(parameters)
+        module = fresh(self._module, self._parameters)
         with torch.no_grad(), _exact(self._device):
-            logits = self._module(images)
+            logits = module(images)
             loss = nn.functional.cross_entropy(logits, labels, reduction="none")
             return float(loss.double().sum()), int((logits.argmax(dim=1) == labels).sum())
 
