@@ -13,7 +13,6 @@ _KNOWN: Final = {
     "scope": ("round", "total"),
     "formula": ("classic", "exact"),
     "privacy": ("simulated", "secure"),
-    "power": ("worst", "expected"),
     "trust": ("radio", "combiner"),
 }
 
