@@ -20,6 +20,7 @@ from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.task import QuadraticLearning
 from airfed.planning import limits, schemes
 from airfed.planning.plan import Plan
+from airfed.planning.uplink import ALIGNED
 from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
 from airfed.privacy.exposure import Exposure
 from airfed.privacy.ledger import Ledger, LedgerError, Members
@@ -443,6 +444,7 @@ def crest_squared(patch):
 # Methods ------------------------------------------------------------------------------------------------------------
 
 POWERFUL = {"fleet__peak_power": 100.0, "budget__total_power": 2e3}
+HELD_BY_POWER = {"fleet__peak_power": 1.0, "budget__total_power": 50.0}  # the true ε is within the budget, too
 
 
 def uploading(patch, uplink, change, policy, **changes):
@@ -461,7 +463,7 @@ def twice_hidden(uploads, problem):
 
 
 def artificial_noise_hides_twice(patch):
-    return uploading(patch, schemes.Masked, twice_hidden, "seif")
+    return uploading(patch, schemes.Masked, twice_hidden, "seif", **HELD_BY_POWER)
 
 
 def artificial_noise_hides_twice_in_rounds_that_differ(patch):
@@ -491,9 +493,9 @@ def digital_uploads_share_the_noise_of_one(patch):
 
 
 def plan_counts_noise_twice(patch):
-    """The uploads are right, and the plan's μ is half of what they show."""
+    """The uploads are right, and the μ that the plan prints is half of what they show."""
     real = Plan._mu
-    patch.setattr(Plan, "_mu", lambda self, alignment: real(self, alignment) / 2)
+    patch.setattr(Plan, "_mu", lambda self, theta: real(self, theta) / (1 if self.uplink == ALIGNED else 2))
     return POWERFUL | {"policy__name": "digital"}
 
 
@@ -503,7 +505,7 @@ def receiver_noise_for_artificial_noise(patch):
     def change(uploads, problem):
         return replace(uploads, noise_std=problem.link.noise_std)
 
-    return uploading(patch, schemes.Masked, change, "seif")
+    return uploading(patch, schemes.Masked, change, "seif", **HELD_BY_POWER, learning__dimension=2)
 
 
 def receiver_noise_for_artificial_noise_in_the_plan(patch):
@@ -534,7 +536,7 @@ def with_power(patch, factor):
         s = math.sqrt(sigma**2 + factor(problem) * (uploads.noise_std**2 - sigma**2))
         return replace(uploads, noise_std=s, hidden_by=s)
 
-    return uploading(patch, schemes.Masked, change, "seif", fleet__peak_power=1.0, budget__total_power=50.0)
+    return uploading(patch, schemes.Masked, change, "seif", **HELD_BY_POWER)
 
 
 def artificial_noise_not_divided_by_the_dimension(patch):
@@ -551,7 +553,11 @@ MANY = {"policy__rounds": 130, "learning__total_steps": 130, "learning__learning
 
 
 def repeating(patch, period, sign=1.0):
-    drawing(patch, lambda values, index, draw: draw(index) if index < period else sign * draw(index % period))
+    def draw(self, round_index, dimension, noise_std, *, transmission=""):
+        times, place = divmod(round_index, period)
+        return sign**times * real_draw(self, place, dimension, noise_std, transmission=transmission)
+
+    patch.setattr(SeededNoise, "draw", draw)
     return MANY
 
 
