@@ -594,7 +594,7 @@ AUDITED = {
     digital_uploads_hidden_by_the_noise_of_all: {"accounting", "sensitivity", "contribution", "canaries"},
     digital_uploads_share_the_noise_of_one: {"accounting", "sensitivity", "contribution", "canaries"},
     plan_counts_noise_twice: {"accounting", "sensitivity", "contribution", "canaries"},
-    receiver_noise_for_artificial_noise: {"accounting", "sensitivity", "contribution", "canaries"},
+    receiver_noise_for_artificial_noise: {"accounting", "sensitivity", "contribution", "round loop"},
     receiver_noise_for_artificial_noise_in_the_plan: {"accounting", "sensitivity", "contribution", "canaries"},
     receiver_noise_for_artificial_noise_in_the_round_loop: {"noise scale", "noise law", "canaries"},
     artificial_noise_not_divided_by_the_dimension: {"noise power"},
