@@ -268,6 +268,7 @@ class Orthogonal(Wired):
 
     name: ClassVar[str] = "orthogonal"
     title: ClassVar[str] = "Digital uploads, each with noise of its device's own."
+    separate: ClassVar[bool] = True
     needs_everybody: ClassVar[bool] = True
     bits: int = 8
     access: Literal["tdma", "ofdma"] = "tdma"

@@ -75,6 +75,7 @@ class Uplink:
     title: ClassVar[str] = "Everybody arrives over the air equally strong."
     private: ClassVar[bool] = True  # whether it has any ε at all
     on_air: ClassVar[bool] = True  # whether uploads add up in the air
+    separate: ClassVar[bool] = False  # whether each upload is received, and seen, alone, in a share of the noise
     needs_everybody: ClassVar[bool] = True  # whether each of those who are scheduled must be heard
     clips: ClassVar[bool] = True  # whether updates are clipped to ϖ
     only_scales: ClassVar[bool] = True  # whether a radio that does nothing but scale its update can send it

@@ -176,7 +176,7 @@ def transmit(
         index: i.
     """
     decided = plan.sequence[index]
-    superposition = air.open_round(plan.problem.learning.dimension, index)
+    superposition = air.open_round(parameters.size, index)
     uploads = trainer.updates(parameters, decided.scheduled, steps=decided.local_steps, round_index=index)
     for chunk, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
         if stop():
@@ -204,7 +204,7 @@ def receive(
     """
     learning, noise_std = plan.problem.learning, plan.noise_std_in(index)
     added = noise.draw(index, superposition.noise_size, noise_std, transmission=transmission)
-    _check_noise(added.reshape(-1, learning.dimension), noise_std)
+    _check_noise(added.reshape(-1, parameters.size), noise_std)
     reception = superposition.receive(added)  # [Yan23, (12)]
     if reception.usable == 0:
         raise Diverged(f"Round {index + 1}: no device sent a usable update (all are NaN, Inf or missing).")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from airfed import convergence
 from airfed.planning import limits
@@ -112,33 +111,6 @@ class FadingPlan(Plan):
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         super().__post_init__()
-
-    def of_rounds(self, places: NDArray[np.intp], devices: NDArray[np.intp] | None = None) -> FadingPlan:
-        """Return the plan of some of its rounds only, and of some devices, which may occur several times.
-
-        Args:
-            places: which rounds, in their order.
-            devices: who; everybody unless told. Each of them must transmit in one of the rounds or more.
-        """
-        fleet = self.problem.fleet
-        who = np.arange(fleet.num_devices) if devices is None else devices
-        learning = replace(self.problem.learning, total_steps=max(self.problem.learning.total_steps, places.size))
-        member, theta = self.member[np.ix_(places, who)], self.alignments[places]
-        return replace(
-            self,
-            problem=replace(
-                self.problem,
-                fleet=fleet.part(who, places),
-                learning=learning,
-                budget=replace(self.problem.budget, device_power=None),
-            ),
-            rounds=places.size,
-            member=member,
-            alignments=theta,
-            alignment=float(theta.max()),
-            scheduled=np.flatnonzero(member.any(axis=0)),
-            lower_bound=-math.inf,
-        )
 
     @property
     def constant(self) -> bool:
