@@ -466,6 +466,29 @@ def test_a_repeated_round_that_is_another_signal_is_charged_and_drawn_anew(tmp_p
     assert len(drawn) == Run.open(out).checked().ledger.rounds == 7
 
 
+def test_two_directories_never_share_noise_where_a_model_trains_as_no_digest_and_no_probe_can_know(
+    tmp_path, monkeypatch
+):
+    drawn, updates, real = {}, QuadraticEngine.updates, Superposition.receive
+
+    def other(self, parameters, devices, *, steps, round_index):
+        for part, rows in updates(self, parameters, devices, steps=steps, round_index=round_index):
+            yield part, rows if round_index == PROBE_ROUND else 2 * rows
+
+    for name in ("first", "again", "other"):
+        kept = drawn[name] = []
+        monkeypatch.setattr(
+            Superposition, "receive", lambda self, noise, kept=kept: kept.append(noise) or real(self, noise)
+        )
+        if name == "other":
+            monkeypatch.setattr(QuadraticEngine, "updates", other)
+        execute(world(), tmp_path / name)
+    signals = [Run.open(tmp_path / name).manifest["signal"] for name in drawn]
+    assert signals[0] == signals[1] == signals[2]
+    assert np.array_equal(drawn["first"], drawn["again"])
+    assert not np.any(np.equal(drawn["first"], drawn["other"]))
+
+
 @pytest.mark.parametrize("source", ["seeded", "secure"])
 @pytest.mark.parametrize("how", ["deleted", "cut", "replaced", "another"])
 def test_an_account_that_forgot_a_run_is_noticed_when_it_goes_on(tmp_path, source, how):

@@ -152,7 +152,7 @@ class RunBooks:
             self._charge(index)
 
     def send(self, index: int, signal: str) -> str:
-        """Mark the charge as used; a repetition that turns out to be another signal is charged, and drawn, anew."""
+        """Mark the charge as used; a repetition that turns out to be another signal is charged again."""
         charge = self.ledger.latest(index)
         if not self._repeatable:
             self.ledger.mark_sent(index)
@@ -163,7 +163,7 @@ class RunBooks:
             charge = self.ledger.latest(index)
         if not charge.sent:
             self.ledger.mark_sent(index, signal)
-        return f"{self._name}{charge.attempt}" if self._name or charge.attempt else ""
+        return self._name
 
     def _charge(self, index: int) -> None:
         plan, budget = self.setup.plan, self.setup.plan.spendable

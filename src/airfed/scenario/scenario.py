@@ -367,7 +367,7 @@ class Scenario(Section):
         return tables
 
     def digest(self) -> str:
-        """Return the SHA-256 of the content, less the policy: policies compared on one seed share their noise."""
+        """Return the SHA-256 of the content, less the policy: what it decides shows in the sums that are sent."""
         return hashlib.sha256(json.dumps(self.content(less={"policy"}), sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:
