@@ -192,6 +192,8 @@ def forged(path, change):
             ledger.charge(line["round"], power=line["power_planned"], **figures)
             ledger.mark_sent(line["round"])
             ledger.settle(line["round"], 0.1)
+        elif line["kind"] == "model":
+            ledger.name_model(line["sha256"])
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ def verified_ledger(directory: RunDirectory) -> Ledger:
     for name, key in files.items():
         if named.get(key) != sha256(directory.read(name)):
             raise LedgerError(f"{directory.file(name)} is not the file that the ledger has seen: it was changed.")
-    if model and model != ledger.model and (ledger.model or directory.any_manifest()["format"] == FORMAT):
+    if model and not ledger.model and directory.any_manifest()["format"] == FORMAT:
+        raise LedgerError(f"{ledger.path}: the line that names the model is gone.")
+    if model and ledger.model and model != ledger.model:
         raise LedgerError(
             f"{directory.file('model.safetensors')} is not the model that the ledger names: it was changed, or is "
             "another run's."
