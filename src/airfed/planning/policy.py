@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -301,6 +302,11 @@ class Policy:
 
 
 def _answer(function: Callable[..., Any], names: Collection[str], problem: Problem, settings: Settings) -> Any:
+    """What the function decides about a copy of the problem, so that the plan is about the problem as it was."""
+    problem = copy.deepcopy(problem)
+    for value in vars(problem.fleet).values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False  # as they were
     known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
     return function(problem, **{name: value for name, value in known.items() if name in names})
 
