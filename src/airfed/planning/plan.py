@@ -64,8 +64,8 @@ class Plan:
     Raises:
         ValueError: the devices are not ascending indices into the fleet, θ is not positive, I is not in 1..T, or κ, ρ
             or q is out of range.
-        InfeasibleError: the bound, θ, μ or the total power is below 1e-150 or above 1e150, or a device's power is below
-            1e-300 W.
+        InfeasibleError: the bound, θ, μ or the total power is below 1e-150 or above 1e150, a device's power is below
+            1e-300 W, or the method makes no privacy claim under the budget's adjacency or against the link's adversary.
 
     >>> from airfed import Budget, Fleet, Learning, Link, plan
     >>> decision = plan(Problem(
@@ -95,6 +95,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         _validate.positive(alignment=self.alignment)
+        self.uplink.require_claim(self.problem)
         if self.uplink != ALIGNED and (self.growth, self.clip_decay, self.power_share) != (1.0, 1.0, 1.0):
             raise ValueError(f"Expected growth, clip_decay and power_share of 1 with {self.uplink.name} access.")
         _validate.one_of(get_args(Average), average=self.average)

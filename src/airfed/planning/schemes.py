@@ -114,11 +114,27 @@ class Masked(Uplink):
     θ²/|h_k|²)) with the p that spends P_tot/I in a round. The receiver's noise has the variance s² = σ² + Σ|h_k|²β_k
     Q_k/d, and μ = 2θ/s. The noise of all devices is drawn at the receiver, where it is the same in law; its power
     counts as expected.
+
+    s² contains every device's noise, device k's own too: replace-one adjacency only. A device that is removed takes its
+    noise with it; the two variances then differ, and no ε per device follows from μ.
     """
 
     name: ClassVar[str] = "masked"
     title: ClassVar[str] = "Everybody arrives equally strong, and adds noise with what power is left."
     only_scales: ClassVar[bool] = False
+
+    def require_claim(self, problem: Problem) -> None:
+        """Raise with add-remove adjacency, or where every antenna is seen; see `Uplink.require_claim`."""
+        if problem.seen_by_all:
+            raise InfeasibleError(
+                "No plan fits: artificial noise comes from its devices' directions, and hides nobody from a server "
+                'that keeps every antenna\'s signal (trust = "radio").'
+            )
+        if problem.budget.relation == "add_remove":
+            raise InfeasibleError(
+                "No plan fits: with artificial noise a device that is removed takes its own noise with it, so that no "
+                'ε follows for add-remove adjacency (use relation = "replace").'
+            )
 
     def uploads(self, problem: Problem, gain: Floats, peak_power: Floats, alignment: float, rounds: int) -> Uploads:
         """Return what the devices of a round send; see `Uplink.uploads`."""
@@ -143,7 +159,6 @@ class Masked(Uplink):
         """Return the largest θ that each limit allows, with the noise that it leaves room for."""
         if problem.link.estimation_error and not problem.link.trust_estimates:
             raise ValueError("Expected exact channels with artificial noise: how strongly it arrives must be known.")
-        _require_one_signal(problem)
         found = limits.alignment_limits(problem, scheduled, rounds)
         gain, peak = problem.fleet.gain[scheduled], problem.fleet.peak_power[scheduled]
         alone, most = found["privacy"], min(found["peak_power"], found["total_power"])
@@ -157,15 +172,6 @@ class Masked(Uplink):
                 most if excess(most) <= 0 else float(brentq(excess, alone, most, rtol=1e-14)) * (1 - 1e-12)
             )
         return found
-
-    def amplification(self, problem: Problem, scheduled: Devices) -> float:
-        """Return how much stronger than θ a device may arrive.
-
-        Raises:
-            InfeasibleError: every antenna is seen, and the noise is not the same in all directions: no claim is made.
-        """
-        _require_one_signal(problem)
-        return super().amplification(problem, scheduled)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +267,8 @@ class Orthogonal(Wired):
     sends with the watts of an over-the-air upload, Q_k = min(P_k, p), in as many symbols as it takes; p spends P_tot/I
     in a round. With OFDMA each has 1/m of the band, and m times the power density.
 
+    Every upload is received on its own, so that an absent one is visible: replace-one adjacency only.
+
     Args:
         bits: b.
         access: "tdma" or "ofdma".
@@ -278,6 +286,14 @@ class Orthogonal(Wired):
         if self.bits > 64:
             raise ValueError(f"Expected bits={self.bits} <= 64.")
         _validate.one_of(("tdma", "ofdma"), access=self.access)
+
+    def require_claim(self, problem: Problem) -> None:
+        """Raise with add-remove adjacency; see `Uplink.require_claim`."""
+        if problem.budget.relation == "add_remove":
+            raise InfeasibleError(
+                "No plan fits: with orthogonal uploads an absent device is visible, so that no ε holds for add-remove "
+                'adjacency (use relation = "replace").'
+            )
 
     def uploads(self, problem: Problem, gain: Floats, peak_power: Floats, alignment: float, rounds: int) -> Uploads:
         """Return what the devices of a round send; see `Uplink.uploads`."""
@@ -327,14 +343,6 @@ def _heard(problem: Problem, scheduled: Devices) -> Devices:
     if not found.size:
         raise InfeasibleError("No plan fits: nobody can be heard (peak_power).")
     return found
-
-
-def _require_one_signal(problem: Problem) -> None:
-    if problem.seen_by_all:
-        raise InfeasibleError(
-            "No plan fits: artificial noise comes from its devices' directions, and hides nobody from a server "
-            'that keeps every antenna\'s signal (trust = "radio").'
-        )
 
 
 def denoising_factor(level: Floats, problem: Problem) -> float:

@@ -5,7 +5,8 @@ noise, the receiver's divisor, symbols) is the uplink's. `Aligned` is over-the-a
 arrives with θ. The others are schemes that it is compared with; `docs/rivals.md` has their sources.
 
 In all of them the receiver forms y = Σ a_k g_k/ϖ + r and takes y·ϖ/D for the mean. Privacy: somebody who sees what the
-scheme shows to the receiver sees device k with amplitude a_k in noise of standard deviation s: μ = 2·max a_k/s.
+scheme shows to the receiver sees device k with amplitude a_k in noise of standard deviation s: μ = 2·max a_k/s. This
+takes s for granted whatever device k does: `require_claim` refuses where it is not.
 """
 
 from __future__ import annotations
@@ -99,6 +100,13 @@ class Uplink:
             amplitude = alignment / gain
         return uploads_of(problem, gain.size, level=np.full(gain.shape, alignment), amplitude=amplitude)
 
+    def require_claim(self, problem: Problem) -> None:
+        """Raise where μ = 2·max a_k/s does not hold; every plan asks, also one that is read from a record.
+
+        Raises:
+            InfeasibleError: the method makes no privacy claim under this adjacency, or against this adversary.
+        """
+
     def limits(self, problem: Problem, scheduled: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit allows."""
         return limits.alignment_limits(problem, scheduled, rounds)
@@ -113,6 +121,7 @@ class Uplink:
         Raises:
             InfeasibleError: there is none.
         """
+        self.require_claim(problem)
         if self.needs_everybody:
             _require_heard(problem, scheduled)
         found = min(self.limits(problem, scheduled, rounds).values()) * (1 - 1e-13)

@@ -415,6 +415,8 @@ def parse(tables: dict[str, Any], *, folder: Path = Path()) -> Scenario:
     """
     if "folder" in tables:
         raise ScenarioError("Unknown key 'folder'.")
+    if "base" in tables:
+        raise ScenarioError("This is an experiment, not a scenario (it has a key base): use airfed sweep.")
     try:
         return Scenario.model_validate({**tables, "folder": folder})
     except ValidationError as error:
