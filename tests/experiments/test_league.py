@@ -1,6 +1,8 @@
 """Leagues: every scheme on the same seeds and budgets, as a table, in words and in pictures."""
 
+import contextlib
 import csv
+import errno
 import json
 import math
 import re
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import airfed
 from airfed import scenario
@@ -376,6 +379,23 @@ def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkey
     again = airfed.league(file, out, seeds=2, policies=["optimal", "top_k"], progress=False)
     assert json.loads(again.to_json()) == rows
     assert again._repr_html_().startswith("<pre")
+
+
+def test_a_picture_of_a_league_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    found = fake_league({"optimal": over(0.9, 0.8, 0.7), "full": over(0.6, 0.5, 0.4)})
+    league.write(found, [], tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert "league-air.png" in before
+
+    def cut_short(self, target, **options):
+        with target.open("wb") if isinstance(target, Path) else contextlib.nullcontext(target) as stream:
+            stream.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", cut_short)
+    with pytest.raises(RunError, match=r"No space left on device\. The runs are kept"):
+        league.write(found, [], tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 AXES: Final = ("share", "rounds", "clip_norm", "noise")
-_ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
+ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
 
 
 class Found(NamedTuple):
@@ -73,7 +73,8 @@ class Surface:
         ends = np.cumsum([self._courses * self._averages, self._averages])
         accuracy, variance, loss = np.split(found[..., :-1], ends, axis=-1)
         return Found(
-            accuracy=accuracy.reshape(*accuracy.shape[:-1], self._courses, self._averages),
+            # The weights of the neighbours add up to 1 but for rounding.
+            accuracy=np.clip(accuracy.reshape(*accuracy.shape[:-1], self._courses, self._averages), 0.0, 1.0),
             deviation=np.sqrt(np.maximum(variance, 0.0)),
             loss=loss,
             power=found[..., -1],
@@ -94,7 +95,7 @@ def _monotone(values: Floats, *, increasing: bool) -> Floats:
 
 def _padded(axis: Floats) -> Floats:
     """An axis of at least two places, as the interpolation needs them; the second of one is a hair away."""
-    return axis if axis.size > 1 else np.array([axis[0], axis[0] * (1 + _ROUNDING)])
+    return axis if axis.size > 1 else np.array([axis[0], axis[0] * (1 + ROUNDING)])
 
 
 def _repeated(values: Floats) -> Floats:
@@ -106,5 +107,5 @@ def _repeated(values: Floats) -> Floats:
 
 def _snapped(values: Floats, axis: Floats) -> Floats:
     """Values that lie outside an axis by rounding only, put onto its end."""
-    values = np.where(np.abs(values - axis[0]) <= _ROUNDING * axis[0], axis[0], values)
-    return np.where(np.abs(values - axis[-1]) <= _ROUNDING * axis[-1], axis[-1], values)
+    values = np.where(np.abs(values - axis[0]) <= ROUNDING * axis[0], axis[0], values)
+    return np.where(np.abs(values - axis[-1]) <= ROUNDING * axis[-1], axis[-1], values)

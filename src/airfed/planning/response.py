@@ -21,13 +21,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from airfed import _files
 from airfed.course import CONSTANT, Course
-from airfed.planning._surface import AXES, Floats, Surface
+from airfed.planning._surface import AXES, ROUNDING, Floats, Surface
 from airfed.planning.decision import Average
 from airfed.problem import InfeasibleError
 
 Integers = NDArray[np.intp]
 FORMAT: Final = 2
-_OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": math.inf, "loss_spread": math.inf}  # at most
+_LARGEST: Final = 1e100  # of any value, so that sums and products of them are finite
+_OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": _LARGEST, "loss_spread": _LARGEST}  # at most
+_AXIS_LIMITS: Final = {"share": (1 / _LARGEST, 1.0), "rounds": (1.0, _LARGEST)}  # others: up to _LARGEST
 _ARRAYS: Final = (*_OF_AVERAGES, "power", "gain", "reach")
 _WIDE: Final = 1.6448536269514722  # standard deviations to each side that hold 90%
 
@@ -107,9 +109,10 @@ class Response:
     def __post_init__(self) -> None:
         for name in AXES:
             axis = np.asarray(getattr(self, name), dtype=np.float64)
-            if axis.ndim != 1 or not axis.size or not np.all(np.isfinite(axis)) or axis[0] <= 0:
-                raise ValueError(f"Expected {name} of a response to be a list of numbers > 0.")
-            if np.any(np.diff(axis) <= 0):
+            low, high = _AXIS_LIMITS.get(name, (1 / _LARGEST, _LARGEST))
+            if axis.ndim != 1 or not axis.size or not np.all((axis >= low) & (axis <= high)):
+                raise ValueError(f"Expected {name} of a response to be a list of numbers from {low:g} to {high:g}.")
+            if np.any(np.diff(np.log(axis)) <= ROUNDING):
                 raise ValueError(f"Expected {name} of a response to be ascending.")
             object.__setattr__(self, name, axis)
         averages, courses = tuple(self.averages), tuple(self.courses)
@@ -128,9 +131,8 @@ class Response:
 
     def _set_values(self, name: str, shape: tuple[int, ...], low: float, high: float) -> None:
         values = np.asarray(getattr(self, name), dtype=np.float64)
-        if values.shape != shape or not np.all((values >= low) & (values <= high) & np.isfinite(values)):
-            limit = f" from {low:g} to {high:g}" if math.isfinite(high) else " >= 0"
-            raise ValueError(f"Expected {name} of a response to be numbers{limit} of shape {shape}.")
+        if values.shape != shape or not np.all((values >= low) & (values <= high)):
+            raise ValueError(f"Expected {name} of a response to be numbers from {low:g} to {high:g} of shape {shape}.")
         object.__setattr__(self, name, values)
 
     @cached_property
@@ -284,7 +286,7 @@ class Response:
     def basis(self) -> str:
         """Which pilots the response rests on, in a few words; "" where it does not say."""
         devices, images = (self.about.get(name) for name in ("devices", "images_per_device"))
-        if not isinstance(devices, int) or not isinstance(images, int):
+        if not all(type(number) is int and number > 0 for number in (devices, images)):
             return ""
         return f"pilots of {devices} devices with {images} images each"
 
@@ -311,10 +313,17 @@ def load_response(path: Path) -> Response:
     if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("about"), dict):
         raise _files.DataError(f"{expected} of format {FORMAT}.")
     try:
-        arrays = {name: np.asarray(content[name], dtype=np.float64) for name in (*AXES, *_ARRAYS)}
+        arrays = {name: _numbers(content[name], name) for name in (*AXES, *_ARRAYS)}
         courses = tuple(Course(growth=growth, clip_decay=decay) for growth, decay in content["courses"])
         return Response(**arrays, averages=tuple(content["averages"]), courses=courses, about=content["about"])
     except KeyError as error:
         raise _files.DataError(f"{expected}; it has no {error.args[0]}.") from None
     except (ValueError, TypeError, OverflowError) as error:
         raise _files.DataError(f"{expected}; {' '.join(str(error).split()).removesuffix('.')}.") from None
+
+
+def _numbers(values: object, name: str) -> Floats:
+    found = np.asarray(values)
+    if found.dtype.kind not in "iuf":
+        raise ValueError(f"Expected {name} of a response to be numbers.")
+    return found.astype(np.float64)
