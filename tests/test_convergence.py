@@ -15,13 +15,11 @@ from airfed.convergence import (
     local_steps,
     mean_squared_gradient,
     noise_error,
-    noise_factors,
     noise_free_gap,
     participation_error,
     round_offsets,
     round_scales,
 )
-from airfed.course import Course
 
 
 def learning(**changes):
@@ -111,42 +109,6 @@ def test_theorem_1_is_the_recursion(total, condition, clip, start, data):
     rounds = data.draw(st.integers(1, total))
     task = learning(total_steps=total, clip_norm=clip, initial_gap=start, strong_convexity=10.0 / condition)
     assert gap(task, rounds).total == pytest.approx(recursion(task, local_steps(total, rounds)), rel=1e-11)
-
-
-COURSES = st.builds(Course, growth=st.floats(1.0, 1e6), clip_decay=st.floats(1e-6, 1.0))
-
-
-@given(
-    total=st.integers(1, 80),
-    condition=st.one_of(st.just(1.0), st.floats(1.0, 1e6)),
-    course=st.one_of(COURSES, st.builds(Course, growth=st.floats(1.0, 1.0 + 1e-9), clip_decay=st.just(1.0))),
-    data=st.data(),
-)
-def test_theorems_1_and_2_of_rounds_that_differ_are_the_plain_sums(total, condition, course, data):
-    rounds = data.draw(st.integers(1, total))
-    task = learning(total_steps=total, strong_convexity=10.0 / condition)
-    value, squares, steps = task.initial_gap, 0.0, local_steps(total, rounds)
-    for index in range(rounds):
-        theta = 0.3 * course.growth ** ((index - (rounds - 1)) / (2 * rounds))
-        clip = task.clip_norm * course.clip_decay ** (index / rounds)
-        error = 4 * (1 - 3 / 5) ** 2 + (steps[index] - 1) ** 2 + 50 * 0.2**2 / (2 * 3**2 * theta**2)
-        value = (1 - task.strong_convexity / task.smoothness) * value + clip**2 / task.smoothness * error
-        squares += 2 * clip**2 * error / rounds
-    bound = gap(task, rounds, course=course)
-    assert bound.total == pytest.approx(value, rel=1e-10)
-    average = gradient(task, rounds, course=course)
-    assert average.total == pytest.approx(2 * task.initial_gap / (task.learning_rate * rounds) + squares, rel=1e-12)
-    every = np.arange(1, total + 1)
-    inner = participation_error(3, 5) + noise_error(50, 0.2, 3, 0.3) * noise_factors(task, every, course)
-    together = round_offsets(task, every, course) + round_scales(task, every, course) * inner
-    assert together[rounds - 1] == pytest.approx(bound.total, rel=1e-13)
-
-
-def test_rounds_that_are_alike_keep_every_bit():
-    task, alike = learning(total_steps=37), Course(growth=1.0, clip_decay=1.0, power_share=0.5)
-    for rounds in range(1, 38):
-        assert gap(task, rounds, course=alike) == gap(task, rounds)
-        assert gradient(task, rounds, course=alike) == gradient(task, rounds)
 
 
 def test_offsets_and_scales_are_theorem_1_for_all_rounds_at_once():

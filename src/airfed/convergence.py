@@ -3,9 +3,6 @@
 In the letters of the paper: |K| = `num_scheduled`, N = `num_devices`, θ = `alignment`, σ = `noise_std`,
 E_i = `local_steps`, and the rest as in `Learning`. The bounds assume that ϖ bounds the gradient of one local step
 *and* the accumulated upload of a round; with one fixed clip both hold only where the clip is large enough for E.
-
-Where θ grows and ϖ falls over the rounds (`course`), `alignment` is the θ of the last round and `clip_norm` the ϖ of
-the first. Every sum over the rounds is then still geometric, and is taken as such.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate
-from airfed.course import CONSTANT, Course
 from airfed.problem import Learning
 
 
@@ -134,15 +130,13 @@ def convex_gap(
     alignment: float,
     noise_std: float,
     rounds: int,
-    course: Course = CONSTANT,
 ) -> Bound:
     """Return the bound of Theorem 1 on the optimality gap E[L(m^I) − L(m*)] after `rounds` rounds.
 
-    gap_{i+1} ≤ η·gap_i + (ϖ_i²/ζ)[4(1−|K|/N)² + (E_i−1)² + dσ²/(2|K|²θ_i²)], from gap_0 = G, with τ = 1/ζ.
+    gap_{i+1} ≤ η·gap_i + (ϖ²/ζ)[4(1−|K|/N)² + (E_i−1)² + dσ²/(2|K|²θ²)], from gap_0 = G, with τ = 1/ζ.
 
     Implements [Yan23, Thm 1].
-    Deviations: integer local steps E_i that sum to T; where I divides T, and θ and ϖ are constant, this is the printed
-    bound.
+    Deviations: integer local steps E_i that sum to T; where I divides T, this is the printed bound.
 
     >>> task = Learning(dimension=10, total_steps=20, clip_norm=1.0, learning_rate=0.1,
     ...                 smoothness=10.0, strong_convexity=1.0, initial_gap=2.0)
@@ -152,13 +146,12 @@ def convex_gap(
     """
     _check_rounds(learning.total_steps, rounds)
     each = np.array([rounds])
-    scale = float(round_scales(learning, each, course)[0])
-    factor = float(noise_factors(learning, each, course)[0])
+    scale = float(round_scales(learning, each)[0])
     return Bound(
         initial_gap=float(remaining_gap(learning, each)[0]),
         participation=scale * participation_error(num_scheduled, num_devices),
-        local_drift=float(_drift(learning, each, course)[0]),
-        noise=scale * factor * noise_error(learning.dimension, noise_std, num_scheduled, alignment),
+        local_drift=float(_drift(learning, each)[0]),
+        noise=scale * noise_error(learning.dimension, noise_std, num_scheduled, alignment),
     )
 
 
@@ -190,7 +183,7 @@ def sequence_gap(
     return Bound(
         initial_gap=float(remaining_gap(learning, each)[0]),
         participation=float(np.sum(weights * left_out)),
-        local_drift=float(_drift(learning, each, CONSTANT)[0]),
+        local_drift=float(_drift(learning, each)[0]),
         noise=float(np.sum(weights * noise, where=weights > 0)),
     )
 
@@ -255,88 +248,44 @@ def mean_squared_gradient(
     alignment: float,
     noise_std: float,
     rounds: int,
-    course: Course = CONSTANT,
 ) -> Bound:
     """Return the bound of Theorem 2 on the average squared gradient over the rounds, for non-convex losses.
 
-    2G/(τI) + mean(ϖ_i²[8(1−|K|/N)² + 2(E_i−1)² + dσ²/(|K|²θ_i²)]), valid for τ ≤ 1/ζ.
+    2G/(τI) + mean(ϖ²[8(1−|K|/N)² + 2(E_i−1)² + dσ²/(|K|²θ²)]), valid for τ ≤ 1/ζ.
 
     Implements [Yan23, Thm 2].
     Deviations: integer local steps E_i that sum to T; the mean of (E_i−1)² is (E−1)² where I divides T.
     """
     steps = np.array(local_steps(learning.total_steps, rounds), dtype=np.float64)
     clip = learning.clip_norm**2
-    falling, rising = np.square(course.clip_factors(rounds)), np.square(course.alignment_factors(rounds))
     return Bound(
         initial_gap=2 * learning.initial_gap / (learning.learning_rate * rounds),
-        participation=2 * clip * float(np.mean(falling)) * participation_error(num_scheduled, num_devices),
-        local_drift=2 * clip * float(np.mean(falling * (steps - 1) ** 2)),
-        noise=2
-        * clip
-        * float(np.mean(falling / rising))
-        * noise_error(learning.dimension, noise_std, num_scheduled, alignment),
+        participation=2 * clip * participation_error(num_scheduled, num_devices),
+        local_drift=2 * clip * float(np.mean((steps - 1) ** 2)),
+        noise=2 * clip * noise_error(learning.dimension, noise_std, num_scheduled, alignment),
     )
 
 
-def round_scales(learning: Learning, rounds: NDArray[np.int64], course: Course = CONSTANT) -> NDArray[np.float64]:
-    """Return (1/ζ) Σ_i η^{I−1−i} ϖ_i² for each I, the weight of term A in Theorem 1: (ϖ²/ϱ)(1 − η^I) for constant ϖ."""
-    if course.clip_decay == 1.0:
-        return learning.clip_norm**2 / learning.strong_convexity * _shrinkage(learning, rounds)
-    return _last_weight(learning, rounds, course) * _geometric(_ratio(learning, rounds, course), rounds)
+def round_scales(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return (ϖ²/ζ) Σ_i η^{I−1−i} = (ϖ²/ϱ)(1 − η^I) for each I: the weight of terms A and C in Theorem 1."""
+    return learning.clip_norm**2 / learning.strong_convexity * _shrinkage(learning, rounds)
 
 
-def noise_factors(learning: Learning, rounds: NDArray[np.int64], course: Course = CONSTANT) -> NDArray[np.float64]:
-    """Return f for each I: term C of all rounds together weighs as much as f·dσ²/(2|K|²θ²) in each of them.
-
-    f = Σ_i η^{I−1−i} ϖ_i² (θ/θ_i)² / Σ_i η^{I−1−i} ϖ_i², with θ that of the last round; 1 where θ is constant.
-    """
-    if course.growth == 1.0:
-        return np.ones(rounds.shape)
-    noisy = _geometric(_ratio(learning, rounds, course) + math.log(course.growth) / rounds, rounds)
-    return np.asarray(noisy / _geometric(_ratio(learning, rounds, course), rounds))
-
-
-def round_offsets(learning: Learning, rounds: NDArray[np.int64], course: Course = CONSTANT) -> NDArray[np.float64]:
-    """Return η^I G + (1/ζ) Σ_i η^{I−1−i} ϖ_i² (E_i−1)² for each I: the part of Theorem 1 that no schedule changes."""
+def round_offsets(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return η^I G + (ϖ²/ζ) Σ_i η^{I−1−i} (E_i−1)² for each I: the part of Theorem 1 that no schedule changes."""
     _check_rounds(learning.total_steps, int(np.max(rounds)))
-    return remaining_gap(learning, rounds) + _drift(learning, rounds, course)  # [Yan23, Thm 1]
+    return remaining_gap(learning, rounds) + _drift(learning, rounds)  # [Yan23, Thm 1]
 
 
-def _drift(learning: Learning, rounds: NDArray[np.int64], course: Course) -> NDArray[np.float64]:
-    """(1/ζ) Σ_i η^{I−1−i} ϖ_i² (E_i−1)²: the sum of two geometric series, one per length of round."""
+def _drift(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(ϖ²/ζ) Σ_i η^{I−1−i} (E_i−1)²: the sum of two geometric series, one per length of round."""
     short, longer = np.divmod(learning.total_steps, rounds)
     few = rounds - longer  # the short rounds come last
-    if course.clip_decay == 1.0:
-        late = _shrinkage(learning, few)
-        early = _contracted(learning, few) * _shrinkage(learning, longer)  # no difference of like numbers
-        weight: float | NDArray[np.float64] = learning.clip_norm**2 / learning.strong_convexity
-    else:
-        ratio = _ratio(learning, rounds, course)
-        late = _geometric(ratio, few)
-        early = np.exp(few * ratio) * _geometric(ratio, longer)
-        weight = _last_weight(learning, rounds, course)
+    late = _shrinkage(learning, few)
+    early = _contracted(learning, few) * _shrinkage(learning, longer)  # no difference of like numbers
+    weight = learning.clip_norm**2 / learning.strong_convexity
     with np.errstate(over="ignore"):  # beyond float64 such a number of rounds is out of the question
         return np.asarray(weight * (late * (short - 1.0) ** 2 + early * np.square(short, dtype=np.float64)))
-
-
-def _ratio(learning: Learning, rounds: NDArray[np.int64], course: Course) -> NDArray[np.float64]:
-    """ln(η ρ^(−2/I)): by how much more an earlier round's ϖ_i² counts than that of the next one."""
-    ratio = learning.strong_convexity / learning.smoothness
-    shrinking = -math.inf if ratio == 1.0 else math.log1p(-ratio)
-    return np.asarray(shrinking - 2 * math.log(course.clip_decay) / rounds)
-
-
-def _last_weight(learning: Learning, rounds: NDArray[np.int64], course: Course) -> NDArray[np.float64]:
-    """ϖ_i²/ζ of the last round."""
-    last = np.power(course.clip_decay, (rounds - 1) / rounds)
-    return np.asarray(np.square(learning.clip_norm * last) / learning.smoothness)
-
-
-def _geometric(log_ratio: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Σ_{j<n} x^j from ln x, which may be 0, close to it, or −∞."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        total = np.expm1(count * log_ratio) / np.expm1(log_ratio)
-    return np.where(count == 0, 0.0, np.where(log_ratio == 0.0, count, total))
 
 
 def _shrinkage(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -21,7 +21,6 @@ from airfed.antennas import Complexes
 Scope = Literal["round", "total"]
 Formula = Literal["classic", "exact"]
 Relation = Literal["replace", "add_remove"]
-Power = Literal["worst", "expected"]
 Trust = Literal["radio", "combiner"]
 Combining = Literal["optimal", "strongest_eigenvector", "sum", "one"]
 
@@ -321,14 +320,12 @@ class Budget:
     Args:
         epsilon: ε, the privacy loss allowed.
         delta: ξ in the paper, the probability with which ε may be exceeded.
-        total_power: P_tot [W], summed over devices and rounds.
+        total_power: P_tot [W], summed over devices and rounds; every device counts at its worst, ‖g_k‖ = ϖ.
         scope: what (epsilon, delta) covers: each "round" alone (the paper) or the "total" training.
         formula: "exact" (the Gaussian mechanism's own trade-off) or "classic" (Lemma 1). Lemma 1 speaks of one
             round only, so "total" with "classic" is refused.
         relation: neighbouring fleets. "replace" one device's data (sensitivity 2ϖ, the paper) or "add_remove"
             one device (sensitivity ϖ).
-        power: what counts towards total_power: every device at its "worst", ‖g_k‖ = ϖ (the paper), or what the devices
-            are "expected" to transmit, with a meter that stops the training before the total could be exceeded.
         spent: μ, the Gaussian-DP parameter of earlier trainings on the same data, which (epsilon, delta) covers too;
             only with scope "total".
         device_power: a battery [W, summed over its rounds], one for all devices or one per device; None: no limit but
@@ -349,7 +346,6 @@ class Budget:
     scope: Scope = "round"
     formula: Formula = "exact"
     relation: Relation = "replace"
-    power: Power = "worst"
     spent: float = 0.0
     device_power: float | tuple[float, ...] | None = None
     air_time: float | None = None
@@ -360,8 +356,6 @@ class Budget:
             _require_moderate("device_power", batteries, zero=False)
             one = np.ndim(self.device_power) == 0
             object.__setattr__(self, "device_power", float(batteries[0]) if one else tuple(batteries.tolist()))
-            if self.power == "expected":
-                raise ValueError('Expected power="worst" with device_power: a battery is planned for the worst case.')
         for name, value in (("epsilon", self.epsilon), ("total_power", self.total_power)):
             _validate.positive(**{name: value})
             if float(value) > _validate.LARGEST:
@@ -377,7 +371,6 @@ class Budget:
         _validate.one_of(("round", "total"), scope=self.scope)
         _validate.one_of(("classic", "exact"), formula=self.formula)
         _validate.one_of(("replace", "add_remove"), relation=self.relation)
-        _validate.one_of(("worst", "expected"), power=self.power)
         if self.scope == "total" and self.formula == "classic":
             raise ValueError(
                 'Expected formula="exact" with scope="total": '

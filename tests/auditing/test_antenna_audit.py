@@ -59,7 +59,6 @@ def test_a_claim_holds_against_whom_it_is_made_and_whoever_sees_less(world, trus
         {"policy__name": "threshold_power"},
         {"policy__name": "central"},
         {"policy__name": "seif", "link__trust": "combiner"},
-        {"policy__growth": 8.0},
         {"link__antennas": 8, "link__noise_source": "secure"},
         {"fleet__num_devices": 1},
         {"budget__device_power": 3.0},

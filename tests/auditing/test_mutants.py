@@ -318,7 +318,7 @@ def no_composition(patch):
 def total_budget_spent_in_each_round(patch):
     real = limits.privacy_limits
 
-    def per_round(problem, rounds, scheduled=None, *, crest=1.0):
+    def per_round(problem, rounds, scheduled=None):
         return real(problem, np.ones_like(rounds), scheduled)
 
     patch.setattr(limits, "privacy_limits", per_round)
@@ -346,50 +346,32 @@ def reported_epsilon_rounded_down(patch):
 
 # Rounds that differ ---------------------------------------------------------------------------------------------------
 
-MOVING = {"policy__growth": 16.0, "policy__clip_decay": 0.25}
+MOVING = {"policy__name": "liu_simeone", "learning__strong_convexity": 5.0}  # θ_i² ∝ 2^(i/2)
 
 
-def decided_otherwise(patch, change):
-    """The air follows change(entry, plan) where the books follow the plan."""
+def decided_otherwise(patch, place):
+    """The air of round i takes the θ of round place(i, I), where the books follow the plan."""
     real = Air.from_plan.__func__
 
     def from_plan(cls, plan, index=-1, **options):
-        other = replace(plan)
-        entry = change(plan.sequence[index], plan)
-        other.__dict__["sequence"] = {index: entry}
-        return real(cls, other, index, **options)
+        index, theta = range(plan.rounds)[index], np.array(plan.alignments)
+        theta[index] = plan.alignments[place(index, plan.rounds)]
+        return real(cls, replace(plan, alignments=theta, alignment=float(theta.max())), index, **options)
 
     patch.setattr(Air, "from_plan", classmethod(from_plan))
     return MOVING
 
 
 def largest_theta_in_every_round(patch):
-    return decided_otherwise(patch, lambda entry, plan: replace(entry, alignment=plan.alignment))
+    return decided_otherwise(patch, lambda index, rounds: rounds - 1)
 
 
 def theta_falls_instead(patch):
-    def backwards(entry, plan):
-        return replace(entry, alignment=plan.sequence[plan.rounds - 1 - entry.index].alignment)
-
-    return decided_otherwise(patch, backwards)
+    return decided_otherwise(patch, lambda index, rounds: rounds - 1 - index)
 
 
 def theta_of_the_next_round(patch):
-    def ahead(entry, plan):
-        return replace(entry, alignment=plan.sequence[min(entry.index + 1, plan.rounds - 1)].alignment)
-
-    return decided_otherwise(patch, ahead)
-
-
-def clipped_to_the_first_norm(patch):
-    """The amplitude is for ϖ_i, and the clip is still at ϖ."""
-    real = Air.from_plan.__func__
-
-    def from_plan(cls, plan, index=-1, **options):
-        return replace(real(cls, plan, index, **options), clip_norm=plan.clip_norm)
-
-    patch.setattr(Air, "from_plan", classmethod(from_plan))
-    return MOVING
+    return decided_otherwise(patch, lambda index, rounds: min(index + 1, rounds - 1))
 
 
 def receiver_takes_nu_of_the_last_round(patch):
@@ -405,39 +387,18 @@ def receiver_takes_nu_of_the_last_round(patch):
 
 
 def every_round_accounted_as_the_first(patch):
-    real = Plan.sequence.func
+    real = FadingPlan.sequence.func
 
     def sequence(self):
         found = real(self)
         return replace(found, mus=np.full(self.rounds, found.mus[0]))
 
-    patch.setattr(Plan, "sequence", property(sequence))
+    patch.setattr(FadingPlan, "sequence", property(sequence))
     return MOVING
 
 
 def total_of_the_first_round(patch):
-    patch.setattr(plan_module, "compose_all", lambda mus: float(mus[0]) * math.sqrt(len(mus)))
-    return MOVING
-
-
-def crest_allowed_in_each_round(patch):
-    """A budget for a round, held by θ_rms."""
-    real = limits.privacy_limits
-
-    def crested(problem, rounds, scheduled=None, *, crest=1.0):
-        return real(problem, rounds, scheduled) * crest
-
-    patch.setattr(limits, "privacy_limits", crested)
-    return MOVING | {"budget__scope": "round", "budget__epsilon": 3.0}
-
-
-def crest_squared(patch):
-    real = limits.privacy_limits
-
-    def crested(problem, rounds, scheduled=None, *, crest=1.0):
-        return real(problem, rounds, scheduled, crest=np.square(crest))
-
-    patch.setattr(limits, "privacy_limits", crested)
+    patch.setattr(fading_plan, "compose_all", lambda mus: float(mus[0]) * math.sqrt(len(mus)))
     return MOVING
 
 
@@ -645,12 +606,9 @@ AUDITED = {
     largest_theta_in_every_round: {"sensitivity", "contribution", "round loop", "trajectory"},
     theta_falls_instead: {"sensitivity", "contribution", "round loop"},
     theta_of_the_next_round: {"sensitivity", "contribution", "round loop"},
-    clipped_to_the_first_norm: {"sensitivity", "contribution", "round loop", "canaries", "trajectory"},
     receiver_takes_nu_of_the_last_round: {"release"},
     every_round_accounted_as_the_first: {"sensitivity", "round loop", "accounting"},
     total_of_the_first_round: {"accounting", "trajectory"},
-    crest_allowed_in_each_round: {"accounting"},
-    crest_squared: {"accounting"},
 }
 
 

@@ -75,15 +75,15 @@ def world(file):
     return scenario.load(file)
 
 
-def pretend(found, status="finished", better=0.0, power=0.5):
+def pretend(found, status="finished", better=0.0):
     """Runs nothing: every point ends with the accuracy that `found` says, and some more with the tail's average."""
 
     def ended(point):
         accuracy = found(point.values)
         worth = {"none": accuracy, "tail": accuracy + better, "exponential": accuracy}
         averages = {name: {"accuracy": value, "loss": 0.0, "test_loss": 2 - value} for name, value in worth.items()}
-        last = {"loss": 1.0, "accuracy": accuracy, "averages": averages, "power_transmitted_total": power * 8.0}
-        return Record(point=point, status=status, run=SimpleNamespace(figures={"power_total": 8.0}, rounds=[last]))
+        last = {"loss": 1.0, "accuracy": accuracy, "averages": averages}
+        return Record(point=point, status=status, run=SimpleNamespace(rounds=[last]))
 
     return lambda name, points: [ended(point) for point in points]
 
@@ -92,12 +92,10 @@ def pretend(found, status="finished", better=0.0, power=0.5):
 def test_every_pilot_has_exactly_the_noise_of_its_place(world, partition):
     pilots = design(world.override({"learning.partition": partition}), **GRID, devices=4)
     assert len(pilots.cells) == (8 if partition == "iid" else 24)
-    moving = [cell.moving(course) for course in pilots.courses for cell in pilots.cells]
-    for point in pilots.points([*pilots.cells, *moving], pilots.seeds):
+    for point in pilots.points(pilots.cells, pilots.seeds):
         decision = point.scenario.plan()
         values = point.values
         assert decision.noise_share == pytest.approx(values["noise"], rel=1e-12, abs=0)
-        assert (decision.growth, decision.clip_decay) == (values["growth"], values["clip_decay"])
         assert decision.alignment == pytest.approx(1.0, rel=1e-14)  # on the safe side of the peak power
         assert (decision.binding, decision.violations) == ("peak_power", ())
         assert decision.rounds == values["rounds"]
@@ -165,7 +163,7 @@ def test_few_devices_have_few_shares(world):
 
 def test_only_the_better_half_of_each_noise_is_tried_again(world):
     grid = {"rounds": (1, 2, 6), "clip_norms": (0.5, 2.0), "noise": (0.001, 0.3)}
-    pilots = design(world, **grid, seeds=(5, 6, 7), courses=False)
+    pilots = design(world, **grid, seeds=(5, 6, 7))
     tried = Counter()
 
     def accuracy(values):
@@ -196,26 +194,14 @@ def test_a_single_training_is_not_better_by_the_luck_of_its_seed():
     assert found == pytest.approx({a: 0.83, b: 0.825, c: 0.79})
 
 
-def test_what_is_free_is_measured_beside_the_grid(world):
-    """θ that grows and ϖ that falls at the best place of each noise; averages and power everywhere."""
-    pilots = design(world, **GRID)
-    moved = []
-
+def test_every_average_is_measured_beside_the_grid(world):
     def accuracy(values):
-        if values["growth"] != 1.0 or values["clip_decay"] != 1.0:
-            moved.append(tuple(values[name] for name in ("noise", "rounds", "clip_norm", "seed")))
-        gain = 0.02 * (values["growth"] == 4.0) - 0.01 * (values["clip_decay"] == 0.5)
-        return 0.4 + 0.05 * values["rounds"] - 0.1 * values["noise"] + 0.001 * values["clip_norm"] + gain
+        return 0.4 + 0.05 * values["rounds"] - 0.1 * values["noise"] + 0.001 * values["clip_norm"]
 
-    response = measure(pilots, pretend(accuracy, better=0.03, power=0.25))
+    response = measure(design(world, **GRID), pretend(accuracy, better=0.03))
     assert response.averages == ("none", "tail", "exponential")
     assert np.allclose(response.accuracy[1] - response.accuracy[0], 0.03)
     assert np.allclose(response.loss, 2 - response.accuracy)
-    assert np.all(response.power == 0.25)
-    assert [(course.growth, course.clip_decay) for course in response.courses] == [(1, 1), (4, 1), (1, 0.5), (4, 0.5)]
-    assert np.allclose(response.gain, np.array([0.0, 0.02, -0.01, 0.01])[:, None, None])
-    assert set(moved) == {(noise, 6, 2.0, seed) for noise in (0.001, 0.3) for seed in (101, 102)}
-    assert not design(world, **GRID, quick=True).courses
 
 
 def test_what_is_hopeless_is_not_tried_with_more_noise(world):
@@ -241,7 +227,6 @@ def test_where_all_is_hopeless_nothing_is_left_to_try(world):
 def test_a_pilot_that_diverges_is_worth_a_guess(world):
     response = measure(design(world, **GRID), pretend(lambda values: 0.9, status="diverged"))
     assert np.all(response.accuracy == 0.25)
-    assert np.all(response.power == 1.0)
 
 
 def test_what_was_not_run_is_no_response(world):
@@ -256,12 +241,10 @@ def test_the_command_writes_a_response_that_plans(file, capsys):
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines() if "written" not in line and "kept" not in line) < 120
     assert "best I" in text
-    assert "About 24 pilots, 0 done already" in text
-    assert "points at the best places" in text
+    assert "About 12 pilots, 0 done already" in text
     assert "is at the edge of what was measured" in text
     response = load_response(out)
     assert response.accuracy.shape == (3, 1, 2, 2, 2)
-    assert 0 < response.power.min() < 1
     assert response.accuracy.max() > 0.4
     assert response.about["seeds"] == [101, 102]
     assert response.about["model"] == "logistic"
@@ -270,8 +253,8 @@ def test_the_command_writes_a_response_that_plans(file, capsys):
     problem = problem_of(scenario.load(file).override({"budget.epsilon": 50.0}))
     assert plan(problem, objective=response).clip_norm in (0.5, 2.0)
     assert not file.with_name("account.jsonl").exists()  # pilots charge nothing
-    # 8 places, 4 of them again; 1 at each noise with 3 courses and 2 seeds
-    assert len(list((file.with_name("r.json.pilots") / "records").glob("*.json"))) == 12 + 12
+    # 8 places, 4 of them again
+    assert len(list((file.with_name("r.json.pilots") / "records").glob("*.json"))) == 12
 
 
 def test_an_interrupted_measure_goes_on_and_finds_the_same(file, capsys, monkeypatch):
@@ -291,7 +274,7 @@ def test_an_interrupted_measure_goes_on_and_finds_the_same(file, capsys, monkeyp
     monkeypatch.setattr(sweep, "run_point", lambda *given: trained.append(given[2]) or original(*given))
     trained.clear()
     assert main(["measure", str(file), "--out", str(parts), *LINE, "--json"]) == 0
-    assert len(trained) == 24 - 3
+    assert len(trained) == 12 - 3
     assert parts.read_bytes() == whole.read_bytes()
     found = json.loads(capsys.readouterr().out)
     assert [row["noise"] for row in found["best"]] == [0.001, 0.3]

@@ -1,4 +1,4 @@
-"""Rounds that differ, in Flower: every message carries its round's amplitude and clipping norm."""
+"""Rounds that differ, in Flower: every message carries its round's amplitude."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from airfed.scenario import load
 @pytest.fixture
 def scenario(scenario_file):
     return load(scenario_file).override(
-        {"policy.growth": 16.0, "policy.clip_decay": 0.25, "budget.scope": "total", "learning.clip_norm": 0.5}
+        {"policy.name": "liu_simeone", "policy.size": None, "budget.scope": "total", "budget.epsilon": 1.0}
     )
 
 
@@ -21,6 +21,7 @@ def test_it_is_airfeds_own_training(setup, own_training, start, own_app, make_gr
     ledger = Ledger.load(tmp_path / "ledger.jsonl")
     assert [charge.mu for charge in ledger.charges] == [decided.mu for decided in setup.plan.sequence]
     assert ledger.mu_total == setup.plan.mu_total
+    assert len({charge.mu for charge in ledger.charges}) == setup.plan.rounds
 
 
 def test_every_order_is_that_of_its_round(setup, start, own_app, make_grid, tmp_path):

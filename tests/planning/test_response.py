@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 from itertools import combinations, product
 
 import numpy as np
@@ -12,11 +11,9 @@ from hypothesis import strategies as st
 
 from airfed import InfeasibleError, plan
 from airfed._files import DataError
-from airfed.course import CONSTANT, Course
 from airfed.planning import POLICIES, Decision, Response, limits, load_response
 from airfed.planning.plan import Plan
 
-COURSES = (CONSTANT, Course(growth=4.0), Course(growth=9.0, clip_decay=0.5))
 ROUNDS, CLIPS, NOISE = (1, 3, 10, 20), (0.5, 1.0, 4.0), (1e-3, 1e-2, 0.1, 1.0, 10.0)
 
 
@@ -26,8 +23,8 @@ def surface(rounds, clip_norm, noise, share=1.0):
     return np.clip(level / (1 + 3 * noise * np.sqrt(rounds)), 0, 1)
 
 
-def response(share=(1.0,), rounds=ROUNDS, clip_norm=CLIPS, noise=NOISE, gains=((0.0, 0.0),), **changes):
-    """Tail averaging is worth 0.05 ln(I/3); updates are as long as ϖ up to ϖ = 1, and no longer."""
+def response(share=(1.0,), rounds=ROUNDS, clip_norm=CLIPS, noise=NOISE, **changes):
+    """Tail averaging is worth 0.05 ln(I/3)."""
     axes = {"share": share, "rounds": rounds, "clip_norm": clip_norm, "noise": noise}
     grid = np.meshgrid(*axes.values(), indexing="ij")
     plain = surface(grid[1], grid[2], grid[3], grid[0])
@@ -38,10 +35,6 @@ def response(share=(1.0,), rounds=ROUNDS, clip_norm=CLIPS, noise=NOISE, gains=((
         "spread": np.full(accuracy.shape, 0.01),
         "loss": 2 - accuracy,
         "loss_spread": np.full(accuracy.shape, 0.02),
-        "power": np.minimum(1.0, grid[2] ** -2.0) * np.ones(plain.shape),
-        "courses": COURSES[: len(gains)],
-        "gain": np.repeat(np.array(gains)[:, :, None], len(noise), axis=2),
-        "reach": np.full((len(gains), len(noise)), 0.93),
     }
     return Response(**{**axes, **values, **changes})
 
@@ -61,7 +54,6 @@ def test_what_was_measured_is_what_is_expected():
         assert mean == pytest.approx([plain, np.clip(plain + 0.05 * np.log(rounds / 3), 0, 1)], rel=1e-12)
         assert deviation == pytest.approx([0.01, 0.01])
         place = {"rounds": rounds, "clip_norm": clip_norm, "noise": noise, "share": 1.0}
-        assert measured.power_share(**place) == pytest.approx(min(1, clip_norm**-2))
         found = measured.prediction(**place, average="tail")
         assert (found.accuracy, found.loss) == pytest.approx((mean[1], 2 - mean[1]))
 
@@ -75,25 +67,6 @@ def test_more_noise_is_never_better_even_where_pilots_said_so(rounds, clip_norm,
     means = [float(rough.predict(rounds=rounds, clip_norm=clip_norm, noise=noise)[0][0]) for noise in (less, more)]
     assert means[0] >= means[1] - 1e-12
     assert 0 <= min(means) <= max(means) <= 1
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    st.integers(0, 50), st.sampled_from(ROUNDS), st.sampled_from(CLIPS), st.floats(1e-6, 10.0), st.floats(1e-6, 10.0)
-)
-def test_on_any_course_more_noise_is_never_better_and_no_more_is_expected_than_was_reached(
-    seed, rounds, norm, one, two
-):
-    rng = np.random.default_rng(seed)
-    gain, reach = rng.uniform(-0.3, 0.3, (3, 2, 5)), -np.sort(-rng.random((3, 5)))
-    plain = response()
-    moving = response(gains=((0, 0),) * 3, gain=gain, reach=reach)
-    less, more = sorted((one, two))
-    for place, course in enumerate(COURSES):
-        means = [moving.predict(rounds=rounds, clip_norm=norm, noise=x, course=course)[0] for x in (less, more)]
-        assert np.all(means[0] >= means[1] - 1e-12)
-        without, _ = plain.predict(rounds=rounds, clip_norm=norm, noise=NOISE[0])
-        assert np.all(means[0] <= np.maximum(without, reach[place].max()) + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -120,20 +93,8 @@ def test_a_file_of_it_is_the_same(tmp_path):
     (tmp_path / "r.json").write_text(measured.to_json())
     again = load_response(tmp_path / "r.json")
     assert again.about == measured.about
-    assert (again.averages, again.courses) == (measured.averages, measured.courses)
-    for name in (
-        "share",
-        "rounds",
-        "clip_norm",
-        "noise",
-        "accuracy",
-        "spread",
-        "loss",
-        "loss_spread",
-        "power",
-        "gain",
-        "reach",
-    ):
+    assert again.averages == measured.averages
+    for name in ("share", "rounds", "clip_norm", "noise", "accuracy", "spread", "loss", "loss_spread"):
         assert np.array_equal(getattr(again, name), getattr(measured, name))
 
 
@@ -141,6 +102,7 @@ def test_a_file_of_it_is_the_same(tmp_path):
     "change",
     [
         lambda content: content | {"format": 99},
+        lambda content: content | {"format": 2},
         lambda content: {key: value for key, value in content.items() if key != "noise"},
         lambda content: content | {"noise": [1, 2]},
         lambda content: content | {"noise": [5e-324, *content["noise"][1:]]},
@@ -160,11 +122,6 @@ def test_a_file_of_it_is_the_same(tmp_path):
         lambda content: content | {"averages": ["none", "none"]},
         lambda content: content | {"averages": []},
         lambda content: content | {"averages": 3},
-        lambda content: content | {"courses": [[0.5, 1]]},
-        lambda content: content | {"courses": []},
-        lambda content: content | {"courses": [1]},
-        lambda content: content | {"gain": [[[2.0] * 5] * 2]},
-        lambda content: content | {"power": content["accuracy"]},
         lambda content: content | {"loss": "much"},
         lambda content: [content],
     ],
@@ -190,21 +147,19 @@ def test_absurd_numbers_of_pilots_are_not_repeated():
 
 
 def best_by_hand(problem, measured):
-    """The highest expected accuracy over all subsets, numbers of rounds, clipping norms, averages and courses."""
+    """The highest expected accuracy over all subsets, numbers of rounds, clipping norms and averages."""
     best = -np.inf
     everybody = range(problem.fleet.num_devices)
     rounds = np.arange(1, problem.learning.total_steps + 1)
     rounds = rounds[rounds <= measured.rounds[-1]]
-    for size, course in product(range(1, problem.fleet.num_devices + 1), measured.courses):
-        crest = course.crests(rounds)
+    for size in range(1, problem.fleet.num_devices + 1):
         every = [
-            limits.largest_alignment(problem, np.array(devices), rounds, crest=crest)
-            for devices in combinations(everybody, size)
+            limits.largest_alignment(problem, np.array(devices), rounds) for devices in combinations(everybody, size)
         ]
-        noise = problem.link.noise_std * crest / (size * np.max(every, axis=0))
+        noise = problem.link.noise_std / (size * np.max(every, axis=0))
         for norm in measured.clip_norm:
             place = {"rounds": rounds, "clip_norm": norm, "noise": noise}
-            mean, _ = measured.predict(**place, share=size / problem.fleet.num_devices, course=course)
+            mean, _ = measured.predict(**place, share=size / problem.fleet.num_devices)
             best = max(best, float(np.nanmax(mean, initial=-np.inf)))
     return best
 
@@ -213,8 +168,7 @@ def best_by_hand(problem, measured):
 @pytest.mark.parametrize("decades", [0.0, 2.0])
 @pytest.mark.parametrize(("scope", "formula"), [("round", "classic"), ("total", "exact")])
 def test_the_measured_plan_is_the_best_of_everything(random_problem, share, decades, scope, formula):
-    gains = ((0.0, 0.0), (0.02, 0.01), (0.03, -0.01))
-    measured = response(share=share, noise=(1e-6, 1e-3, 0.1, 1e3), gains=gains)
+    measured = response(share=share, noise=(1e-6, 1e-3, 0.1, 1e3))
     for index in range(4):
         problem = random_problem(np.random.default_rng(index), decades=decades, scope=scope, formula=formula)
         decision = plan(problem, objective=measured)
@@ -224,9 +178,9 @@ def test_the_measured_plan_is_the_best_of_everything(random_problem, share, deca
         assert decision.clip_norm in measured.clip_norm
         assert decision.clip_norm == decision.problem.learning.clip_norm
         assert decision.prediction.low <= decision.predicted_accuracy <= decision.prediction.high
-        for fixed in ({"average": "none"}, {"growth": 1.0}, {"clip_decay": 0.5}, {"average": "tail", "growth": 4.0}):
-            other = plan(problem, objective=measured, **fixed)
-            assert all(getattr(other, name) == value for name, value in fixed.items())
+        for average in ("none", "tail"):
+            other = plan(problem, objective=measured, average=average)
+            assert other.average == average
             assert other.predicted_accuracy <= decision.predicted_accuracy + 1e-12
 
 
@@ -245,29 +199,8 @@ def test_the_average_is_taken_where_it_helps(random_problem):
 
 def test_what_is_fixed_must_have_been_measured(random_problem):
     problem = random_problem(np.random.default_rng(0))
-    for fixed in ({"average": "exponential"}, {"growth": 3.0}, {"clip_decay": 0.9}):
-        with pytest.raises(InfeasibleError, match="measured with the averages none, tail and with growth 1"):
-            plan(problem, objective=response(noise=(1e-6, 1e3)), **fixed)
-
-
-def test_expected_power_buys_alignment_where_updates_are_shorter_than_the_norm(random_problem):
-    """Up to ϖ = 1 every update is clipped, and what is expected is the worst case."""
-    measured, better = response(noise=(1e-6, 1e-3, 0.1, 1e3)), 0
-    for index in range(8):
-        worst = with_steps(random_problem(np.random.default_rng(index)))
-        expected = replace(worst, budget=replace(worst.budget, power="expected"))
-        for norm in (1.0, 4.0):
-            plans = [plan(problem, objective=measured, clip_norm=norm, rounds=10) for problem in (worst, expected)]
-            assert plans[1].power_share == pytest.approx(norm**-2, rel=1e-9)
-            assert plans[1].noise_share <= plans[0].noise_share * (1 + 1e-12)
-            assert plans[1].violations == ()
-            last = plans[1].sequence[9].power_planned
-            used = norm**-2 * (plans[1].power_total - last) + last  # the last round at its worst
-            assert used <= worst.budget.total_power * (1 + 1e-9)
-            if norm == 1.0:
-                assert plans[1].alignment == pytest.approx(plans[0].alignment, rel=1e-12)
-            better += plans[1].noise_share < 0.9 * plans[0].noise_share
-    assert better
+    with pytest.raises(InfeasibleError, match=r"with the averages none, tail \(average is exponential\)"):
+        plan(problem, objective=response(noise=(1e-6, 1e3)), average="exponential")
 
 
 def test_every_policy_takes_the_best_rounds_and_norm_for_its_devices(random_problem):
@@ -294,22 +227,16 @@ def test_what_was_not_measured_is_not_planned(random_problem):
         plan(problem, objective=response(noise=(1e-12, 1e-11)))
 
 
-def test_a_course_that_keeps_the_limits_is_preferred_to_one_that_breaks_them(random_problem):
-    measured, seen = response(noise=(1e-6, 1e-3, 0.1, 1e3), gains=((0.05, 0.05), (0.0, 0.0))), 0
+def test_rounds_that_keep_the_limits_are_preferred_to_those_that_break_them(random_problem):
+    measured = response(noise=(1e-6, 1e-3, 0.1, 1e3))
     for index in range(20):
         problem = with_steps(random_problem(np.random.default_rng(index), scope="total", formula="exact"))
         devices = np.arange(problem.fleet.num_devices)
-        rounds = np.array([10])
-        most = [
-            limits.largest_alignment(problem, devices, rounds, crest=course.crests(rounds)) for course in COURSES[:2]
-        ]
-        if most[1] > most[0] * 1.01:
-            seen += 1
-            theta = float(np.sqrt(most[0] * most[1])[0])
-            own = partial(Decision, scheduled=devices, alignment=theta)
-            decided = plan(problem, policy=lambda _, own=own: own(), objective=measured, rounds=10)
-            assert (decided.growth, decided.violations) == (4.0, ())
-    assert seen
+        theta = float(limits.largest_alignment(problem, devices, np.array([2]))[0])
+        for factor, kept in ((1.0, True), (1e3, False)):
+            own = Decision(scheduled=devices, alignment=factor * theta)
+            decided = plan(problem, policy=lambda _, own=own: own, objective=measured)
+            assert (not decided.violations) == kept
 
 
 def test_without_any_gain_there_is_no_plan_by_measurement(random_problem):

@@ -486,8 +486,6 @@ def test_uplinks_come_back_as_they_were():
     with pytest.raises(ValueError, match="uplink"):
         Decision(scheduled=[0], uplink="air")
     assert Aligned is type(ALIGNED)
-    with pytest.raises(ValueError, match="growth"):
-        replace(airfed.plan(world(), policy="central"), growth=2.0)
 
 
 @pytest.mark.parametrize(("policy", "name"), [("cotaf", "clipped"), ("threshold_power", "shrink")])

@@ -107,7 +107,7 @@ def test_no_number_of_rounds_is_better(monkeypatch, shape, smoothness, scope):
             problem.fleet.peak_power,
             cap=values["cap"][each],
             round_budget=values["round_budget"][each],
-            noise_weight=values["noise_weight"][each],
+            noise_weight=values["noise_weight"],
         )
         best = min(best, values["offset"][each] + values["scale"][each] * space.objective.min())
     assert decision.bound.total == pytest.approx(best, rel=1e-13)

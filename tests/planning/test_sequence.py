@@ -1,6 +1,5 @@
-"""Plans whose θ grows and whose ϖ falls: every round within its limits, all together within the budgets."""
+"""The rounds of a plan: each within its limits, all together within the budgets."""
 
-import json
 import math
 from dataclasses import replace
 from itertools import combinations
@@ -9,27 +8,13 @@ import numpy as np
 import pytest
 
 from airfed import Plan, plan
-from airfed.course import Course
-from airfed.planning import POLICIES, Settings, _rounds, candidates, uncertain
+from airfed.planning import POLICIES, _rounds, candidates, uncertain
 from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.limits import allowed_mu
 from airfed.planning.prices import next_device
 from airfed.planning.uncertain import effective_peak_power
 from airfed.privacy import compose_all, gaussian_epsilon
 from airfed.privacy.ledger import Ledger
-
-GROWTHS, DECAYS, SHARES = (1.0, 1.5, 4.0, 1e3, 1e6), (1.0, 0.5, 1e-3), (1.0, 0.5, 0.05)
-
-
-def random_course(rng, *, share=True):
-    return Course(
-        growth=rng.choice(GROWTHS), clip_decay=rng.choice(DECAYS), power_share=rng.choice(SHARES) if share else 1.0
-    )
-
-
-def decide(problem, course, policy="optimal", **more):
-    settings = Settings(growth=course.growth, clip_decay=course.clip_decay, power_share=course.power_share, **more)
-    return POLICIES[policy].plan(problem, settings)
 
 
 def recursion(decision):
@@ -53,8 +38,7 @@ def test_every_round_and_all_of_them_keep_their_budgets(random_problem, tmp_path
     bound = set()
     for case in range(25):
         problem = random_problem(rng, scope=scope, relation=relation, decades=float(rng.choice([0.0, 2.0])))
-        course = random_course(rng)
-        decision = decide(problem, course, policy)
+        decision = plan(problem, policy=policy)
         if policy == "paper" and decision.violations:
             continue
         bound.add(decision.binding)
@@ -74,34 +58,29 @@ def test_every_round_and_all_of_them_keep_their_budgets(random_problem, tmp_path
         assert ledger.mu_total == decision.mu_total
         assert ledger.epsilon_total == decision.epsilon_total
         assert (decision.epsilon_total if scope == "total" else decision.epsilon_round) <= problem.budget.epsilon
-        assert decision.mu_round == max(each.mu for each in decision.sequence) == decision.sequence[-1].mu
+        assert decision.mu_round == max(each.mu for each in decision.sequence)
         assert decision.epsilon_round == decision.sequence[-1].epsilon
-        # power: as planned, and what counts of it within the budget
+        # power: as planned, and within the budget
         assert ledger.power_planned == pytest.approx(decision.power_total, rel=1e-13)
-        last = decision.sequence[-1].power_planned
-        counted = course.power_share * (decision.power_total - last) + last
-        assert counted <= problem.budget.total_power * (1 + 1e-12)
+        assert decision.power_total <= problem.budget.total_power * (1 + 1e-12)
         if decision.binding == "total_power":
-            assert counted == pytest.approx(problem.budget.total_power, rel=1e-9)
+            assert decision.power_total == pytest.approx(problem.budget.total_power, rel=1e-9)
         # the bound
         assert decision.bound.total == pytest.approx(recursion(decision), rel=1e-10)
         assert not decision.violations
     assert len(bound) == 3
 
 
-def by_hand(problem, course, devices, rounds):
+def by_hand(problem, devices, rounds):
     """The plan of some devices and rounds, its θ from the limits written out; None where there is none."""
     budget, gain = problem.budget, problem.fleet.gain[devices]
-    rising = course.growth ** ((np.arange(rounds) - (rounds - 1)) / rounds)  # (θ_i/θ)²
-    covered = rising.sum() if budget.scope == "total" else 1.0
-    counted = course.power_share * (rising.sum() - 1) + 1
+    covered = rounds if budget.scope == "total" else 1
     theta = min(
         problem.link.noise_std * allowed_mu(budget) / budget.sensitivity / math.sqrt(covered),
         float(np.min(gain * np.sqrt(problem.fleet.peak_power[devices]))),
-        math.sqrt(budget.total_power / (counted * np.sum(gain**-2.0))),
+        math.sqrt(budget.total_power / (rounds * np.sum(gain**-2.0))),
     )
-    shape = {"growth": course.growth, "clip_decay": course.clip_decay, "power_share": course.power_share}
-    return Plan(problem=problem, policy="", scheduled=np.array(devices), alignment=theta, rounds=rounds, **shape)
+    return Plan(problem=problem, policy="", scheduled=np.array(devices), alignment=theta, rounds=rounds)
 
 
 @pytest.mark.parametrize("scope", ["round", "total"])
@@ -110,14 +89,13 @@ def test_the_optimum_is_that_of_all_devices_and_rounds_by_hand(random_problem, s
     rng = np.random.default_rng([len(scope), int(decades)])
     for _ in range(30):
         problem = random_problem(rng, devices=4, total_steps=5, scope=scope, decades=decades)
-        course = random_course(rng)
         every = [
-            recursion(by_hand(problem, course, list(devices), rounds))
+            recursion(by_hand(problem, list(devices), rounds))
             for size in range(1, 5)
             for devices in combinations(range(4), size)
             for rounds in range(1, 6)
         ]
-        assert decide(problem, course).bound.total == pytest.approx(min(every), rel=1e-9)
+        assert plan(problem).bound.total == pytest.approx(min(every), rel=1e-9)
 
 
 @pytest.mark.parametrize("together", [0, 512])
@@ -129,32 +107,12 @@ def test_the_search_over_many_rounds_is_exact(random_problem, monkeypatch, toget
         scope, decades = ("round", "total")[case % 2], float(rng.choice([0.0, 2.0]))
         problem = random_problem(rng, devices=6, total_steps=60, scope=scope, decades=decades)
         problem = replace(problem, link=replace(problem.link, estimation_error=error))
-        course, rounds = random_course(rng), np.arange(1, 61)
         best = math.inf
-        for each in np.split(rounds, 60):
-            power = effective_peak_power(problem, int(each[0]), course)
-            found = brute_force_schedule(problem.fleet.gain, power, **uncertain.candidates(problem, each, course))
+        for each in np.split(np.arange(1, 61), 60):
+            power = effective_peak_power(problem, int(each[0]))
+            found = brute_force_schedule(problem.fleet.gain, power, **uncertain.candidates(problem, each))
             best = min(best, found.objective)
-        assert decide(problem, course).bound.total == pytest.approx(best, rel=1e-9)
-
-
-def test_the_same_budgets_buy_more_where_theta_may_grow(random_problem):
-    """With a total budget a growing θ ends above the constant one, and begins below it."""
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        problem = random_problem(rng, scope="total")
-        flat, steep = (decide(problem, Course(growth=growth), "full", rounds=1) for growth in (1.0, 4.0))
-        assert flat.alignment == pytest.approx(steep.alignment)  # one round cannot grow
-    problem = random_problem(rng, total_steps=12, scope="total")
-    problem = replace(problem, fleet=replace_power(problem.fleet))
-    flat, steep = (decide(problem, Course(growth=growth), "full", rounds=12) for growth in (1.0, 4.0))
-    assert steep.sequence[0].alignment < flat.alignment < steep.alignment
-    assert steep.noise_share == pytest.approx(flat.noise_share)  # it is that of θ_rms
-    assert steep.crest == pytest.approx(steep.alignment / flat.alignment)
-
-
-def replace_power(fleet):
-    return type(fleet)(gain=fleet.gain, peak_power=1e6)
+        assert plan(problem).bound.total == pytest.approx(best, rel=1e-9)
 
 
 # The sequence of a constant plan
@@ -180,7 +138,7 @@ def test_a_constant_plan_is_one_decision_repeated(random_problem):
 
 
 def test_a_sequence_is_indexed_as_a_list(random_problem):
-    decision = plan(random_problem(np.random.default_rng(2), total_steps=9), rounds=9, growth=9.0, clip_decay=0.5)
+    decision = plan(random_problem(np.random.default_rng(2), total_steps=9), rounds=9)
     entries = list(decision.sequence)
     assert [each.index for each in decision.sequence[2:5]] == [2, 3, 4]
     assert decision.sequence[-1].alignment == entries[8].alignment == decision.alignment
@@ -195,31 +153,12 @@ def test_a_sequence_is_indexed_as_a_list(random_problem):
         entries[0].power[0] = 1.0
 
 
-# Records, views
-
-
-def test_a_record_says_how_they_move_and_an_older_one_is_constant(random_problem):
-    problem = random_problem(np.random.default_rng(7), total_steps=10)
-    decision = decide(problem, Course(growth=4.0, clip_decay=0.5, power_share=0.7), rounds=5)
-    written = json.loads(json.dumps(decision.to_dict()))
-    again = Plan.from_dict(problem, written)
-    assert again.to_dict() == decision.to_dict()
-    assert again.course == decision.course
-    for name in ("growth", "clip_decay", "power_share"):
-        del written[name]
-    with pytest.raises(ValueError, match="Expected"):  # its totals are not those of a constant plan
-        Plan.from_dict(problem, written)
-    constant = plan(problem).to_dict()
-    older = {name: value for name, value in constant.items() if name not in ("growth", "clip_decay", "power_share")}
-    assert Plan.from_dict(problem, older).to_dict() == constant
-
-
-def test_views_and_prices_know_the_course(random_problem):
+def test_views_and_prices_agree_with_the_plan(random_problem):
     rng = np.random.default_rng(11)
     found = 0
     for _ in range(40):
         problem = random_problem(rng, devices=8, total_steps=10, scope="total")
-        decision = decide(problem, random_course(rng), "top_k", size=4, rounds=10)
+        decision = plan(problem, policy="top_k", size=4, rounds=10)
         space = candidates(decision)
         assert space.alignment[3] == pytest.approx(decision.alignment, rel=1e-12)
         waiting = next_device(decision)
@@ -229,23 +168,3 @@ def test_views_and_prices_know_the_course(random_problem):
         assert waiting.bound == replace(decision, scheduled=joined, alignment=theta).bound.total
         found += theta < decision.alignment
     assert found >= 5
-
-
-def test_a_plan_says_how_they_move_only_where_they_do(random_problem):
-    problem = random_problem(np.random.default_rng(3), total_steps=10)
-    texts = {
-        (growth, decay): " ".join(str(plan(problem, rounds=5, growth=growth, clip_decay=decay)).split())
-        for growth in (1.0, 4.0)
-        for decay in (1.0, 0.5)
-    }
-    for (growth, decay), text in texts.items():
-        assert ("θ grows from" in text) == ("√Σμ²" in text) == (growth != 1.0)
-        assert ("ϖ falls from" in text) == (decay != 1.0)
-    assert "Over the rounds" not in texts[1.0, 1.0]
-
-
-def test_what_no_plan_has_is_said(random_problem):
-    problem = random_problem(np.random.default_rng(1), total_steps=4)
-    for name, value in (("growth", 0.5), ("growth", 1e7), ("clip_decay", 2.0), ("clip_decay", 0.0)):
-        with pytest.raises(ValueError, match=f"Expected {name}"):
-            plan(problem, **{name: value})

@@ -95,14 +95,6 @@ def test_a_process_that_clips_otherwise_does_not_transmit(tmp_path):
         check_equal(group, prepared(tmp_path, **secure, **{"learning.clip_norm": 7.0}))
 
 
-@pytest.mark.parametrize("course", [{"policy.growth": 2.0}, {"policy.clip_decay": 0.5}], ids=str)
-def test_a_process_whose_rounds_move_otherwise_does_not_transmit(tmp_path, course):
-    secure = {"link.noise_source": "secure"}
-    group = Second(prepared(tmp_path, **secure))
-    with pytest.raises(RunError, match="Expected process 1 to decide as process 0 does"):
-        check_equal(group, prepared(tmp_path, **secure, **course))
-
-
 @pytest.mark.parametrize("options", [{"first": 0.02}, {"middle": 1}], ids=str)
 def test_a_process_whose_rounds_have_another_order_does_not_transmit(tmp_path, options):
     """Of devices that send once each: the same devices, the same θ and the same totals, in other rounds."""

@@ -1,6 +1,5 @@
-"""Runs whose θ grows and whose ϖ falls: each round is transmitted, charged and recorded as its own entry says."""
+"""Runs whose θ differs from round to round: each is transmitted, charged and recorded as its own entry says."""
 
-import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +17,12 @@ from airfed.running.run import Run
 from airfed.running.setup import prepare
 
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
-GROWTH, DECAY = 4.0, 0.5
 
 
 def world(**changes):
-    policy = {"policy.name": "full", "policy.size": None, "policy.rounds": 6}
-    moving = {"policy.growth": GROWTH, "policy.clip_decay": DECAY}
+    policy = {"policy.name": "liu_simeone", "policy.size": None, "policy.rounds": 6}
     total = {"budget.scope": "total", "link.noise_std": 0.2}
-    return scenario.parse(TINY).override({"learning.dimension": 60, **policy, **moving, **total, **changes})
+    return scenario.parse(TINY).override({"learning.dimension": 60, **policy, **total, **changes})
 
 
 pytestmark = pytest.mark.usefixtures("no_flush")
@@ -47,11 +44,11 @@ def test_each_round_arrives_and_costs_as_its_entry_says(shout, same_noise):
         np.testing.assert_allclose(got.energy, decided.power * (1 - CLIP_MARGIN) ** 2, rtol=1e-9)
         assert got.clipped == size
     ratio = plan.sequence[-1].alignment / plan.sequence[0].alignment
-    assert ratio == pytest.approx(GROWTH ** (5 / 12))
+    assert ratio == pytest.approx(0.9 ** (-5 / 4))  # θ_i² ∝ η^(−i/2)
 
 
 def test_the_air_of_a_constant_plan_is_made_once_and_that_of_others_in_each_round():
-    constant = Airs(plan=prepare(world(**{"policy.growth": 1.0, "policy.clip_decay": 1.0})).plan)
+    constant = Airs(plan=prepare(world(**{"policy.name": "full"})).plan)
     assert constant.at(0) is constant.at(3) is constant.at(-1)
     moving = Airs(plan=prepare(world()).plan)
     for index in range(6):
@@ -66,7 +63,7 @@ def test_ledger_metrics_and_devices_follow_the_sequence(tmp_path):
     execute(world(), tmp_path / "run")
     run = Run.open(tmp_path / "run").checked()
     plan, charges = run.plan, run.ledger.charges
-    assert (plan.growth, plan.clip_decay) == (GROWTH, DECAY)
+    assert len({decided.mu for decided in plan.sequence}) == 6
     for charge, decided, record in zip(charges, plan.sequence, run.rounds, strict=True):
         assert (charge.mu, charge.alignment) == (decided.mu, decided.alignment)
         assert charge.power_planned == decided.power_planned == record["power_planned"]
@@ -78,7 +75,7 @@ def test_ledger_metrics_and_devices_follow_the_sequence(tmp_path):
     planned = [row["power_planned"] for row in run.devices]
     np.testing.assert_allclose(planned, plan.sequence.device_power(6), rtol=1e-12)
     clipped = [record["clipped_share"] for record in run.rounds]
-    assert max(clipped) > 0  # otherwise ϖ made no difference
+    assert max(clipped) > 0
 
 
 @pytest.mark.parametrize("every", [1, 4])
@@ -109,8 +106,10 @@ def test_a_run_that_is_killed_in_any_round_resumes_to_the_same_bits(tmp_path, ki
 @pytest.mark.parametrize("cut", [2, 40])
 def test_half_a_line_is_charged_at_least_as_much_as_the_round_that_it_may_be_about(tmp_path, every, cut, stop_after):
     secure = {"link.noise_source": "secure", "run.checkpoint_every": every, "budget.scope": "round"}
-    built = world(**secure)
+    weak = {"policy.name": "full", "channel.coherence": 1, "channel.minimum": 0.01, "fleet.peak_power": 1e-3}
+    built = world(**secure, **weak)
     plan = prepare(built).plan
+    assert len({decided.mu for decided in plan.sequence}) > 3
     for questions in (1, 3, 5, 7, 9):
         out = tmp_path / f"run-{questions}"
         execute(built, out, stop=stop_after(questions))
@@ -150,22 +149,3 @@ def test_a_charge_of_a_round_that_no_plan_has_is_noticed(tmp_path):
     book.charge(6, devices=6, alignment=last.alignment, mu=last.mu, power=last.power_planned)
     with pytest.raises(LedgerError, match="another μ"):
         Run.open(tmp_path / "run").checked()
-
-
-def test_a_plan_of_another_course_is_refused(tmp_path, stop_after):
-    out = tmp_path / "run"
-    execute(world(), out, stop=stop_after(3))
-    with pytest.raises(ValueError, match=r"policy\.growth"):
-        execute(world(**{"policy.growth": 2.0}), out, resume=True)
-    with pytest.raises(ValueError, match=r"policy\.clip_decay"):
-        execute(world(**{"policy.clip_decay": 0.25}), out, resume=True)
-
-
-def test_a_record_of_another_course_does_not_follow(tmp_path):
-    execute(world(), tmp_path / "run")
-    figures = Run.open(tmp_path / "run").figures
-    assert json.loads((tmp_path / "run/plan.json").read_text())["growth"] == GROWTH
-    for name, value in (("growth", 2.0), ("clip_decay", 0.25)):
-        problem = Run.open(tmp_path / "run").plan.problem
-        with pytest.raises(ValueError, match="which follows"):
-            type(Run.open(tmp_path / "run").plan).from_dict(problem, {**figures, name: value})

@@ -123,11 +123,6 @@ def test_bad_batteries(value, named):
     assert named in str(caught.value)
 
 
-def test_batteries_are_planned_for_the_worst_case():
-    with pytest.raises(ScenarioError, match='power="worst" with device_power'):
-        world_of().override({"budget.device_power": 1.0, "budget.power": "expected"})
-
-
 # What must not change
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from airfed import Run, load, run
 from airfed.cli.app import main
-from airfed.course import CONSTANT, Course
 from airfed.explorer import knobs, shown
 from airfed.explorer.design import from_query, from_scenario
 from airfed.planning import Response, load_response
@@ -40,10 +39,6 @@ def response(world, **about):
         spread=np.full(accuracy.shape, 0.02),
         loss=1 - accuracy,
         loss_spread=np.full(accuracy.shape, 0.02),
-        power=np.full(plain.shape, 0.5),
-        courses=(CONSTANT, Course(growth=2.0)),
-        gain=np.array([0.0, 0.02])[:, None, None] * np.ones((2, 2, len(noise))),
-        reach=np.ones((2, len(noise))),
         about={**traits(world.learning), **about},
     )
 
@@ -59,9 +54,9 @@ def world(tmp_path):
 def test_the_response_decides(world):
     decision = world.plan()
     assert (decision.objective, decision.clip_norm, decision.rounds) == ("measured", 1.0, 4)
-    assert (decision.average, decision.growth) == ("exponential", 2.0)
-    fixed = world.override({"policy.average": "none", "policy.growth": 1.0}).plan()
-    assert (fixed.average, fixed.growth) == ("none", 1.0)
+    assert decision.average == "exponential"
+    fixed = world.override({"policy.average": "none"}).plan()
+    assert fixed.average == "none"
     assert fixed.predicted_accuracy < decision.predicted_accuracy
     assert 0 < decision.prediction.low < decision.predicted_accuracy < decision.prediction.high <= 1
     plans, _ = world.compare()
@@ -134,22 +129,10 @@ def test_what_airfed_comes_with_is_found_by_its_scenario(file):
     assert named.anchored().policy.response == file.stem  # a name stays a name
 
 
-def test_a_response_for_other_amounts_of_data_says_nothing_of_courses():
+def test_the_response_of_the_nearest_amount_of_data_is_taken():
     world = load("examples/paper.toml")
-    forty, sixteen = world.response, world.override({"fleet.num_devices": 250}).response
-    assert forty.about == sixteen.about
-    assert len(forty.courses) > len(sixteen.courses) == 1
-    assert sixteen.courses[0].constant
+    assert world.response.about == world.override({"fleet.num_devices": 250}).response.about
     assert load("examples/private.toml").response.about["images_per_device"] == 4
-
-
-def test_expected_power_is_what_the_response_says(world):
-    worst, expected = world.plan(), world.override({"budget.power": "expected"}).plan()
-    assert (worst.power_share, expected.power_share) == (1.0, 0.5)
-    assert expected.alignment >= worst.alignment
-    by_bound = world.override({"budget.power": "expected", "policy.objective": "bound"}).plan()
-    assert (by_bound.power_share, len(by_bound.notes)) == (1.0, 1)
-    assert "only a measured response says what to expect" in by_bound.notes[0]
 
 
 def test_the_page_shows_what_to_expect(world):
@@ -170,7 +153,7 @@ def test_the_page_shows_what_to_expect(world):
 def test_the_command_line_says_what_to_expect(world, tmp_path, capsys):
     file = str(tmp_path / "world.toml")
     assert main(["plan", file, "--plot", str(tmp_path / "plan.png")]) == 0
-    assert "Expected test accuracy, with ϖ = 1, θ² growing 2 times, an exponential average: " in capsys.readouterr().out
+    assert "Expected test accuracy, with ϖ = 1, an exponential average: " in capsys.readouterr().out
     assert main(["plan", file, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["predicted_accuracy"] == world.plan().predicted_accuracy

@@ -353,6 +353,14 @@ def test_scenarios_are_frozen():
 # The digest
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("budget.power", "expected"), ("policy.growth", 4.0), ("policy.clip_decay", 0.5)]
+)
+def test_a_key_that_was_removed_is_named_in_a_sentence(key, value):
+    with pytest.raises(ScenarioError, match=rf"^The key '{key}' was removed: [^\n]+\.$"):
+        scenario.parse(tomllib.loads(template.SCENARIO)).override({key: value})
+
+
 def leaves(model, prefix=""):
     for key, value in model.items():
         if isinstance(value, dict):
@@ -366,7 +374,6 @@ def another(key, value):
         "budget.scope": "total",
         "budget.relation": "add_remove",
         "budget.formula": "classic",
-        "budget.power": "expected",
         "learning.partition": "shards",
         "learning.dataset": "mnist",
         "learning.model": "mlp",

@@ -149,7 +149,6 @@ def _summary(book: Ledger) -> dict[str, Any]:
         "epsilon_total": book.epsilon_total,
         "power_planned": book.power_planned,
         "power_metered": book.power_metered,
-        "power_counted": book.power_counted if book.header.get("power") == "expected" else book.power_planned,
         "rounds": rounds,
     }
 
@@ -215,11 +214,7 @@ def _power(summary: dict[str, Any]) -> str:
     planned = f"{summary['power_planned']:.4g} W charged"
     if "total_power" not in summary:
         return planned
-    counted = summary["power_counted"]
-    share = f"{counted / summary['total_power']:.1%} of {summary['total_power']:g} W"
-    if summary.get("power") == "expected":
-        return f"{counted:.4g} W counted (as metered, else worst case), {share}; {planned} (worst case)"
-    return f"{planned}, {share}"
+    return f"{planned}, {summary['power_planned'] / summary['total_power']:.1%} of {summary['total_power']:g} W"
 
 
 def _ledger_row(row: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
-from airfed.showing.words import duration, movements
+from airfed.showing.words import duration
 
 if TYPE_CHECKING:
     from airfed.experiments.pilots import Pilots
@@ -73,7 +73,6 @@ def measure(
     rounds: Annotated[Whole, _list("Numbers of rounds, as in 10,20,40 (default: five up to T).", whole_numbers)] = (),
     clip_norms: Annotated[Real, _list("Clipping norms, as in 1,2,5 (default: from the updates' norms).", numbers)] = (),
     noise: Annotated[Real, _list("σ/(|K|θ), as in 0.001,0.01,0.1 (default: from the scenario).", numbers)] = (),
-    courses: Annotated[bool, Parameter(help="Try θ that grows and ϖ that falls at the best places, too.")] = True,
     seeds: Annotated[Whole, _list("Two or more seeds (default: 101,102).", whole_numbers)] = (101, 102),
     jobs: Jobs = None,
     quick: Annotated[bool, Parameter(help="A coarser grid, fewer devices.", negative="")] = False,
@@ -99,7 +98,6 @@ def measure(
         rounds=rounds,
         clip_norms=clip_norms,
         noise=noise,
-        courses=courses,
         seeds=seeds,
         quick=quick,
     )
@@ -161,16 +159,6 @@ def best(response: Response) -> list[dict[str, Any]]:
     return rows
 
 
-def gains(response: Response, course: int) -> list[float]:
-    """Return by how much a course improves the best place of each noise, each with the average that is best for it."""
-    found = []
-    for level in range(response.noise.size):
-        whole = response.accuracy[:, -1, :, :, level].reshape(len(response.averages), -1)
-        still = whole[:, int(whole.max(axis=0).argmax())]
-        found.append(float((still + response.gain[course, :, level]).max() - still.max()))
-    return found
-
-
 def _print_design(console: Console, pilots: Pilots, folder: Path) -> None:
     about = pilots.about()
     console.print(
@@ -196,12 +184,10 @@ def _print_effort(console: Console, pilots: Pilots, folder: Path, jobs: int) -> 
     if console.quiet:
         return {}
     from airfed.experiments import effort
-    from airfed.experiments.measure import PLACES
 
     with console.status("measuring the speed of this machine"):
         expected = effort.expect(pilots.points(pilots.cells, pilots.seeds), folder, jobs=jobs)
     number = len(pilots.cells) * (len(pilots.seeds) + 1) // 2
-    number += len(pilots.noise) * PLACES * len(pilots.courses) * len(pilots.seeds)
     left = max(0, number - expected.done)
     text = f"About {number} pilots, {expected.done} done already"
     if left and expected.seconds is not None:
@@ -225,13 +211,6 @@ def _print_best(console: Console, response: Response) -> None:
             f"{row['spread']:.1%}",
         )
     console.print(table)
-    for place, course in enumerate(response.courses):
-        if not course.constant:
-            points = 100 * sum(gains(response, place)) / response.noise.size
-            moves = " and ".join(movements(course))
-            console.print(
-                f"{moves}: {points:+.1f} points at the best places, on average over the noise.", soft_wrap=True
-            )
     edges = {float(response.clip_norm[0]), float(response.clip_norm[-1])}
     if response.clip_norm.size > 1 and (found := {row["clip_norm"] for row in best(response)} & edges):
         console.print(

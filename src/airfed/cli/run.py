@@ -26,7 +26,7 @@ from rich.progress import (
 from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
 from airfed.showing import output, tables
 from airfed.showing.live import LiveLine
-from airfed.showing.words import ADVERSARIES, count, power_expected
+from airfed.showing.words import ADVERSARIES, count
 
 LOST = 5  # the exit code where another process of the run, or its host, was lost
 
@@ -168,7 +168,6 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "loss": last.get("loss"),
         "accuracy": last.get("accuracy"),
         "power_planned": ledger.power_planned if ledger.rounds else None,
-        "power_expected": power_expected(plan) if plan.problem.budget.power == "expected" else None,
         "power_transmitted": last.get("power_transmitted_total"),
         "power_budget": plan.problem.budget.total_power,
         "private": plan.private,
@@ -201,11 +200,6 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
         metered = summary["power_transmitted"]
         sent = "" if metered is None else f"{metered:.4g} W transmitted, "  # a private record leaves it out
         console.print(f"power {sent}{summary['power_planned']:.4g} W planned (worst case)")
-        if summary["power_expected"] is not None:
-            console.print(
-                f"expected of all rounds: {summary['power_expected']:.4g} W of {summary['power_budget']:g} W; the "
-                "meter sees to the total"
-            )
         relation = "replace one" if summary["relation"] == "replace" else "add or remove one"
         if summary["private"]:
             against = f"; against {ADVERSARIES[summary['trust']]}" if "trust" in summary else ""

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.course import CONSTANT, Course
 from airfed.experiments.pilots import Cell, Pilots
 from airfed.experiments.points import Point
 from airfed.experiments.records import Record
@@ -19,7 +18,6 @@ from airfed.running.averages import AVERAGES
 Floats = NDArray[np.float64]
 Run = Callable[[str, Sequence[Point]], Sequence[Record]]
 _HOPELESS: Final = 0.05  # above a guess, at most: more noise makes nothing better of it
-PLACES: Final = 1  # places of each noise at which θ and ϖ are let move
 
 
 class Unmeasured(Exception):
@@ -35,12 +33,10 @@ class Outcome(NamedTuple):
 
     Args:
         accuracy, loss: on the test data, of each average of the models.
-        power: really transmitted, as a share of what ‖g_k‖ = ϖ would have taken.
     """
 
     accuracy: Floats
     loss: Floats
-    power: float
 
     @property
     def best(self) -> float:
@@ -55,8 +51,8 @@ def measure(pilots: Pilots, run: Run) -> Response:
     """Run the pilots and return the response.
 
     At each noise every place is tried with the first seed, and the better half of the (I, ϖ) with the other seeds, too:
-    what is never chosen needs no precision. At the best of them θ and ϖ are then let move. A place that
-    is hardly better than a guess is not tried with more noise. A pilot that diverges is worth a guess.
+    what is never chosen needs no precision. A place that is hardly better than a guess is not tried with more noise. A
+    pilot that diverges is worth a guess.
 
     Args:
         pilots: what to run.
@@ -75,7 +71,7 @@ def measure(pilots: Pilots, run: Run) -> Response:
             raise Unmeasured(records)
         for record in records:
             cell = Cell(*(record.point.values[name] for name in Cell._fields))
-            found.setdefault(cell, []).append(_outcome(record) if record.status == "finished" else guess)
+            found[cell].append(_outcome(record) if record.status == "finished" else guess)
 
     for noise in pilots.noise:
         level = [cell for cell in pilots.cells if cell.noise == noise]
@@ -84,25 +80,18 @@ def measure(pilots: Pilots, run: Run) -> Response:
         better = better_half({cell: found[cell][0].best for cell in worth})
         train(f"noise {noise:g}, better half", better, pilots.seeds[1:])
         hopeless |= {cell._replace(noise=0.0) for cell in worth if _mean_best(found[cell]) < guess.best + _HOPELESS}
-        whole = [cell for cell in better if cell.share == pilots.share[-1]]
-        tried = sorted(whole, key=lambda cell: -_mean_best(found[cell]))[:PLACES]
-        moving = [cell.moving(course) for course in pilots.courses for cell in tried]
-        train(f"noise {noise:g}, θ grows, ϖ falls", moving, pilots.seeds)
         found |= {cell: [guess, guess] for cell in level if cell not in worth}
     return _response(pilots, found)
 
 
 def _response(pilots: Pilots, found: Found) -> Response:
-    steady = {cell: found[cell] for cell in pilots.cells}
     shape = tuple(len(axis) for axis in (pilots.share, pilots.rounds, pilots.clip_norm, pilots.noise))
 
     def grid(values: Mapping[Cell, Floats]) -> Floats:
         return np.moveaxis(np.array([values[cell] for cell in pilots.cells]).reshape(*shape, -1), -1, 0)
 
-    accuracy = {cell: np.array([outcome.accuracy for outcome in outcomes]) for cell, outcomes in steady.items()}
-    loss = {cell: np.array([outcome.loss for outcome in outcomes]) for cell, outcomes in steady.items()}
-    power = {cell: np.array([[outcome.power] for outcome in outcomes]) for cell, outcomes in steady.items()}
-    courses = (CONSTANT, *pilots.courses)
+    accuracy = {cell: np.array([outcome.accuracy for outcome in outcomes]) for cell, outcomes in found.items()}
+    loss = {cell: np.array([outcome.loss for outcome in outcomes]) for cell, outcomes in found.items()}
     return Response(
         share=np.array(pilots.share),
         rounds=np.array(pilots.rounds, dtype=np.float64),
@@ -113,10 +102,6 @@ def _response(pilots: Pilots, found: Found) -> Response:
         spread=grid(spreads(accuracy)),
         loss=np.maximum(grid(means(loss)), 0.0),
         loss_spread=grid(spreads(loss)),
-        power=np.clip(grid(means(power))[0], 0.0, 1.0),
-        courses=courses,
-        gain=np.array([[gain(found, course, noise) for noise in pilots.noise] for course in courses]).swapaxes(1, 2),
-        reach=np.array([[reach(found, course, noise) for noise in pilots.noise] for course in courses]),
         about=pilots.about(),
     )
 
@@ -126,14 +111,13 @@ def _outcome(record: Record) -> Outcome:
     return Outcome(
         accuracy=np.array([each["accuracy"] for each in reached]),
         loss=np.array([each["test_loss"] for each in reached]),
-        power=float(record.final["power_transmitted_total"]) / float(record.plan["power_total"]),
     )
 
 
 def _guess(accuracy: float) -> Outcome:
     """What one reaches who knows nothing."""
     each = np.ones(len(AVERAGES))
-    return Outcome(accuracy=accuracy * each, loss=-math.log(accuracy) * each, power=1.0)
+    return Outcome(accuracy=accuracy * each, loss=-math.log(accuracy) * each)
 
 
 def _mean_best(outcomes: Sequence[Outcome]) -> float:
@@ -178,25 +162,6 @@ def spreads(found: Mapping[Cell, Floats]) -> dict[Cell, Floats]:
         pooled: Floats = np.sqrt(np.mean(np.square(list(own.values())), axis=0))
         known |= {**dict.fromkeys(cells, pooled), **own}
     return known
-
-
-def gain(found: Found, course: Course, noise: float) -> Floats:
-    """Return by how much a course is more accurate than none, seed by seed at the same places, for each average."""
-    differences = [
-        np.mean(
-            [moved.accuracy - still.accuracy for moved, still in zip(found[cell], found[before], strict=True)], axis=0
-        )
-        for cell in found
-        if cell.course == course != CONSTANT and cell.noise == noise
-        for before in [cell.moving(CONSTANT)]
-    ]
-    return np.mean(differences, axis=0) if differences else np.zeros(len(AVERAGES))
-
-
-def reach(found: Found, course: Course, noise: float) -> float:
-    """Return what a course reached at some noise with its best average; 1, which limits nothing, without a try."""
-    best = [_mean_best(found[cell]) for cell in found if cell.course == course != CONSTANT and cell.noise == noise]
-    return max(best, default=1.0)
 
 
 def _levels(cells: Iterable[Cell]) -> list[list[Cell]]:

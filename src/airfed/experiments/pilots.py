@@ -18,7 +18,6 @@ import numpy as np
 
 from airfed import __version__, planning
 from airfed._files import DataError
-from airfed.course import CONSTANT, Course
 from airfed.experiments.points import Point, content_key, dataset_digest
 from airfed.learning import data
 from airfed.learning.task import build_task, data_source, dimension_of, problem_of
@@ -33,28 +32,16 @@ _SHARES: Final = (0.25, 0.5, 1.0)  # of devices whose data differ
 _LEAST_NOISE: Final = 1e-3  # of the clipping norm, per coordinate: hardly seen
 _NOISE: Final = (0.3, 3.0)  # the range of the largest noise: of interest anywhere, and where nothing is learned
 _ABOVE: Final = 4.0  # how much more noise than the scenario's own plans leave is measured
-_COURSES: Final = (Course(growth=4.0), Course(clip_decay=0.5), Course(growth=4.0, clip_decay=0.5))
 _UNBOUND: Final = {"epsilon": 1e12, "delta": 1e-3, "total_power": 1e15}  # budgets that bind nothing
 
 
 class Cell(NamedTuple):
-    """A place of the grid, and how θ and ϖ move there."""
+    """A place of the grid."""
 
     share: float
     rounds: int
     clip_norm: float
     noise: float
-    growth: float = 1.0
-    clip_decay: float = 1.0
-
-    @property
-    def course(self) -> Course:
-        """How θ and ϖ move."""
-        return Course(growth=self.growth, clip_decay=self.clip_decay)
-
-    def moving(self, course: Course) -> Cell:
-        """Return the place where θ and ϖ move otherwise."""
-        return self._replace(growth=course.growth, clip_decay=course.clip_decay)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +53,6 @@ class Pilots:
         devices: that transmit in a pilot at |K|/N = 1.
         images: that each device holds.
         share, rounds, clip_norm, noise: the axes of the response.
-        courses: how θ and ϖ may move over the rounds, beside not at all.
         seeds: of the trainings.
     """
 
@@ -77,7 +63,6 @@ class Pilots:
     rounds: tuple[int, ...]
     clip_norm: tuple[float, ...]
     noise: tuple[float, ...]
-    courses: tuple[Course, ...]
     seeds: tuple[int, ...]
 
     @property
@@ -96,20 +81,14 @@ class Pilots:
 
     def _point(self, cell: Cell, seed: int) -> Point:
         size = round(cell.share * self.devices)
-        crest = float(cell.course.crests(np.array([cell.rounds]))[0])  # the largest θ is 1, the mean 1/crest
         world = self.base.override(
             {
                 "name": f"pilot: I={cell.rounds}, clip_norm={cell.clip_norm:g}, noise={cell.noise:g}, seed={seed}",
                 "seed": seed,
-                "link": {"noise_std": cell.noise * size / crest},
+                "link": {"noise_std": cell.noise * size},
                 "learning.clip_norm": cell.clip_norm,
                 "policy.size": size,
                 "policy.rounds": cell.rounds,
-                **(
-                    {}
-                    if cell.course == CONSTANT
-                    else {"policy.growth": cell.growth, "policy.clip_decay": cell.clip_decay}
-                ),
                 "run.evaluate_every": cell.rounds,  # the last round is always evaluated
                 "run.checkpoint_every": cell.rounds,
             }
@@ -141,7 +120,6 @@ def design(
     rounds: Sequence[int] = (),
     clip_norms: Sequence[float] = (),
     noise: Sequence[float] = (),
-    courses: bool = True,
     seeds: Sequence[int] = (101, 102),
     quick: bool = False,
 ) -> Pilots:
@@ -158,9 +136,8 @@ def design(
         rounds: I; five from T/20 to T unless given.
         clip_norms: ϖ; five over the norms that updates have at the start unless given.
         noise: σ/(|K|θ); two in a decade, beyond what the scenario's own plans leave, unless given.
-        courses: whether θ that grows and ϖ that falls are tried at the best places.
         seeds: two or more; the data and the beginning of a training have the same seed, so best not the scenario's.
-        quick: a coarser grid where none is given, and neither θ nor ϖ moves.
+        quick: a coarser grid where none is given.
 
     Raises:
         ScenarioError, DataError: the model has no accuracy, a list is wrong, or the data cannot be had.
@@ -184,7 +161,6 @@ def design(
         rounds=tuple(int(number) for number in numbers),
         clip_norm=given_norms or _norms(base, local_steps, 3 if quick else 5),
         noise=given_noise or _noise(world, rounds=[int(number) for number in numbers], in_a_decade=1 if quick else 2),
-        courses=_COURSES if courses and not quick else (),
         seeds=tuple(seeds),
     )
 

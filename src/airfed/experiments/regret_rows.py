@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from airfed import planning
-from airfed.course import Course
 from airfed.experiments.records import Record, require
 from airfed.learning import data
 from airfed.learning.task import data_source
@@ -91,7 +88,7 @@ def _row(title: str, record: Record) -> dict[str, Any]:
         "rounds": plan["rounds"],
         "num_scheduled": plan["num_scheduled"],
         "clip_norm": plan["clip_norm"],
-        "noise": world.link.received_std * _crest(plan) / (plan["num_scheduled"] * plan["alignment"]),
+        "noise": world.link.received_std / (plan["num_scheduled"] * plan["alignment"]),
         "average": plan["average"],
         "binding": plan["binding"],
         "status": record.status,
@@ -102,11 +99,6 @@ def _row(title: str, record: Record) -> dict[str, Any]:
         "seconds": round(record.seconds, 1),
         **{OPTION + name: value for name, value in options.items()},
     }
-
-
-def _crest(plan: Mapping[str, Any]) -> float:
-    """θ/θ_rms of a recorded plan."""
-    return float(Course(growth=plan.get("growth", 1.0)).crests(np.array([plan["rounds"]]))[0])
 
 
 def about(world: Scenario) -> str:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from airfed.explorer.rounds import Rounds
 from airfed.planning import FadingPlan, Plan
 from airfed.privacy import gaussian_epsilon
-from airfed.showing.words import LIMITS, count, gap_sentence, number, power_expected
+from airfed.showing.words import LIMITS, count, gap_sentence, number
 
 _LEFT: Final = {  # of the budgets that cover the training, as `showing.fading.budgets_left` names them
     "total_power": ("Total power left", "after this round"),
@@ -21,8 +21,7 @@ _LEFT: Final = {  # of the budgets that cover the training, as `showing.fading.b
 def plan_facts(plan: Plan) -> Markup:
     """Return the figures behind the decision; a meter shows the share of its budget that is used."""
     budget = plan.problem.budget
-    counted_power = power_expected(plan) if budget.power == "expected" else plan.power_total
-    spent = counted_power / budget.total_power
+    spent = plan.power_total / budget.total_power
     peak = float((plan.power / plan.problem.fleet.peak_power[plan.scheduled]).max())
     covered = plan.epsilon_total if budget.scope == "total" else plan.epsilon_round
     counted = plan.epsilon_paper if budget.formula == "classic" else covered
@@ -40,9 +39,9 @@ def plan_facts(plan: Plan) -> Markup:
             "privacy",
         ),
         (
-            "Total power used" if budget.power == "worst" else "Total power used, expected",
+            "Total power used",
             f"{spent:.1%}",
-            f"{number(counted_power)} of {number(budget.total_power, 4)} W",
+            f"{number(plan.power_total)} of {number(budget.total_power, 4)} W",
             spent,
             "total_power",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -115,6 +115,8 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    removed: ClassVar[Mapping[str, str]] = {}
+    """Keys that earlier versions had, and what holds without them."""
 
     def __init__(self, /, **values: Any) -> None:
         try:

@@ -49,6 +49,8 @@ def _explain(item: ErrorDetails, root: type[BaseModel]) -> str:
     shown = "NaN" if isinstance(value, float) and math.isnan(value) else _shorten(value)
     ranges = _field_ranges(model, key)
     if kind == "extra_forbidden":
+        if (instead := getattr(model, "removed", {}).get(str(item["loc"][-1]))) is not None:
+            return f"The key {key!r} was removed: {instead}."
         close = difflib.get_close_matches(str(item["loc"][-1]), _keys(model), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(_keys(model))}."
         return f"Unknown key {key!r}; {hint}"

@@ -16,12 +16,11 @@ ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
 
 
 class Found(NamedTuple):
-    """What is expected at some places: (..., courses, averages), twice (..., averages), and (...)."""
+    """What is expected at some places: (..., averages) each."""
 
     accuracy: Floats
     deviation: Floats
     loss: Floats
-    power: Floats
 
 
 class Surface:
@@ -35,18 +34,12 @@ class Surface:
         from scipy.interpolate import RegularGridInterpolator  # here: planning by the bound starts sooner without them
         from scipy.ndimage import uniform_filter
 
-        self._courses, self._averages = len(response.courses), len(response.averages)
         self._axes = {name: getattr(response, name) for name in AXES}
-        # The last axis: accuracy of each course and average, then variance and loss of each average, then power.
+        # The last axis: accuracy, variance and loss of each average.
         channels = [
-            *(
-                _monotone(_improved(response.accuracy[average], gain[average], reach), increasing=False)
-                for gain, reach in zip(response.gain, response.reach, strict=True)
-                for average in range(self._averages)
-            ),
+            *(_monotone(accuracy, increasing=False) for accuracy in response.accuracy),
             *(uniform_filter(np.square(spread), size=(1, 3, 3, 3), mode="nearest") for spread in response.spread),
             *(_monotone(loss, increasing=True) for loss in response.loss),
-            _monotone(response.power, increasing=True),
         ]
         self._values = RegularGridInterpolator(
             [np.log(_padded(axis)) for axis in self._axes.values()],
@@ -70,20 +63,9 @@ class Surface:
             places = [np.log(_snapped(arrays[name], axis)) for name, axis in self._axes.items()]
         grid = np.stack(np.broadcast_arrays(*places), axis=-1)
         found: Floats = self._values(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], -1)
-        ends = np.cumsum([self._courses * self._averages, self._averages])
-        accuracy, variance, loss = np.split(found[..., :-1], ends, axis=-1)
-        return Found(
-            # The weights of the neighbours add up to 1 but for rounding.
-            accuracy=np.clip(accuracy.reshape(*accuracy.shape[:-1], self._courses, self._averages), 0.0, 1.0),
-            deviation=np.sqrt(np.maximum(variance, 0.0)),
-            loss=loss,
-            power=found[..., -1],
-        )
-
-
-def _improved(accuracy: Floats, gain: Floats, reach: Floats) -> Floats:
-    """The accuracy on a course: with its gain, but beyond what it reached only where it was so without."""
-    return np.clip(np.minimum(accuracy + gain, np.maximum(accuracy, reach)), 0.0, 1.0)
+        accuracy, variance, loss = np.split(found, 3, axis=-1)
+        # The weights of the neighbours add up to 1 but for rounding.
+        return Found(accuracy=np.clip(accuracy, 0.0, 1.0), deviation=np.sqrt(np.maximum(variance, 0.0)), loss=loss)
 
 
 def _monotone(values: Floats, *, increasing: bool) -> Floats:

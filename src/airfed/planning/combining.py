@@ -19,7 +19,6 @@ from scipy.optimize import minimize
 
 from airfed import antennas
 from airfed.antennas import Complexes, Floats
-from airfed.course import CONSTANT
 from airfed.planning import limits, uncertain
 from airfed.planning.completion import by_bound
 from airfed.planning.decision import Decision
@@ -266,7 +265,7 @@ def everybody(problem: Problem) -> Plan:
     """Return the best plan by the bound in which every device sends, for a given combiner."""
     devices = np.arange(problem.fleet.num_devices)
     rounds = np.arange(1, problem.most_rounds + 1)
-    return by_bound(problem, Decision(scheduled=devices), devices, rounds, CONSTANT, "full")
+    return by_bound(problem, Decision(scheduled=devices), devices, rounds, "full")
 
 
 def in_rounds(problem: Problem) -> Problem:

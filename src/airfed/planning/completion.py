@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
-from airfed.course import CONSTANT, Course
 from airfed.planning import limits
 from airfed.planning.decision import Decision
 from airfed.planning.fading.plan import FadingPlan
@@ -20,16 +18,12 @@ from airfed.planning.response import Response
 from airfed.planning.uplink import ALIGNED
 from airfed.problem import InfeasibleError, Problem
 
-_WORST_CASE: Final = "This plan counts power at its worst: only a measured response says what to expect of it."
-
 _Plan = TypeVar("_Plan", bound=Plan)
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def by_bound(
-    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, course: Course, policy: str
-) -> Plan:
+def by_bound(problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, policy: str) -> Plan:
     """Return the plan of the smallest bound that a decision leaves open.
 
     Args:
@@ -37,7 +31,6 @@ def by_bound(
         decision: what was decided, of which
         scheduled: K, ascending.
         rounds: the numbers of rounds to choose from.
-        course: how θ and ϖ move.
         policy: who decided.
 
     Raises:
@@ -46,7 +39,7 @@ def by_bound(
     learning = problem.learning
     rounds = _in_time(problem, decision, scheduled, rounds)
     if decision.uplink == ALIGNED:
-        theta, feasible = _alignments(problem, decision, scheduled, rounds, course, course.power_share)
+        theta, feasible = _alignments(problem, decision, scheduled, rounds)
         with np.errstate(divide="ignore", over="ignore"):
             noise = problem.link.noise_std / (scheduled.size * theta)
         left_out: Floats | float = convergence.participation_error(scheduled.size, problem.fleet.num_devices)
@@ -54,10 +47,9 @@ def by_bound(
         theta, noise, missing = designs(problem, decision, scheduled, rounds)
         feasible, left_out = np.ones(rounds.shape, dtype=bool), 4.0 * np.square(missing)
     with np.errstate(over="ignore"):
-        weight = 0.5 * learning.dimension * convergence.noise_factors(learning, rounds, course)
-        error = left_out + weight * np.square(noise)
-        objective = convergence.round_offsets(learning, rounds, course)
-        objective += convergence.round_scales(learning, rounds, course) * error
+        error = left_out + 0.5 * learning.dimension * np.square(noise)
+        objective = convergence.round_offsets(learning, rounds)
+        objective += convergence.round_scales(learning, rounds) * error
     objective[~feasible & feasible.any()] = np.inf
     best = int(np.argmin(objective))
     if not np.isfinite(objective[best]):
@@ -65,17 +57,13 @@ def by_bound(
             "No plan fits: the limits leave so little signal that the bound is not a finite number "
             f"(the alignment would be {theta[best]:.3g})."
         )
-    blind = problem.budget.power == "expected" and course.power_share == 1.0
     plan = Plan(
         problem=problem,
         policy=policy,
         scheduled=scheduled,
         alignment=float(theta[best]),
         rounds=int(rounds[best]),
-        notes=(*decision.notes, _WORST_CASE) if blind else decision.notes,
-        growth=course.growth,
-        clip_decay=course.clip_decay,
-        power_share=course.power_share,
+        notes=decision.notes,
         uplink=decision.uplink,
     )
     return flagged(plan)
@@ -105,9 +93,6 @@ def by_response(
         notes=decision.notes,
         objective="measured",
         average=best.average,
-        growth=best.course.growth,
-        clip_decay=best.course.clip_decay,
-        power_share=best.power_share,
         uplink=decision.uplink,
     )
     return flagged(predicted(plan, response))
@@ -116,31 +101,22 @@ def by_response(
 def _best_aligned(
     problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response
 ) -> Design:
-    def alignments(
-        rounds: Integers, course: Course, power_share: Floats, *, within_limits: bool
-    ) -> tuple[Integers, Floats]:
-        theta, feasible = _alignments(problem, decision, scheduled, rounds, course, power_share)
-        if within_limits:
-            theta = np.where(feasible, theta, np.nan)
-        return np.full((rounds.size, 1), scheduled.size), theta[:, None]
-
+    size = np.full((rounds.size, 1), scheduled.size)
+    theta, feasible = _alignments(problem, decision, scheduled, rounds)
     try:
-        return best_design(problem, rounds, response, partial(alignments, within_limits=True))
-    except InfeasibleError:  # no course keeps every limit at the θ that was decided: the plan will say what it breaks
-        return best_design(problem, rounds, response, partial(alignments, within_limits=False))
+        return best_design(problem, rounds, response, size, np.where(feasible, theta, np.nan)[:, None])
+    except InfeasibleError:  # no I keeps every limit at the θ that was decided: the plan will say what it breaks
+        return best_design(problem, rounds, response, size, theta[:, None])
 
 
 def _best_of_scheme(
     problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers, response: Response
 ) -> Design:
     """What is best of another scheme: its noise and the share of the mean that it makes up say what to expect."""
-    worst = replace(problem, budget=replace(problem.budget, power="worst"))
-    theta, noise, missing = designs(worst, decision, scheduled, rounds)
+    theta, noise, missing = designs(problem, decision, scheduled, rounds)
     size = (1.0 - missing) * problem.fleet.num_devices  # as many devices, and such a θ, as lead to these errors
     alike = problem.link.noise_std / (size * noise)
-    best = best_design(
-        worst, rounds, response.only(growth=1.0, clip_decay=1.0), lambda *_: (size[:, None], alike[:, None])
-    )
+    best = best_design(problem, rounds, response, size[:, None], alike[:, None])
     return replace(best, alignment=float(theta[best.index]))
 
 
@@ -151,7 +127,7 @@ def expected(plan: FadingPlan, response: Response) -> FadingPlan:
         InfeasibleError: it lies outside of what was measured.
     """
     noise, share = np.array([plan.noise_share]), np.array([plan.device_share])
-    best = response.best(rounds=np.array([plan.rounds]), noise=noise, share=share, course=CONSTANT)
+    best = response.best(rounds=np.array([plan.rounds]), noise=noise, share=share)
     if not np.isfinite(best.accuracy[0]):
         raise InfeasibleError(f"No plan fits: {response.outside(noise, share)}")
     learning = replace(plan.problem.learning, clip_norm=float(best.clip_norm[0]))
@@ -212,21 +188,15 @@ def predicted(plan: _Plan, response: Response) -> _Plan:
         noise=plan.noise_share,
         share=plan.device_share,
         average=plan.average,
-        course=Course(growth=plan.growth, clip_decay=plan.clip_decay),
     )
     return replace(plan, prediction=found)
 
 
 def _alignments(
-    problem: Problem,
-    decision: Decision,
-    scheduled: NDArray[np.intp],
-    rounds: Integers,
-    course: Course,
-    power_share: Floats | float,
+    problem: Problem, decision: Decision, scheduled: NDArray[np.intp], rounds: Integers
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """θ for each number of rounds, the largest unless it was decided, and whether every limit allows it."""
-    most = limits.largest_alignment(problem, scheduled, rounds, crest=course.crests(rounds), power_share=power_share)
+    most = limits.largest_alignment(problem, scheduled, rounds)
     if decision.alignment is None:
         return most, np.ones(rounds.shape, dtype=bool)
     _validate.positive(alignment=decision.alignment)

@@ -1,8 +1,4 @@
-"""The three limits on the alignment θ: privacy, peak power and total power.
-
-Where θ grows over the rounds (`airfed.course`), θ is the largest, that of the last round. Limits on a round hold it as
-it is; limits on the whole training hold θ_rms, and allow the crest c = θ/θ_rms times as much.
-"""
+"""The three limits on the alignment θ: privacy, peak power and total power."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from airfed.privacy import classic_mu, gaussian_epsilon, gaussian_mu
 from airfed.privacy.imperfect import amplification
 from airfed.problem import Budget, InfeasibleError, Problem
 
-Floats = NDArray[np.float64] | float
 Binding = Literal["privacy", "peak_power", "total_power", "device_power"]
 _ULP = float(np.finfo(np.float64).eps)
 
@@ -83,22 +78,17 @@ def amplified(problem: Problem) -> bool:
 
 
 def privacy_limits(
-    problem: Problem,
-    rounds: NDArray[np.int64],
-    scheduled: NDArray[np.intp] | None = None,
-    *,
-    crest: Floats = 1.0,
+    problem: Problem, rounds: NDArray[np.int64], scheduled: NDArray[np.intp] | None = None
 ) -> NDArray[np.float64]:
     """Return the largest θ that privacy allows, for each number of rounds.
 
-    θ ≤ σμ/2 where the budget covers one round, cσμ/(2√I) where it covers them all (replace-one; without the 2 to
+    θ ≤ σμ/2 where the budget covers one round, σμ/(2√I) where it covers them all (replace-one; without the 2 to
     add or remove one). Where devices may be seen stronger than θ, `scheduled` lowers it by the largest f_k among them.
 
     Args:
         problem: σ and the budget.
         rounds: I.
         scheduled: K.
-        crest: c for each I (`Course.crests`).
 
     Implements [Yan23, P1].
     Deviations: μ comes from the exact formula unless the budget asks for the classic one.
@@ -107,7 +97,7 @@ def privacy_limits(
     if scheduled is not None and amplified(problem):
         cap /= float(np.max(amplifications(problem)[scheduled])) * (1 + 4 * _ULP)
     if problem.budget.scope == "total":
-        return np.asarray(cap / np.sqrt(rounds) * crest)
+        return np.asarray(cap / np.sqrt(rounds))
     return np.full(rounds.shape, cap)
 
 
@@ -117,74 +107,35 @@ def peak_limit(problem: Problem, scheduled: NDArray[np.intp]) -> float:
     return float(np.min(fleet.gain[scheduled] * np.sqrt(fleet.peak_power[scheduled])))  # [Yan23, (15)]
 
 
-def total_limits(
-    problem: Problem,
-    scheduled: NDArray[np.intp],
-    rounds: NDArray[np.int64],
-    *,
-    crest: Floats = 1.0,
-    power_share: Floats = 1.0,
-) -> NDArray[np.float64]:
-    """Return c√(P_tot / (I q_c Σ_K 1/|h_k|²)), the largest θ that the total power allows, for each number of rounds.
+def total_limits(problem: Problem, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return √(P_tot / (I Σ_K 1/|h_k|²)), the largest θ that the total power allows, for each number of rounds.
 
     Args:
         problem: gains and P_tot.
         scheduled: K.
         rounds: I.
-        crest: c for each I.
-        power_share: q; q_c is what `counted_power` makes of it.
     """
     with np.errstate(divide="ignore", over="ignore"):  # a device that cannot be heard leaves θ = 0
         cost = float(np.sum(np.square(1.0 / problem.fleet.gain[scheduled])))  # W per round at θ = 1
-        most = np.sqrt(problem.budget.total_power / (rounds * cost))  # [Yan23, (17)]
-    return np.asarray(most * (crest / np.sqrt(counted_power(rounds, crest, power_share))))
+        return np.asarray(np.sqrt(problem.budget.total_power / (rounds * cost)))  # [Yan23, (17)]
 
 
-def counted_power(rounds: NDArray[np.int64], crest: Floats, power_share: Floats) -> NDArray[np.float64]:
-    """Return q_c = q + (1−q)c²/I, the share of the worst-case power of all rounds that counts towards P_tot.
-
-    The last round, the largest, must fit at its worst even where all before were as expected.
-    """
-    return np.asarray(power_share + (1.0 - power_share) * np.square(crest) / rounds)
+def round_budgets(problem: Problem, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return P_tot/I [W], what a round may cost, for each number of rounds."""
+    return np.asarray(problem.budget.total_power / rounds)
 
 
-def round_budgets(
-    problem: Problem, rounds: NDArray[np.int64], *, crest: Floats = 1.0, power_share: Floats = 1.0
-) -> NDArray[np.float64]:
-    """Return P_tot/I · c²/q_c [W], what the largest round of all may cost, for each number of rounds.
-
-    Args:
-        problem, rounds, crest, power_share: as in `total_limits`.
-    """
-    share = np.square(crest) / counted_power(rounds, crest, power_share)
-    return np.asarray(problem.budget.total_power / rounds * share)
-
-
-def alignment_limits(
-    problem: Problem,
-    scheduled: NDArray[np.intp],
-    rounds: int,
-    *,
-    crest: float = 1.0,
-    power_share: Floats = 1.0,
-) -> dict[Binding, float]:
+def alignment_limits(problem: Problem, scheduled: NDArray[np.intp], rounds: int) -> dict[Binding, float]:
     """Return the largest θ that each limit allows to the given devices in the given number of rounds."""
     each = np.array([rounds])
     return {
-        "privacy": float(privacy_limits(problem, each, scheduled, crest=crest)[0]),
+        "privacy": float(privacy_limits(problem, each, scheduled)[0]),
         "peak_power": peak_limit(problem, scheduled),
-        "total_power": float(total_limits(problem, scheduled, each, crest=crest, power_share=power_share)[0]),
+        "total_power": float(total_limits(problem, scheduled, each)[0]),
     }
 
 
-def largest_alignment(
-    problem: Problem,
-    scheduled: NDArray[np.intp],
-    rounds: NDArray[np.int64],
-    *,
-    crest: Floats = 1.0,
-    power_share: Floats = 1.0,
-) -> NDArray[np.float64]:
+def largest_alignment(problem: Problem, scheduled: NDArray[np.intp], rounds: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the largest θ within all three limits, for each number of rounds.
 
     Raises:
@@ -195,9 +146,8 @@ def largest_alignment(
         raise InfeasibleError(
             f"No plan fits: device {dead[0]} has gain 0 and would need infinite power to be heard (peak_power)."
         )
-    total = total_limits(problem, scheduled, rounds, crest=crest, power_share=power_share)
-    power = np.minimum(peak_limit(problem, scheduled), total)
-    privacy = privacy_limits(problem, rounds, scheduled, crest=crest)
+    power = np.minimum(peak_limit(problem, scheduled), total_limits(problem, scheduled, rounds))
+    privacy = privacy_limits(problem, rounds, scheduled)
     # Squaring and summing may round up past a power limit: step down by what they can lose.
     slack = 4 * _ULP * (1 + math.log2(scheduled.size))
     return np.minimum(privacy, power * (1 - slack))

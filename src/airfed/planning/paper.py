@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import convergence
-from airfed.course import CONSTANT, Course
 from airfed.planning import limits
 from airfed.planning.decision import Decision
 from airfed.problem import InfeasibleError, Problem
@@ -30,15 +29,14 @@ class _Pairs(NamedTuple):
     theta: NDArray[np.float64]
 
 
-def alternate(problem: Problem, *, rounds: int | None = None, course: Course = CONSTANT) -> Decision:
+def alternate(problem: Problem, *, rounds: int | None = None) -> Decision:
     """Return (K, θ, I) of Algorithm 2: P2 and P3 in turn, from I = T, until the objective rests.
 
     With `rounds` given only P2 is solved, once.
 
     Implements [Yan23, Algorithm 2].
     Deviations: the convergence threshold, not given in the print, is 1e-12 relative. Where the budget covers the whole
-    training, P3 also keeps θ within the privacy limit of I rounds, of which the print does not speak. Where θ and ϖ
-    move over the rounds, limits and terms are those of that course.
+    training, P3 also keeps θ within the privacy limit of I rounds, of which the print does not speak.
 
     Raises:
         InfeasibleError: a device has gain 0 (the print takes every 1/|h|² for finite), or the limits leave so little
@@ -52,10 +50,10 @@ def alternate(problem: Problem, *, rounds: int | None = None, course: Course = C
     previous = np.inf
     notes: list[str] = []
     for _ in range(_MAX_ITERATIONS):
-        scheduled, theta = solve_p2(problem, chosen, course)
+        scheduled, theta = solve_p2(problem, chosen)
         if rounds is not None:
             break
-        chosen, value = solve_p3(problem, scheduled, theta, chosen, course)
+        chosen, value = solve_p3(problem, scheduled, theta, chosen)
         if not math.isfinite(value):
             raise InfeasibleError("No plan fits: the limits leave so little signal that the bound is not finite.")
         if abs(previous - value) <= _RTOL * value:
@@ -66,7 +64,7 @@ def alternate(problem: Problem, *, rounds: int | None = None, course: Course = C
     return Decision(scheduled=scheduled, alignment=theta, rounds=chosen, notes=tuple(notes))
 
 
-def solve_p2(problem: Problem, rounds: int, course: Course = CONSTANT) -> tuple[NDArray[np.intp], float]:
+def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
     """Return (K, θ) of Algorithm 1 for a given number of rounds.
 
     Implements [Yan23, Algorithm 1], [Yan23, P2] for equal peak powers and Sec. IV-E for different ones.
@@ -75,13 +73,13 @@ def solve_p2(problem: Problem, rounds: int, course: Course = CONSTANT) -> tuple[
     Raises:
         InfeasibleError: the limits leave so little signal that no pair has a finite objective.
     """
-    fleet, learning = problem.fleet, problem.learning
+    fleet = problem.fleet
     num_devices = fleet.num_devices
     by_gain = np.argsort(fleet.gain, kind="stable")
     by_peak = np.argsort(fleet.gain * np.sqrt(fleet.peak_power), kind="stable")
-    pairs = _candidate_pairs(problem, rounds, by_gain, by_peak, course)
+    pairs = _candidate_pairs(problem, rounds, by_gain, by_peak)
     size = num_devices - pairs.start
-    weight = 0.5 * learning.dimension * float(convergence.noise_factors(learning, np.array([rounds]), course)[0])
+    weight = 0.5 * problem.learning.dimension
     with np.errstate(divide="ignore", over="ignore"):
         objective = 4 * (1 - size / num_devices) ** 2 + weight * np.square(
             problem.link.noise_std / (size * pairs.theta)
@@ -93,19 +91,13 @@ def solve_p2(problem: Problem, rounds: int, course: Course = CONSTANT) -> tuple[
     return np.sort(order[pairs.start[best] :]), float(pairs.theta[best])
 
 
-def _candidate_pairs(
-    problem: Problem, rounds: int, by_gain: NDArray[np.intp], by_peak: NDArray[np.intp], course: Course
-) -> _Pairs:
-    fleet, each = problem.fleet, np.array([rounds])
-    crest = course.crests(each)
-    cap = float(limits.privacy_limits(problem, each, crest=crest)[0])
-    counted = float(limits.counted_power(each, crest, course.power_share)[0])
+def _candidate_pairs(problem: Problem, rounds: int, by_gain: NDArray[np.intp], by_peak: NDArray[np.intp]) -> _Pairs:
+    fleet = problem.fleet
+    cap = float(limits.privacy_limits(problem, np.array([rounds]))[0])
     peak = (fleet.gain * np.sqrt(fleet.peak_power))[by_peak]  # c, ascending
     with np.errstate(over="ignore"):
         cost = np.cumsum(np.square(1 / fleet.gain[by_gain])[::-1])[::-1]
-        total = np.sqrt(problem.budget.total_power / (rounds * cost)) * (
-            float(crest[0]) / math.sqrt(counted)
-        )  # q, ascending
+        total = np.sqrt(problem.budget.total_power / (rounds * cost))  # q, ascending
     below = max(np.searchsorted(peak, cap), np.searchsorted(total, cap))  # |Q|
     start, by_total = np.arange(below), total[:below] < peak[:below]
     if not fleet.equal_peak_power:
@@ -117,9 +109,7 @@ def _candidate_pairs(
     return _Pairs(np.append(pairs.start, below), np.append(pairs.by_gain, True), np.append(pairs.theta, cap))
 
 
-def solve_p3(
-    problem: Problem, scheduled: NDArray[np.intp], theta: float, current: int, course: Course = CONSTANT
-) -> tuple[int, float]:
+def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, current: int) -> tuple[int, float]:
     """Return (I, W) of P3: the best number of rounds for a given (K, θ), by search over all feasible ones.
 
     `current`, the number for which (K, θ) was found, always stays a candidate: at the total-power limit, rounding
@@ -129,21 +119,19 @@ def solve_p3(
     """
     learning = problem.learning
     rounds = np.arange(1, problem.most_rounds + 1)
-    crest = course.crests(rounds)
-    total = limits.total_limits(problem, scheduled, rounds, crest=crest, power_share=course.power_share)
-    feasible = total * (1 + _RTOL) >= theta
+    feasible = limits.total_limits(problem, scheduled, rounds) * (1 + _RTOL) >= theta
     if problem.budget.scope == "total":
-        feasible &= limits.privacy_limits(problem, rounds, crest=crest) * (1 + _RTOL) >= theta
+        feasible &= limits.privacy_limits(problem, rounds) * (1 + _RTOL) >= theta
     feasible |= rounds == current
     noise = convergence.noise_error(learning.dimension, problem.link.noise_std, scheduled.size, theta)
     inner = (
         convergence.participation_error(scheduled.size, problem.fleet.num_devices)
         + (learning.total_steps / rounds - 1) ** 2
-        + noise * convergence.noise_factors(learning, rounds, course)
+        + noise
     )
     remaining = convergence.remaining_gap(learning, rounds)
     with np.errstate(over="ignore"):
-        objective = remaining + convergence.round_scales(learning, rounds, course) * inner
+        objective = remaining + convergence.round_scales(learning, rounds) * inner
     objective[~feasible] = np.inf
     best = int(np.argmin(objective))
     return int(rounds[best]), float(objective[best])

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from airfed import _validate, convergence
 from airfed._upstairs import upstairs
-from airfed.course import Course
-from airfed.planning import limits, reach, record
+from airfed.planning import reach, record
 from airfed.planning.decision import Average
 from airfed.planning.limits import Binding
 from airfed.planning.response import Prediction
 from airfed.planning.sequence import RoundSequence
 from airfed.planning.uplink import ALIGNED, Uplink, Uploads
-from airfed.privacy import classic_epsilon, classic_validity, compose, compose_all, gaussian_epsilon
+from airfed.privacy import classic_epsilon, classic_validity, compose, gaussian_epsilon
 from airfed.problem import Budget, InfeasibleError, Problem, Trust
 
 Objective = Literal["bound", "measured"]
@@ -43,8 +42,7 @@ class Plan:
         problem: what was decided about.
         policy: who decided.
         scheduled: K, device indices in the order of `fleet.gain`, ascending.
-        alignment: θ = νϖ, the amplitude with which every scheduled device arrives at full norm; where it grows over the
-            rounds, that of the last one.
+        alignment: θ = νϖ, the amplitude with which every scheduled device arrives at full norm.
         rounds: I.
         notes: remarks of the policy that a reader of the plan must know.
         objective: what it was chosen by: Theorem 1's "bound", or a "measured" response.
@@ -52,18 +50,12 @@ class Plan:
             weights that fall with age ("exponential"), or the last alone ("none"). It works on what was received, and
             costs neither power nor privacy.
         prediction: the accuracy that a response expects of it, if one was asked.
-        growth: κ ≥ 1: θ_i² = θ²·κ^((i−(I−1))/I) in round i.
-        clip_decay: ρ in (0, 1]: ϖ_i = ϖ·ρ^(i/I).
-        power_share: q in (0, 1], the share of the worst-case power that the devices are expected to transmit. Below 1
-            the limit on the total power counts expected power.
         uplink: how the updates reach the receiver: aligned over the air, or by a scheme that this is compared with.
 
-    `sequence` is what is decided about each round; the other figures sum it up. "One round" is the most exposed one,
-    the last.
+    `sequence` is what is decided about each round; the other figures sum it up.
 
     Raises:
-        ValueError: the devices are not ascending indices into the fleet, θ is not positive, I is not in 1..T, or κ, ρ
-            or q is out of range.
+        ValueError: the devices are not ascending indices into the fleet, θ is not positive, or I is not in 1..T.
         InfeasibleError: the bound, θ, μ or the total power is below 1e-150 or above 1e150, a device's power is below
             1e-300 W, or the method makes no privacy claim under the budget's adjacency or against the link's adversary.
 
@@ -88,16 +80,11 @@ class Plan:
     objective: Objective = "bound"
     average: Average = "none"
     prediction: Prediction | None = None
-    growth: float = 1.0
-    clip_decay: float = 1.0
-    power_share: float = 1.0
     uplink: Uplink = ALIGNED
 
     def __post_init__(self) -> None:
         _validate.positive(alignment=self.alignment)
         self.uplink.require_claim(self.problem)
-        if self.uplink != ALIGNED and (self.growth, self.clip_decay, self.power_share) != (1.0, 1.0, 1.0):
-            raise ValueError(f"Expected growth, clip_decay and power_share of 1 with {self.uplink.name} access.")
         _validate.one_of(get_args(Average), average=self.average)
         convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
         if self.problem.fleet.antennas > 1 and self.problem.fleet.combiner is None:
@@ -114,8 +101,6 @@ class Plan:
         object.__setattr__(self, "scheduled", devices)
         object.__setattr__(self, "alignment", float(self.alignment))
         object.__setattr__(self, "rounds", int(self.rounds))
-        for name in ("growth", "clip_decay", "power_share"):
-            object.__setattr__(self, name, getattr(self.course, name))  # raises where one is out of range
         self._require_figures()
 
     def _require_figures(self) -> None:
@@ -156,7 +141,7 @@ class Plan:
         """
         if self.combiner is None or self.uplink != ALIGNED:
             return -math.inf
-        return reach.lower_bound(self.problem, self.course)
+        return reach.lower_bound(self.problem)
 
     @property
     def gap(self) -> float:
@@ -173,38 +158,24 @@ class Plan:
 
     @property
     def clip_norm(self) -> float:
-        """ϖ; where it falls over the rounds, that of the first one."""
+        """ϖ."""
         return self.problem.learning.clip_norm
-
-    @cached_property
-    def course(self) -> Course:
-        """How θ and ϖ move over the rounds."""
-        return Course(growth=self.growth, clip_decay=self.clip_decay, power_share=self.power_share)
 
     @property
     def constant(self) -> bool:
         """Whether all rounds are alike."""
-        return self.course.constant
-
-    @property
-    def crest(self) -> float:
-        """c = θ/θ_rms ≥ 1: by how much limits on the whole training allow a larger θ than if it were constant."""
-        return float(self.course.crests(np.array([self.rounds]))[0])
+        return True
 
     @cached_property
     def sequence(self) -> RoundSequence:
         """What is decided about each round: the only source for whoever handles one."""
-        rounds, one = (self.rounds,), np.float64(1.0)
-        factors = np.broadcast_to(one, rounds) if self.growth == 1.0 else self.course.alignment_factors(self.rounds)
-        falls = np.broadcast_to(one, rounds) if self.clip_decay == 1.0 else self.course.clip_factors(self.rounds)
         return RoundSequence(
             scheduled=self.scheduled,
             local_steps=self.local_steps,
-            alignments=self.alignment * factors,
-            clip_norms=self.clip_norm * falls,
-            mus=self._mu(self.alignment * factors),
-            largest_power=self.power,
-            shares=np.square(factors),
+            alignment=self.alignment,
+            clip_norm=self.clip_norm,
+            mu=self.mu_round,
+            power=self.power,
             delta=self.problem.budget.delta,
         )
 
@@ -215,17 +186,14 @@ class Plan:
 
     @cached_property
     def uploads(self) -> Uploads:
-        """How the uploads of the largest round arrive, and what they cost."""
-        return self._uploads(self.alignment)
+        """How the uploads of a round arrive, and what they cost."""
+        fleet = self.problem.fleet
+        gain, peak = fleet.gain[self.scheduled], fleet.peak_power[self.scheduled]
+        return self.uplink.uploads(self.problem, gain, peak, self.alignment, self.rounds)
 
     def uploads_in(self, index: int) -> Uploads:
         """Return how the uploads of round i arrive, and what they cost."""
-        return self.uploads if self.growth == 1.0 else self._uploads(self.sequence[index].alignment)
-
-    def _uploads(self, alignment: float) -> Uploads:
-        fleet = self.problem.fleet
-        gain, peak = fleet.gain[self.scheduled], fleet.peak_power[self.scheduled]
-        return self.uplink.uploads(self.problem, gain, peak, alignment, self.rounds)
+        return self.uploads
 
     def noise_std_in(self, index: int) -> float:
         """Return the standard deviation, per entry, of the noise in what is received in round i."""
@@ -244,8 +212,8 @@ class Plan:
 
     @property
     def noise_share(self) -> float:
-        """σ/(|K|θ_rms): the noise per coordinate of the recovered mean, as a share of ϖ."""
-        return self.uploads.noise_share * self.crest
+        """σ/(|K|θ): the noise per coordinate of the recovered mean, as a share of ϖ."""
+        return self.uploads.noise_share
 
     @property
     def device_share(self) -> float:
@@ -296,12 +264,11 @@ class Plan:
             "num_devices": self.problem.fleet.num_devices,
             "alignment": self.alignment if self.uplink == ALIGNED else self.uploads.divisor / size,
             "noise_std": self.uploads.noise_std,
-            "course": self.course,
         }
 
     @cached_property
     def power(self) -> NDArray[np.float64]:
-        """φ_k P_k [W]: what each scheduled device transmits per round (in the largest), at most (‖g_k‖ = ϖ)."""
+        """φ_k P_k [W]: what each scheduled device transmits per round, at most (‖g_k‖ = ϖ)."""
         power = self.uploads.power  # [Yan23, (16)]
         power.flags.writeable = False
         return power
@@ -315,11 +282,7 @@ class Plan:
     @cached_property
     def limits(self) -> dict[Binding, float]:
         """The largest θ that each limit allows to this set of devices in this many rounds."""
-        if self.uplink != ALIGNED:
-            return self.uplink.limits(self.problem, self.scheduled, self.rounds)
-        return limits.alignment_limits(
-            self.problem, self.scheduled, self.rounds, crest=self.crest, power_share=self.power_share
-        )
+        return self.uplink.limits(self.problem, self.scheduled, self.rounds)
 
     @property
     def binding(self) -> Binding:
@@ -340,15 +303,12 @@ class Plan:
     @property
     def mu_round(self) -> float:
         """μ = 2θ/σ (θ/σ for add or remove), times `amplification`: one round is μ-Gaussian-DP."""
-        return float(self._mu(np.float64(self.alignment)))
-
-    def _mu(self, alignment: NDArray[np.float64] | np.float64) -> Any:
-        return self.problem.budget.sensitivity * (alignment * self.amplification) / self.uploads.hidden_by
+        return self.problem.budget.sensitivity * (self.alignment * self.amplification) / self.uploads.hidden_by
 
     @cached_property
     def mu_total(self) -> float:
-        """√Σμ_i²: the whole training; μ√I where θ is constant."""
-        return compose(self.mu_round, self.rounds) if self.growth == 1.0 else compose_all(self.sequence.mus)
+        """μ√I: the whole training."""
+        return compose(self.mu_round, self.rounds)
 
     @cached_property
     def epsilon_round(self) -> float:

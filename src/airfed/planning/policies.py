@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, seeds
-from airfed.course import Course
 from airfed.planning import measured, uncertain, varying
 from airfed.planning.decision import Average, Decision
 from airfed.planning.fading import Sequence
@@ -34,8 +33,6 @@ def plan(
     objective: Response | None = None,
     clip_norm: float | None = None,
     average: Average | None = None,
-    growth: float | None = None,
-    clip_decay: float | None = None,
     law: Draws | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
@@ -55,12 +52,10 @@ def plan(
         size: |K| of "uniform" and "top_k"; half the fleet unless given.
         threshold: smallest gain that "threshold" schedules.
         seed: of the stream that "uniform" draws from.
-        objective: a measured response, to choose K, θ, I, ϖ and the next three together by the accuracy that it
+        objective: a measured response, to choose K, θ, I, ϖ and the average together by the accuracy that it
             expects; otherwise Theorem 1's bound decides, which says nothing of ϖ.
         clip_norm: ϖ, to fix it where an objective would choose it.
         average: "tail" or "exponential" to have the receiver average the models, as in `Plan`.
-        growth: κ of θ_i² ∝ κ^(i/I), at least 1: θ grows over the rounds, within the same budgets.
-        clip_decay: ρ of ϖ_i = ϖ·ρ^(i/I), at most 1: ϖ falls over the rounds.
         law: of gains that change, for decisions that know the gains of a round only when it comes: draws of them,
             (draws, rounds, N), or a function from the gains so far, (i, N), to draws of the rest, (draws, R − i, N).
         options: what else your own policy, or a rival, takes, by name.
@@ -92,8 +87,6 @@ def plan(
         objective=objective,
         clip_norm=clip_norm,
         average=average,
-        growth=growth,
-        clip_decay=clip_decay,
         law=law,
         options=options or {},
     )
@@ -115,44 +108,44 @@ def find(name: str, folder: Path = Path()) -> Policy:
 
 
 def _optimal(
-    problem: Problem, *, rounds: int | None, objective: Response | None, course: Course, law: Draws | None = None
+    problem: Problem, *, rounds: int | None, objective: Response | None, law: Draws | None = None
 ) -> Decision | Sequence:
     if problem.varies:
         return varying.optimal(problem, rounds=rounds, law=law)
     every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
     if objective is None:
-        return uncertain.optimal(problem, every, course)
+        return uncertain.optimal(problem, every)
     scheduled, chosen = measured.optimal(problem, every, objective)
     return Decision(scheduled=scheduled, rounds=chosen)
 
 
 def _clairvoyant(
-    problem: Problem, *, rounds: int | None, objective: Response | None, course: Course, law: Draws | None = None
+    problem: Problem, *, rounds: int | None, objective: Response | None, law: Draws | None = None
 ) -> Decision | Sequence:
-    return _optimal(problem, rounds=rounds, objective=objective, course=course)
+    return _optimal(problem, rounds=rounds, objective=objective)
 
 
 def _myopic(
-    problem: Problem, *, rounds: int | None, objective: Response | None, course: Course, law: Draws | None = None
+    problem: Problem, *, rounds: int | None, objective: Response | None, law: Draws | None = None
 ) -> Decision | Sequence:
     if problem.varies:
         return varying.equal_shares(problem, rounds=rounds, law=law)
-    return _optimal(problem, rounds=rounds, objective=objective, course=course)
+    return _optimal(problem, rounds=rounds, objective=objective)
 
 
-def _paper(problem: Problem, *, rounds: int | None, course: Course, law: Draws | None = None) -> Decision | Sequence:
+def _paper(problem: Problem, *, rounds: int | None, law: Draws | None = None) -> Decision | Sequence:
     if problem.varies:
         mean, most = varying.mean_problem(problem, law), len(varying.gains_of(problem))
-        one = _paper(mean, rounds=rounds, course=course)
+        one = _paper(mean, rounds=rounds)
         assert isinstance(one, Decision)
         if rounds is None and one.rounds is not None and one.rounds > most:  # of a trace that is shorter
-            one = _paper(mean, rounds=most, course=course)
+            one = _paper(mean, rounds=most)
             assert isinstance(one, Decision)
         devices = np.asarray(one.scheduled)
         fixed = Decision(scheduled=devices, rounds=one.rounds)
         return varying.per_round(problem, lambda there, index: (devices, fixed), first=fixed, rounds=rounds, law=law)
-    decision = alternate(uncertain.trusting(problem), rounds=rounds, course=course)
-    return uncertain.backed_off(problem, decision, course)
+    decision = alternate(uncertain.trusting(problem), rounds=rounds)
+    return uncertain.backed_off(problem, decision)
 
 
 def _full(problem: Problem) -> NDArray[np.intp]:

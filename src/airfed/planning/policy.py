@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from airfed import _usercode, _validate, convergence
-from airfed.course import Course
 from airfed.planning import combining, others, varying
 from airfed.planning.completion import by_bound, by_response, expected, flagged
 from airfed.planning.decision import Average, Decision
@@ -39,9 +38,8 @@ class Settings:
         seed: of the policy's own random stream.
         objective: what is best: the highest accuracy of a measured response, or None for the smallest bound.
         clip_norm: ϖ, to fix it where a response would choose it.
-        average, growth, clip_decay: as in `Plan`, to fix them; otherwise a response chooses among what it has measured,
-            and by the bound there is no average, and neither θ nor ϖ moves.
-        power_share: as in `Plan`, of a plan by the bound.
+        average: as in `Plan`, to fix it; otherwise a response chooses among what it has measured, and by the bound
+            there is none.
         law: of gains that change: draws of them, (draws, rounds, N), or a function that makes some for the rounds to
             come, given the gains so far; None: all gains are known beforehand.
         round_index: i, to a policy that is asked in each round.
@@ -55,18 +53,9 @@ class Settings:
     objective: Response | None = None
     clip_norm: float | None = None
     average: Average | None = None
-    growth: float | None = None
-    clip_decay: float | None = None
-    power_share: float = 1.0
     law: Draws | None = None
     round_index: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def course(self) -> Course:
-        """How θ and ϖ move over the rounds of a plan by the bound, as one value; a policy that names it is told."""
-        growth, decay = (1.0 if value is None else value for value in (self.growth, self.clip_decay))
-        return Course(growth=growth, clip_decay=decay, power_share=self.power_share)
 
     def fixed(self) -> Settings:
         """Return the settings with a response that knows of nothing but what they leave open.
@@ -79,7 +68,7 @@ class Settings:
             if self.clip_norm is not None:
                 raise ValueError("Expected no clip_norm for a plan by the bound: it is the problem's.")
             return self
-        response = self.objective.only(average=self.average, growth=self.growth, clip_decay=self.clip_decay)
+        response = self.objective if self.average is None else self.objective.only(self.average)
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
             response = response.at(self.clip_norm)
@@ -93,7 +82,7 @@ class Settings:
 
 _RTOL: Final = 1e-9  # sums that are added up in another order
 # A policy need not take these: airfed heeds them itself.
-_FOR_ALL: Final = ("rounds", "seed", "objective", "course", "law", "round_index")
+_FOR_ALL: Final = ("rounds", "seed", "objective", "law", "round_index")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +158,7 @@ class Policy:
                     raise
                 # A rival that nobody would measure for is still to be seen.
                 decision = replace(decision, notes=(*decision.notes, f"Planned by the bound: {_reason(error)}"))
-        plan = by_bound(problem, decision, scheduled, candidates, settings.course, self.name)
+        plan = by_bound(problem, decision, scheduled, candidates, self.name)
         return plan if settings.average is None else replace(plan, average=settings.average)
 
     def _combined(self, problem: Problem, settings: Settings) -> Plan:
@@ -187,8 +176,8 @@ class Policy:
 
     def _varying(self, problem: Problem, settings: Settings) -> FadingPlan:
         """The plan where gains change or devices have batteries: a decision for each round."""
-        for name, nothing in (("objective", None), ("clip_norm", None), ("growth", 1.0), ("clip_decay", 1.0)):
-            if getattr(settings, name) not in (None, nothing):
+        for name in ("objective", "clip_norm"):
+            if getattr(settings, name) is not None:
                 raise ValueError(
                     f"Expected no {name} where gains change or devices have batteries: each round is decided on its "
                     "own, by the bound."

@@ -100,7 +100,7 @@ def next_device(plan: Plan) -> NextDevice | None:
     if gain[device] == 0.0:
         return None
     joined = np.sort(np.append(plan.scheduled, device))
-    values = limits.alignment_limits(problem, joined, plan.rounds, crest=plan.crest, power_share=plan.power_share)
+    values = limits.alignment_limits(problem, joined, plan.rounds)
     limit = min(values, key=values.__getitem__)
     alignment = values[limit]
     bound = convergence.convex_gap(
@@ -110,7 +110,6 @@ def next_device(plan: Plan) -> NextDevice | None:
         alignment=alignment,
         noise_std=problem.link.noise_std,
         rounds=plan.rounds,
-        course=plan.course,
     ).total
     return NextDevice(
         device=device,

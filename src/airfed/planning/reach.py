@@ -9,15 +9,14 @@ import numpy as np
 
 from airfed import antennas
 from airfed.antennas import Complexes
-from airfed.course import Course
 from airfed.planning import uncertain
 from airfed.problem import Fleet, Problem
 
 _TABLE: Final = 20_000_000  # devices times numbers of rounds that are looked at one by one
-_NAMES: Final = ("cap", "round_budget", "offset", "scale", "noise_weight")
+_NAMES: Final = ("cap", "round_budget", "offset", "scale")
 
 
-def lower_bound(problem: Problem, course: Course) -> float:
+def lower_bound(problem: Problem) -> float:
     """Return a value that no plan's `bound.total` is below, whatever the combiner, the devices, θ and I are.
 
     No f hears device k better than its own matched filter, s_k ≤ ‖h_k‖². Nor can f be everybody's: for m devices Σ s_k
@@ -26,17 +25,16 @@ def lower_bound(problem: Problem, course: Course) -> float:
 
     Args:
         problem: several antennas; its combiner is not looked at.
-        course: how θ and ϖ move.
     """
     fleet = problem.fleet
     assert fleet.channel is not None
     channel, strength = fleet.channel, antennas.strengths(fleet.channel)
     channel, strength, power = channel[strength > 0], strength[strength > 0], fleet.peak_power[strength > 0]
     rounds = np.arange(1, problem.most_rounds + 1)
-    known = uncertain.candidates(problem, rounds, course)
+    known = uncertain.candidates(problem, rounds)
     if rounds.size * strength.size > _TABLE:
         alone = uncertain.trusting(replace(problem, fleet=ideal(problem).fleet))
-        return uncertain.search(alone, rounds, alone.fleet.peak_power, course).objective
+        return uncertain.search(alone, rounds, alone.fleet.peak_power).objective
     size = np.arange(1, strength.size + 1)
     watts = np.minimum(1.0 / np.cumsum(np.sort(np.square(1.0 / strength))), _largest(channel) / np.square(size))
     peak = np.minimum(np.sort(np.square(strength) * power)[::-1], _largest(channel * np.sqrt(power)[:, None]) / size)
@@ -44,8 +42,8 @@ def lower_bound(problem: Problem, course: Course) -> float:
     if problem.seen_by_all:
         seen = np.minimum(1.0, _largest(channel / strength[:, None]) / size)
     left_out = 4.0 * np.square(1.0 - size / fleet.num_devices)
-    least = np.inf
-    for cap, budget, offset, scale, noise in zip(*(known[name] for name in _NAMES), strict=True):
+    least, noise = np.inf, known["noise_weight"]
+    for cap, budget, offset, scale in zip(*(known[name] for name in _NAMES), strict=True):
         square = np.minimum(np.minimum(cap**2 * seen, peak), budget * watts)
         with np.errstate(over="ignore", divide="ignore"):
             least = min(least, float(offset + scale * np.min(left_out + noise / (np.square(size) * square))))

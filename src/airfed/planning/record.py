@@ -40,9 +40,6 @@ def written(plan: Plan) -> dict[str, Any]:
         "local_steps": list(plan.local_steps),
         "objective": plan.objective,
         "average": plan.average,
-        "growth": plan.growth,
-        "clip_decay": plan.clip_decay,
-        "power_share": plan.power_share,
         "uplink": plan.uplink.to_dict(),
         "private": plan.private,
         "channel_uses": plan.channel_uses,
@@ -128,9 +125,6 @@ def values(recorded: Mapping[str, Any]) -> dict[str, Any]:
         "objective": recorded.get("objective", "bound"),
         "average": recorded.get("average", "none"),
         "prediction": _prediction(recorded),
-        "growth": recorded.get("growth", 1.0),
-        "clip_decay": recorded.get("clip_decay", 1.0),
-        "power_share": recorded.get("power_share", 1.0),
         "uplink": parse(recorded.get("uplink")),
     }
 

@@ -13,7 +13,6 @@ from typing import Final, Literal
 import numpy as np
 
 from airfed import _validate, convergence
-from airfed.course import CONSTANT
 from airfed.planning import limits, others, varying
 from airfed.planning.completion import by_bound
 from airfed.planning.decision import Decision
@@ -92,7 +91,7 @@ def truncated(
     for each in choices:
         decision = _above(problem, each, mean)
         if decision is not None:
-            value = by_bound(problem, decision, np.asarray(decision.scheduled), candidates, CONSTANT, "").bound.total
+            value = by_bound(problem, decision, np.asarray(decision.scheduled), candidates, "").bound.total
             if value < best:
                 best, found = value, decision
     if found is None:
@@ -244,7 +243,7 @@ def _best_rounds(problem: Problem, gains: Floats, objective: Response | None) ->
             values[number] = offset + float(np.sum(weights * np.square(noise))) * 0.5 * learning.dimension
         else:
             root = np.array([float(np.sqrt(np.mean(np.square(noise))))])
-            expected = objective.best(rounds=np.array([number]), noise=root, share=np.ones(1), course=CONSTANT)
+            expected = objective.best(rounds=np.array([number]), noise=root, share=np.ones(1))
             values[number] = -float(expected.accuracy[0])
     if not values or not math.isfinite(best := min(values.values())):
         raise InfeasibleError("No plan fits: no number of rounds is within what was measured.")

@@ -32,8 +32,7 @@ class PlannedRound:
         mu: μ_i: the round is μ_i-Gaussian-DP.
         delta: of the budget, at which `epsilon` holds.
         power_planned: [W] of all scheduled devices together, at most.
-        largest_power: [W] of each scheduled device at the plan's largest θ, of which this round takes `share`.
-        share: (θ_i/θ)².
+        power: φ_k P_k [W]: what each scheduled device transmits in this round, at most (‖g_k‖ = ϖ_i).
     """
 
     index: int
@@ -44,17 +43,7 @@ class PlannedRound:
     mu: float
     delta: float
     power_planned: float
-    largest_power: Floats
-    share: float
-
-    @cached_property
-    def power(self) -> Floats:
-        """φ_k P_k [W]: what each scheduled device transmits in this round, at most (‖g_k‖ = ϖ_i)."""
-        if self.share == 1.0:
-            return self.largest_power
-        power = self.largest_power * self.share
-        power.flags.writeable = False
-        return power
+    power: Floats
 
     @property
     def alignment_coefficient(self) -> float:
@@ -90,58 +79,61 @@ class Entries(collections.abc.Sequence[PlannedRound]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundSequence(Entries):
-    """The rounds of a plan; index it as a list.
+    """The rounds of a plan that are all alike; index it as a list.
 
     Args:
         scheduled: K.
         local_steps: E_i.
-        alignments, clip_norms, mus: θ_i, ϖ_i and μ_i, each (I,).
-        largest_power: [W] of each scheduled device at the largest θ.
-        shares: (θ_i/θ)², (I,).
+        alignment, clip_norm, mu: θ, ϖ and μ of a round.
+        power: [W] of each scheduled device in a round.
         delta: of the budget.
     """
 
     scheduled: NDArray[np.intp]
     local_steps: tuple[int, ...]
-    alignments: Floats
-    clip_norms: Floats
-    mus: Floats
-    largest_power: Floats
-    shares: Floats
+    alignment: float
+    clip_norm: float
+    mu: float
+    power: Floats
     delta: float
 
     def _entry(self, place: int) -> PlannedRound:
-        share = float(self.shares[place])
         return PlannedRound(
             index=place,
             scheduled=self.scheduled,
-            alignment=float(self.alignments[place]),
+            alignment=self.alignment,
             local_steps=self.local_steps[place],
-            clip_norm=float(self.clip_norms[place]),
-            mu=float(self.mus[place]),
+            clip_norm=self.clip_norm,
+            mu=self.mu,
             delta=self.delta,
-            power_planned=self._sum * share,
-            largest_power=self.largest_power,
-            share=share,
+            power_planned=self._sum,
+            power=self.power,
         )
+
+    @property
+    def alignments(self) -> Floats:
+        """θ_i, (I,)."""
+        return np.broadcast_to(np.float64(self.alignment), len(self))
+
+    @property
+    def mus(self) -> Floats:
+        """μ_i, (I,)."""
+        return np.broadcast_to(np.float64(self.mu), len(self))
 
     @cached_property
     def _sum(self) -> float:
         with np.errstate(over="ignore"):
-            return float(np.sum(self.largest_power))
+            return float(np.sum(self.power))
 
     def power_planned(self, rounds: int) -> float:
         """Return [W] of all devices in the first `rounds` rounds together, at most."""
-        return self._of_first(rounds) * self._sum
+        return self._sum * rounds
 
     def device_power(self, rounds: int) -> Floats:
         """Return [W] of each scheduled device in the first `rounds` rounds together, at most."""
-        return self.largest_power * self._of_first(rounds)
+        return self.power * rounds
 
     def least_power(self) -> tuple[int, float]:
         """Return the device that transmits least in a single round, and how much [W]."""
-        weakest = int(np.argmin(self.largest_power))
-        return int(self.scheduled[weakest]), float(self.largest_power[weakest]) * float(self.shares[0])
-
-    def _of_first(self, rounds: int) -> float:
-        return float(np.sum(self.shares[:rounds]))
+        weakest = int(np.argmin(self.power))
+        return int(self.scheduled[weakest]), float(self.power[weakest])

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import convergence
-from airfed.course import CONSTANT, Course
 from airfed.planning import limits
 from airfed.planning._rounds import best_rounds
 from airfed.planning.decision import Decision
@@ -28,13 +27,13 @@ def trusting(problem: Problem) -> Problem:
     return replace(problem, link=replace(problem.link, trust_estimates=True, trust="combiner"))
 
 
-def effective_peak_power(problem: Problem, rounds: int, course: Course = CONSTANT) -> NDArray[np.float64]:
+def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
     """Return P_k, lowered where θ ≤ cap/f_k says more than θ ≤ |ĥ_k|√P_k [W]."""
     fleet = problem.fleet
     if not limits.amplified(problem):
         return fleet.peak_power
     each = np.array([rounds])
-    cap = float(limits.privacy_limits(problem, each, crest=course.crests(each))[0])
+    cap = float(limits.privacy_limits(problem, each)[0])
     heard = fleet.gain > 0
     allowed = cap / limits.amplifications(problem)[heard]
     power = np.array(fleet.peak_power)
@@ -43,10 +42,8 @@ def effective_peak_power(problem: Problem, rounds: int, course: Course = CONSTAN
     return power
 
 
-def optimal(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTANT) -> Decision:
+def optimal(problem: Problem, rounds: NDArray[np.int64]) -> Decision:
     """Return the joint optimum of [Yan23, P1] over the given numbers of rounds, with θ f_k ≤ cap for all scheduled.
-
-    It is exact where θ and ϖ move over the rounds, too: limits and terms change by a number for each I.
 
     Raises:
         InfeasibleError: no plan meets every limit.
@@ -54,21 +51,18 @@ def optimal(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTA
     Deviations: the paper takes the channels for known.
     """
     if limits.amplified(problem) and problem.budget.scope == "total":
-        best, chosen = _search_each(problem, rounds, course)
+        best, chosen = _search_each(problem, rounds)
     else:
-        best = search(problem, rounds, effective_peak_power(problem, 1), course)
+        best = search(problem, rounds, effective_peak_power(problem, 1))
         chosen = int(rounds[best.round_index])
     alignment = best.alignment
     if limits.amplified(problem):
         each = np.array([chosen])
-        most = limits.largest_alignment(
-            problem, best.scheduled, each, crest=course.crests(each), power_share=course.power_share
-        )
-        alignment = min(alignment, float(most[0]))
+        alignment = min(alignment, float(limits.largest_alignment(problem, best.scheduled, each)[0]))
     return Decision(scheduled=best.scheduled, alignment=alignment, rounds=chosen)
 
 
-def backed_off(problem: Problem, decision: Decision, course: Course = CONSTANT) -> Decision:
+def backed_off(problem: Problem, decision: Decision) -> Decision:
     """Return the decision with θ lowered, if need be, to what privacy allows its devices; a note says so."""
     if not limits.amplified(problem):
         return decision
@@ -76,7 +70,7 @@ def backed_off(problem: Problem, decision: Decision, course: Course = CONSTANT) 
     assert theta is not None  # the paper decides it
     assert decision.rounds is not None
     each = np.array([decision.rounds])
-    allowed = float(limits.privacy_limits(problem, each, scheduled, crest=course.crests(each))[0])
+    allowed = float(limits.privacy_limits(problem, each, scheduled)[0])
     if theta <= allowed:
         return decision
     why = "all antennas together see more of it" if problem.seen_by_all else "its channel is known only roughly"
@@ -88,21 +82,19 @@ def backed_off(problem: Problem, decision: Decision, course: Course = CONSTANT) 
     return replace(decision, alignment=allowed, notes=(*decision.notes, note))
 
 
-def search(
-    problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64], course: Course = CONSTANT
-) -> Choice:
+def search(problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64]) -> Choice:
     """Return the joint optimum over the given numbers of rounds, with the given peak powers."""
-    return best_schedule(problem.fleet.gain, peak_power, **candidates(problem, rounds, course))
+    return best_schedule(problem.fleet.gain, peak_power, **candidates(problem, rounds))
 
 
-def _search_each(problem: Problem, rounds: NDArray[np.int64], course: Course) -> tuple[Choice, int]:
+def _search_each(problem: Problem, rounds: NDArray[np.int64]) -> tuple[Choice, int]:
     """The limit per device changes with I: one search for each I that could still win."""
-    kept, usable = usable_rounds(problem.fleet.num_devices, **candidates(problem, rounds, course))
+    kept, usable = usable_rounds(problem.fleet.num_devices, **candidates(problem, rounds))
 
     def solve(index: int, share: float) -> tuple[float, Choice | None]:
         alone = usable.alone(index, share)
         arguments = {"cap": alone.cap, "round_budget": alone.budget, "offset": alone.offset, "scale": alone.scale}
-        power = effective_peak_power(problem, int(rounds[kept[index]]), course)
+        power = effective_peak_power(problem, int(rounds[kept[index]]))
         try:
             choice = best_schedule(problem.fleet.gain, power, **arguments, noise_weight=alone.noise_weight)
         except InfeasibleError:
@@ -115,14 +107,13 @@ def _search_each(problem: Problem, rounds: NDArray[np.int64], course: Course) ->
     return choice, int(rounds[kept[index]])
 
 
-def candidates(problem: Problem, rounds: NDArray[np.int64], course: Course = CONSTANT) -> dict[str, Any]:
+def candidates(problem: Problem, rounds: NDArray[np.int64]) -> dict[str, Any]:
     """Return what `best_schedule` needs to know of the numbers of rounds."""
-    learning, crest = problem.learning, course.crests(rounds)
-    weight = 0.5 * learning.dimension * problem.link.noise_std**2
+    learning = problem.learning
     return {
-        "cap": limits.privacy_limits(problem, rounds, crest=crest),
-        "round_budget": limits.round_budgets(problem, rounds, crest=crest, power_share=course.power_share),
-        "offset": convergence.round_offsets(learning, rounds, course),
-        "scale": convergence.round_scales(learning, rounds, course),
-        "noise_weight": weight * convergence.noise_factors(learning, rounds, course),
+        "cap": limits.privacy_limits(problem, rounds),
+        "round_budget": limits.round_budgets(problem, rounds),
+        "offset": convergence.round_offsets(learning, rounds),
+        "scale": convergence.round_scales(learning, rounds),
+        "noise_weight": 0.5 * learning.dimension * problem.link.noise_std**2,
     }

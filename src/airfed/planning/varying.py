@@ -37,13 +37,8 @@ def world_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1
         gain: other gains than the problem's, (R, N).
         ceiling: F ≥ 1: nobody may arrive more than F times stronger than θ. Who might cannot be heard, and privacy
             allows 1/F of what it would.
-
-    Raises:
-        ValueError: power is to be counted as expected.
     """
     budget, fleet = problem.budget, problem.fleet
-    if budget.power == "expected":
-        raise ValueError('Expected power="worst" where each round is decided on its own.')
     gains = gains_of(problem) if gain is None else gain
     silenced = gain is not None and fleet.antennas > 1  # as `_heard` has done
     if limits.amplified(problem) and ceiling > 1.0 and not silenced:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from airfed import convergence
 from airfed.planning import limits
 from airfed.planning.exact import CandidateSpace, candidate_space
 from airfed.planning.plan import Plan
@@ -19,14 +18,13 @@ from airfed.problem import InfeasibleError, Problem
 
 def candidates(decision: Plan) -> CandidateSpace:
     """Return the candidate space of a plan (the paper's Fig. 2): the largest θ of each size, at the plan's rounds."""
-    problem, course, each = decision.problem, decision.course, np.array([decision.rounds])
-    crest, weight = course.crests(each), 0.5 * problem.learning.dimension * problem.link.noise_std**2
+    problem, each = decision.problem, np.array([decision.rounds])
     return candidate_space(
         problem.fleet.gain,
-        effective_peak_power(problem, decision.rounds, course),
-        cap=float(limits.privacy_limits(problem, each, crest=crest)[0]),
-        round_budget=float(limits.round_budgets(problem, each, crest=crest, power_share=course.power_share)[0]),
-        noise_weight=weight * float(convergence.noise_factors(problem.learning, each, course)[0]),
+        effective_peak_power(problem, decision.rounds),
+        cap=float(limits.privacy_limits(problem, each)[0]),
+        round_budget=float(limits.round_budgets(problem, each)[0]),
+        noise_weight=0.5 * problem.learning.dimension * problem.link.noise_std**2,
     )
 
 

@@ -14,7 +14,6 @@ _KNOWN: Final = {
     "scope": ("round", "total"),
     "formula": ("classic", "exact"),
     "privacy": ("simulated", "secure"),
-    "power": ("worst", "expected"),
     "trust": ("radio", "combiner"),
 }
 

@@ -35,7 +35,6 @@ from airfed.problem import Budget
 __all__ = ["BudgetExhausted", "Charge", "Ledger", "LedgerError", "Members"]
 
 _RTOL: Final = 1e-12  # rounding only: plans end on the safe side of their budgets
-_WORST: Final = {"power": "worst"}
 _WRITTEN: Final = (
     *("attempt", "devices", "alignment", "mu", "power_planned"),
     *("epsilon_round", "mu_total", "epsilon_total"),
@@ -93,8 +92,7 @@ class Ledger(Chain):
             return cls.create(path, header)
         ledger = cls.load(path, repair=True)
         expected = json.loads(json.dumps(header))
-        # A name may change, and at first there was one kind of power only.
-        if {**_WORST, **ledger.header, "scenario": None} != {**_WORST, **expected, "scenario": None}:
+        if {**ledger.header, "scenario": None} != {**expected, "scenario": None}:  # a name may change
             raise LedgerError(f"{path}: its first line is not that of this run.")
         return ledger
 
@@ -123,16 +121,6 @@ class Ledger(Chain):
         """[W] really transmitted in the rounds settled so far; None where none of them is metered."""
         metered = [charge.power_metered for charge in self.charges if charge.power_metered is not None]
         return math.fsum(metered) if metered else None
-
-    @property
-    def power_counted(self) -> float:
-        """[W] that count towards a total of expected power: as metered where a round is settled, else its worst case.
-
-        Every transmission counts, those of a round that was sent again too.
-        """
-        return math.fsum(
-            charge.power_planned if charge.power_metered is None else charge.power_metered for charge in self.charges
-        )
 
     def find(self, round_index: int, *, run: str = "") -> Charge | None:
         """Return the latest charge of a round, or None."""
@@ -188,9 +176,6 @@ class Ledger(Chain):
     def check(self, budget: Budget, *, mu: float, power: float, members: Members | None = None) -> None:
         """Raise unless one more round of the given μ and planned power [W] fits the budget.
 
-        With expected power the rounds so far count as metered, and the next one at its worst: whatever the devices
-        send, the total is not exceeded.
-
         Args:
             budget: what may be spent.
             mu, power: of the round.
@@ -199,13 +184,11 @@ class Ledger(Chain):
         Raises:
             BudgetExhausted: it does not; says what is left and what to change.
         """
-        metered = budget.power == "expected"
-        spent = self.power_counted if metered else self.power_planned
+        spent = self.power_planned
         if spent + power > budget.total_power * (1 + _RTOL):
             raise BudgetExhausted(
                 f"The power budget is spent after {self._counted()}: {budget.total_power - spent:.4g} W are left "
-                f"{'by the meter ' if metered else ''}and the next round {'may need' if metered else 'needs'} "
-                f"{power:.4g} W. "
+                f"and the next round needs {power:.4g} W. "
                 "Raise budget.total_power, or plan fewer rounds or a smaller alignment."
             )
         if budget.scope == "total":

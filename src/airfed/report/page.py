@@ -32,14 +32,12 @@ from airfed.showing.words import (
     VALIDITY,
     air_sentence,
     antennas_sentence,
-    course_sentence,
     decision_sentence,
     devices_text,
     expectation,
     exposure_sentence,
     gap_sentence,
     number,
-    power_expected,
     privacy_basis,
     uplink_sentence,
 )
@@ -160,7 +158,7 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "seed": run.scenario.seed,
         "name": run.scenario.name,
         "path": run.path.name,
-        "sentence": " ".join(filter(None, (decision_sentence(plan), uplink_sentence(plan), course_sentence(plan)))),
+        "sentence": " ".join(filter(None, (decision_sentence(plan), uplink_sentence(plan)))),
         "expectation": expectation(plan),
         "gap": gap_sentence(plan),
         "antennas": antennas_sentence(plan),
@@ -189,7 +187,6 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         "power_planned": ledger.power_planned,
         "power_spent": final["power_transmitted_total"],
         "power_budget": budget.total_power,
-        "power_expected": power_expected(plan) if budget.power == "expected" else None,
         "charged": ledger.rounds,
         "limits": [
             {"name": LIMITS[name], "value": value, "binds": name == plan.binding} for name, value in plan.limits.items()

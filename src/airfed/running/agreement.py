@@ -82,8 +82,7 @@ def check_header(ledger: Ledger, plan: Plan, privacy: str) -> None:
     if "run_sha256" in ledger.header:  # since format 2
         expected |= {"rounds": plan.rounds, "mu_round": plan.mu_round}
     for name, value in expected.items():
-        found = ledger.header.get(name, "worst" if name == "power" else None)  # at first there was no other
-        if name != "scenario" and found != value:
+        if name != "scenario" and ledger.header.get(name) != value:
             raise LedgerError(f"{ledger.path}: its {name} is not that of the plan and the scenario.")
 
 
@@ -110,7 +109,6 @@ def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
         "scope": budget.scope,
         "formula": budget.formula,
         "total_power": budget.total_power,
-        "power": budget.power,
         "noise_std": link.noise_std,
         "amplification": plan.amplification,
         "estimation_error": link.estimation_error,

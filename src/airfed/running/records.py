@@ -14,7 +14,6 @@ from typing import (
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
 from airfed.planning import Average
 from airfed.problem import Combining, Trust
 from airfed.scenario import flatten
@@ -138,9 +137,6 @@ class PlanFigures(TypedDict):
     local_steps: list[Count]
     objective: NotRequired[Literal["bound", "measured"]]
     average: NotRequired[Average]
-    growth: NotRequired[Annotated[float, Field(ge=1, le=LARGEST_GROWTH)]]
-    clip_decay: NotRequired[Annotated[float, Field(ge=SMALLEST_DECAY, le=1)]]
-    power_share: NotRequired[Annotated[float, Field(gt=0, le=1)]]
     uplink: NotRequired[dict[Text, bool | int | float | Text]]
     private: NotRequired[bool]
     channel_uses: NotRequired[Amount]

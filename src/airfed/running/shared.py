@@ -48,8 +48,7 @@ def check_equal(group: Group, setup: Setup) -> None:
         RunError: this one does not.
     """
     plan, theirs = setup.plan, json.dumps(dict(setup.signal), sort_keys=True).encode()
-    figures = [plan.num_scheduled, plan.rounds, plan.alignment, plan.clip_norm, plan.mu_round]
-    figures += [plan.growth, plan.clip_decay, plan.mu_total]
+    figures = [plan.num_scheduled, plan.rounds, plan.alignment, plan.clip_norm, plan.mu_round, plan.mu_total]
     who = np.packbits(plan.member).tobytes() if isinstance(plan, FadingPlan) else b""
     figures += _moments(plan.combiner)
     squares = np.square(plan.sequence.alignments)

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from airfed._files import DataError, shown
-from airfed.course import CONSTANT
 from airfed.planning import Response, load_response
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.sections import LearningSection
 from airfed.scenario.usercode import user_code
 
 SHIPPED: Final = Path(__file__).parent.parent / "responses"
-_ALIKE: Final = math.log(2.0)  # between the images of a device, here and there
 _OF_PARTITION: Final = {"dirichlet": ("alpha",), "shards": ("shards_per_device",)}
 
 
@@ -66,8 +64,7 @@ def is_shipped(name: str) -> bool:
 def shipped_response(learning: LearningSection, num_devices: int) -> Response | None:
     """Return the response that airfed comes with for this training on these data, if there is one.
 
-    Of several that differ in how many images a device holds, the nearest; where that is not within a factor of two it
-    says nothing of courses, whose gain depends on how long updates are.
+    Of several that differ in how many images a device holds, the nearest.
     """
     wanted = {**traits(learning), "dataset": learning.dataset}
     found = [
@@ -75,10 +72,7 @@ def shipped_response(learning: LearningSection, num_devices: int) -> Response | 
         for response in _shipped().values()
         if all(response.about.get(name) == value for name, value in wanted.items())
     ]
-    nearest = min(found, key=lambda response: _distance(response, learning, num_devices), default=None)
-    if nearest is not None and _distance(nearest, learning, num_devices) > _ALIKE:
-        return nearest.only(growth=CONSTANT.growth, clip_decay=CONSTANT.clip_decay)
-    return nearest
+    return min(found, key=lambda response: _distance(response, learning, num_devices), default=None)
 
 
 def _distance(response: Response, learning: LearningSection, num_devices: int) -> float:

@@ -49,7 +49,7 @@ _LATER: Final = {
         *("coherence", "correlation", "common_shadowing_db", "shadowing_coherence"),
         *("angle_spread", "sector", "antenna_spacing"),
     ),
-    "budget": ("power", "device_power", "air_time"),
+    "budget": ("device_power", "air_time"),
     "learning": ("images", "network", "ridge"),
     "link": (*PHYSICS, *ANTENNAS),
 }  # keys that came after the first release: at their defaults, seeds draw the noise that they drew before
@@ -79,15 +79,6 @@ class Scenario(Section):
     policy: PolicySection = PolicySection()
     run: RunSection = RunSection()
     folder: Path = Field(default=Path(), exclude=True)
-
-    @model_validator(mode="after")
-    def _check_meter(self) -> Self:
-        if self.budget.power == "expected" and self.run.record == "private":
-            raise ValueError(
-                'Expected run.record = "full" with budget.power = "expected": the total is kept by what the ledger '
-                "says was transmitted, and a private record leaves that out."
-            )
-        return self
 
     @model_validator(mode="after")
     def _check_antennas(self) -> Self:
@@ -264,8 +255,6 @@ class Scenario(Section):
             objective=response,
             clip_norm=said.clip_norm,
             average=said.average,
-            growth=said.growth,
-            clip_decay=said.clip_decay,
             options=said.options or {},
         )
 

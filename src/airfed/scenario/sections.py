@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, Union
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airfed.channel import MODELS, ChannelModel
 from airfed.channel.noise import BOLTZMANN, NOISE_TEMPERATURE, thermal_std
-from airfed.course import LARGEST_GROWTH, SMALLEST_DECAY
 from airfed.keys.declare import (
     Control,
     Count,
@@ -28,7 +27,7 @@ from airfed.keys.declare import (
 from airfed.keys.units import amplitude
 from airfed.network import Network, builtin
 from airfed.planning import EVERY, Average
-from airfed.problem import Budget, Combining, Formula, Learning, Link, Power, Relation, Scope, Trust
+from airfed.problem import Budget, Combining, Formula, Learning, Link, Relation, Scope, Trust
 from airfed.scenario.networks import NetworkSection, RidgeSection
 from airfed.scenario.usercode import NETWORK, RIDGE, SYNTHETIC, own_policy, user_code
 
@@ -174,6 +173,8 @@ class LinkSection(Section):
 class BudgetSection(Section):
     """[budget]: what may be spent."""
 
+    removed: ClassVar = {"power": "total_power always counts the worst case, every device at the clip norm"}
+
     epsilon: Annotated[Positive, Key("privacy loss allowed", "ε"), Control("Privacy loss", 0.05, 50.0)]
     delta: Annotated[
         Fraction,
@@ -202,14 +203,6 @@ class BudgetSection(Section):
         Key("what neighbouring fleets differ in", choices={"replace": "one's data", "add_remove": "one device"}),
         Control("Neighbours differ in"),
     ] = Budget.relation
-    power: Annotated[
-        Power,
-        Key(
-            "what counts towards total_power",
-            note="a meter stops a run before the total could be exceeded",
-            choices={"worst": "every device at the clip norm", "expected": "what devices are expected to transmit"},
-        ),
-    ] = Budget.power
     device_power: Annotated[
         Watts | Annotated[list[Watts], Field(min_length=1)] | None,
         Key(
@@ -357,11 +350,13 @@ class LearningSection(Section):
         return self.model if self.network is None else str(self.network)
 
 
-_CHOSEN: Final = "unless written down {}, or what a response is for"
-
-
 class PolicySection(Section):
     """[policy]: who decides."""
+
+    removed: ClassVar = {
+        "growth": "the alignment no longer grows over the rounds by a given ratio",
+        "clip_decay": "the clip norm no longer falls over the rounds by a given ratio",
+    }
 
     name: Annotated[
         str,
@@ -389,7 +384,7 @@ class PolicySection(Section):
         Key(
             "what is best",
             choices={"bound": "the bound", "measured": "accuracy"},
-            note="accuracy is what a response expects, and chooses clip_norm, average, growth and clip_decay, too",
+            note="accuracy is what a response expects, and chooses clip_norm and average, too",
         ),
         Control("What is best"),
     ] = "bound"
@@ -398,18 +393,8 @@ class PolicySection(Section):
         Key(
             "models that the receiver averages",
             choices={"none": "none", "tail": "the second half", "exponential": "all, the newer the more"},
-            note=_CHOSEN.format("none"),
+            note="unless written down none, or what a response is for",
         ),
-    ] = None
-    growth: Annotated[
-        float | None,
-        Field(ge=1, le=LARGEST_GROWTH),
-        Key("how many times larger θ² is at the end than at the beginning", "κ", note=_CHOSEN.format("1")),
-    ] = None
-    clip_decay: Annotated[
-        float | None,
-        Field(ge=SMALLEST_DECAY, le=1),
-        Key("share of the clipping norm that is left at the end", "ρ", note=_CHOSEN.format("1")),
     ] = None
     response: Annotated[
         str | None,

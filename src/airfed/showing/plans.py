@@ -227,5 +227,4 @@ def _objective(plan: Plan) -> float:
     """Ψ of the plan's own devices and θ, which need not be the best of their number."""
     problem, size = plan.problem, plan.num_scheduled
     noise = convergence.noise_error(problem.learning.dimension, problem.link.noise_std, size, plan.alignment)
-    factor = float(convergence.noise_factors(problem.learning, np.array([plan.rounds]), plan.course)[0])
-    return convergence.participation_error(size, problem.fleet.num_devices) + factor * noise
+    return convergence.participation_error(size, problem.fleet.num_devices) + noise

@@ -6,7 +6,7 @@ import numpy as np
 
 from airfed.planning import FadingPlan, Plan
 from airfed.problem import InfeasibleError, Trust
-from airfed.showing.words import LIMITS, VALIDITY, power_expected
+from airfed.showing.words import LIMITS, VALIDITY
 
 Row = tuple[str, str, str]
 
@@ -37,11 +37,9 @@ def power_rows(plan: Plan) -> list[Row]:
             ("weakest scheduled device, per round", _figure(plan.power.max()), ""),
             ("strongest scheduled device, per round", _figure(plan.power.min()), ""),
         ]
-    metered = budget.power == "expected"
-    counted = power_expected(plan) if metered else plan.power_total
-    share = f"{counted / budget.total_power:.1%} of {budget.total_power:g} W" if counted else "no radio"
-    rows.append(("all devices, all rounds", _figure(plan.power_total), "" if metered else share))
-    return [*rows, ("expected, all devices, all rounds", _figure(counted), share)] if metered else rows
+    total = plan.power_total
+    share = f"{total / budget.total_power:.1%} of {budget.total_power:g} W" if total else "no radio"
+    return [*rows, ("all devices, all rounds", _figure(total), share)]
 
 
 def _device_rows(plan: FadingPlan) -> list[Row]:
@@ -70,7 +68,7 @@ def privacy_rows(plan: Plan) -> list[Row]:
     if isinstance(plan, FadingPlan):
         one, all_of_them, sum_of = "most exposed round", "most exposed device, its rounds", "√Σμ²"
     else:
-        one, sum_of = "one round", "μ√I" if plan.growth == 1.0 else "√Σμ²"
+        one, sum_of = "one round", "μ√I"
         all_of_them = "the only round" if plan.rounds == 1 else f"all {plan.rounds} rounds"
     rows = [
         (f"Lemma 1, {one}", _figure(plan.epsilon_paper), VALIDITY[plan.epsilon_paper_validity]),

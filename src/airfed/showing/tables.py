@@ -24,7 +24,6 @@ from airfed.showing.words import (
     air_sentence,
     antennas_sentence,
     compact,
-    course_sentence,
     decision_sentence,
     devices_text,
     drowned_sentence,
@@ -96,7 +95,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     """Print the decision, what limits it, the bound, the power spent and the privacy."""
     console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
     console.print(f"[bold]{decision_sentence(plan)}[/bold]")
-    for said in (uplink_sentence(plan), antennas_sentence(plan), course_sentence(plan)):
+    for said in (uplink_sentence(plan), antennas_sentence(plan)):
         if said:
             console.print(f"[bold]{said}[/bold]")
     console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")

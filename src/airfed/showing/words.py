@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from airfed.course import Course
 from airfed.planning import FadingPlan, Plan
 from airfed.planning.uplink import ALIGNED
 
@@ -48,11 +47,6 @@ METRICS: Final = {  # columns of a run's record
 BOUND: Final = "bound on the optimality gap (Theorem 1)"
 
 
-def power_expected(plan: Plan) -> float:
-    """Return the power [W] that all devices are expected to transmit in all rounds; the worst case where none is."""
-    return plan.power_total * plan.power_share
-
-
 def steps_text(plan: Plan) -> str:
     """Return "40 rounds of 5 steps" (or "of 2-3 steps")."""
     few, many = min(plan.local_steps), max(plan.local_steps)
@@ -67,20 +61,10 @@ AVERAGES: Final = {
 }
 
 
-def movements(course: Course) -> list[str]:
-    """Return how θ and ϖ move over the rounds, in a few words each; nothing where they do not."""
-    moves = []
-    if course.growth != 1.0:
-        moves.append(f"θ² growing {course.growth:.3g} times")
-    if course.clip_decay != 1.0:
-        moves.append(f"ϖ falling to {course.clip_decay:.3g} of it")
-    return moves
-
-
 def choices(plan: Plan) -> list[str]:
-    """Return what a plan says of the clipping norm, its and the alignment's course, and the average of the models."""
+    """Return what a plan says of the clipping norm and the average of the models."""
     average = [] if plan.average == "none" else [AVERAGES[plan.average]]
-    return [f"ϖ = {plan.clip_norm:.4g}", *movements(plan.course), *average]
+    return [f"ϖ = {plan.clip_norm:.4g}", *average]
 
 
 def expectation(plan: Plan) -> str:
@@ -96,14 +80,6 @@ def expectation(plan: Plan) -> str:
         f"Expected test accuracy{chosen}: {found.accuracy:.1%} "
         f"({found.low:.0%} to {found.high:.0%} in nine of ten trainings{basis})."
     )
-
-
-def course_sentence(plan: Plan) -> str:
-    """Return how θ and ϖ move over the rounds, in a sentence; "" where they do not."""
-    first, last = plan.sequence[0], plan.sequence[-1]
-    moves = [f"θ grows from {first.alignment:.4g} to {last.alignment:.4g}"] * (plan.growth != 1.0)
-    moves += [f"ϖ falls from {first.clip_norm:.4g} to {last.clip_norm:.4g}"] * (plan.clip_decay != 1.0)
-    return f"Over the rounds {' and '.join(moves)}." if moves else ""
 
 
 def decision_sentence(plan: Plan) -> str:

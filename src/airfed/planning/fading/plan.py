@@ -43,7 +43,7 @@ class FadingPlan(Plan):
         lower_bound: no plan has a smaller `bound.total`; −inf where none is known.
 
     Raises:
-        ValueError: as in `Plan`, or a round has no device or no positive θ, or θ, ϖ or power are to follow a course.
+        ValueError: as in `Plan`, or a round has no device or no positive θ.
     """
 
     member: Bools
@@ -105,8 +105,6 @@ class FadingPlan(Plan):
             raise ValueError("Expected every alignment of a round > 0, and the largest of them as the plan's.")
         if not np.array_equal(np.flatnonzero(member.any(axis=0)), self.scheduled):
             raise ValueError("Expected everybody who ever transmits as scheduled.")
-        if (self.growth, self.clip_decay, self.power_share) != (1.0, 1.0, 1.0):
-            raise ValueError("Expected growth, clip_decay and power_share of 1 where each round is decided on its own.")
         for array, name in ((member, "member"), (theta, "alignments")):
             array.flags.writeable = False
             object.__setattr__(self, name, array)

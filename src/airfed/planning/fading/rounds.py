@@ -50,8 +50,7 @@ class VaryingSequence(Entries):
             mu=float(self.mus[place]),
             delta=self.delta,
             power_planned=float(self.powers[place]),
-            largest_power=power,
-            share=1.0,
+            power=power,
         )
 
     def uploads(self, place: int) -> Uploads:
