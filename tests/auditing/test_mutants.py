@@ -18,7 +18,8 @@ from airfed.air import Air, Superposition
 from airfed.auditing import Subject, audit
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.task import QuadraticLearning
-from airfed.planning import limits, schemes
+from airfed.planning import FadingPlan, limits, schemes
+from airfed.planning.fading import plan as fading_plan
 from airfed.planning.plan import Plan
 from airfed.planning.uplink import ALIGNED
 from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
