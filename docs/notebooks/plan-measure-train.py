@@ -129,7 +129,7 @@ assert expected["measured"] >= expected["bound"]
 # %% [markdown]
 # ## Train both
 #
-# The same channels, the same data, the same noise: what differs is the plan. A few seconds each; every round is clipped, aligned, superposed, noised and charged.
+# The same channels, the same data, the same initial model: what differs is the plan, and the noise with it. A few seconds each; every round is clipped, aligned, superposed, noised and charged.
 
 # %%
 runs = {

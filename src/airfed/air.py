@@ -365,8 +365,13 @@ class Superposition:
         )
 
     def digest(self) -> str:
-        """Return the SHA-256 of the sums: equal for equal signals, to the bit, and for no others."""
-        return hashlib.sha256(self.integers.tobytes()).hexdigest()
+        """Return the SHA-256 of the sums: equal for equal signals, to the bit, and for no others.
+
+        It covers the quantum, without which sums of two plans may be the same integers, and the largest norm, by which
+        some receivers scale their noise.
+        """
+        scales = np.array([self._quantum, self.norm_max])
+        return hashlib.sha256(scales.tobytes() + self.integers.tobytes()).hexdigest()
 
     def receive(self, noise: Vector) -> Reception:
         """Return what the receiver recovers once all devices have transmitted.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -160,19 +160,6 @@ class Fleet:
     def heard_by(self, combiner: ArrayLike | None) -> Fleet:
         """Return the same fleet, heard through a combiner, (A,) or (rounds, A); None: a plan is to choose."""
         return Fleet(channel=self.channel, peak_power=self.peak_power, combiner=combiner)
-
-    def part(self, devices: NDArray[np.intp], rounds: NDArray[np.intp] | None = None) -> Fleet:
-        """Return the fleet of some devices, which may occur several times, and of some rounds where gains change."""
-        some: Any = rounds if self.changes and rounds is not None else slice(None)
-        power = self.peak_power[devices]
-        if self.channel is None:
-            gain = self.gain[some][:, devices] if self.changes else self.gain[devices]
-            return Fleet(gain=gain, peak_power=power)
-        channel = self.channel[some][:, devices] if self.changes else self.channel[devices]
-        combiner = self.combiner
-        if combiner is not None and combiner.ndim == 2:
-            combiner = combiner[some]
-        return Fleet(channel=channel, peak_power=power, combiner=combiner)
 
     @property
     def num_devices(self) -> int:

@@ -1,7 +1,7 @@
 """Named random streams spawned from one seed.
 
 Every consumer of randomness has its own stream, so that using more of one never shifts another: two policies
-compared on one seed see the same channels, data, initial model and noise.
+compared on one seed see the same channels, data and initial model.
 """
 
 from __future__ import annotations

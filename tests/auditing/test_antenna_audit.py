@@ -181,6 +181,21 @@ def combiner_of_norm_a_half(patch):
     return {"link__trust": "combiner"}
 
 
+def released(patch, change):
+    """Let the released signal be another function of the combiner and the antennas' signals, (A, 2, d)."""
+    patch.setattr("airfed.air._combined", lambda combiner, parts: change(combiner, parts[:, 0] + 1j * parts[:, 1]))
+    return {"link__trust": "combiner"}
+
+
+def transpose_for_conjugate_transpose(patch):
+    """Re(fᵀY) is released; all else follows Re(fᴴY)."""
+    return released(patch, lambda combiner, signal: (combiner @ signal).real)
+
+
+def sum_of_the_antennas_released(patch):
+    return released(patch, lambda combiner, signal: np.sum(signal, axis=0).real)
+
+
 def one_claim_for_both_adversaries(patch):
     """μ = 2θ/σ although every antenna's signal is kept."""
     patch.setattr(limits, "amplifications", lambda problem: np.ones(problem.fleet.gain.shape))
@@ -200,6 +215,8 @@ AUDITED = {
     opposite_noise_on_two_antennas: {"noise correlation"},
     combiner_of_norm_two: {"sensitivity", "contribution", "noise scale"},
     combiner_of_norm_a_half: {"noise scale"},
+    transpose_for_conjugate_transpose: {"accounting", "sensitivity", "contribution", "canaries"},
+    sum_of_the_antennas_released: {"sensitivity", "contribution", "noise scale"},
     one_claim_for_both_adversaries: {"accounting", "sensitivity", "contribution", "canaries"},
     exposure_of_the_mean_device: {"accounting", "sensitivity", "contribution"},
 }

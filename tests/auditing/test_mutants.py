@@ -18,9 +18,10 @@ from airfed.air import Air, Superposition
 from airfed.auditing import Subject, audit
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.task import QuadraticLearning
-from airfed.planning import FadingPlan, limits
+from airfed.planning import FadingPlan, limits, schemes
 from airfed.planning.fading import plan as fading_plan
 from airfed.planning.plan import Plan
+from airfed.planning.uplink import ALIGNED
 from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
 from airfed.privacy.exposure import Exposure
 from airfed.privacy.ledger import Ledger, LedgerError, Members
@@ -402,7 +403,168 @@ def total_of_the_first_round(patch):
     return MOVING
 
 
+# Methods ------------------------------------------------------------------------------------------------------------
+
+POWERFUL = {"fleet__peak_power": 100.0, "budget__total_power": 2e3}
+HELD_BY_POWER = {"fleet__peak_power": 1.0, "budget__total_power": 50.0}  # the true ε is within the budget, too
+
+
+def uploading(patch, uplink, change, policy, **changes):
+    """Let the uploads of a method be changed: change(uploads, problem)."""
+    real = uplink.uploads
+
+    def uploads(self, problem, *arguments):
+        return change(real(self, problem, *arguments), problem)
+
+    patch.setattr(uplink, "uploads", uploads)
+    return POWERFUL | {"policy__name": policy} | changes
+
+
+def twice_hidden(uploads, problem):
+    return replace(uploads, hidden_by=2 * uploads.hidden_by)
+
+
+def artificial_noise_hides_twice(patch):
+    return uploading(patch, schemes.Masked, twice_hidden, "seif", **HELD_BY_POWER)
+
+
+def artificial_noise_hides_twice_in_rounds_that_differ(patch):
+    return uploading(patch, schemes.Masked, twice_hidden, "seif", channel__coherence=1)
+
+
+def trusted_server_hides_twice(patch):
+    return uploading(patch, schemes.Wired, twice_hidden, "central")
+
+
+def digital_uploads_hidden_by_the_noise_of_all(patch):
+    """μ of the sum, where each upload is seen alone."""
+
+    def change(uploads, problem):
+        return replace(uploads, hidden_by=uploads.noise_std)
+
+    return uploading(patch, schemes.Orthogonal, change, "digital")
+
+
+def digital_uploads_share_the_noise_of_one(patch):
+    """The sum of all uploads has the noise that each of them should have."""
+
+    def change(uploads, problem):
+        return replace(uploads, noise_std=problem.link.noise_std)
+
+    return uploading(patch, schemes.Orthogonal, change, "digital")
+
+
+def plan_counts_noise_twice(patch):
+    """The uploads are right, and the μ that the plan prints is half of what they show."""
+    real = Plan._mu
+    patch.setattr(Plan, "_mu", lambda self, theta: real(self, theta) / (1 if self.uplink == ALIGNED else 2))
+    return POWERFUL | {"policy__name": "digital"}
+
+
+def receiver_noise_for_artificial_noise(patch):
+    """σ is drawn where s is claimed."""
+
+    def change(uploads, problem):
+        return replace(uploads, noise_std=problem.link.noise_std)
+
+    return uploading(patch, schemes.Masked, change, "seif", **HELD_BY_POWER, learning__dimension=2)
+
+
+def receiver_noise_for_artificial_noise_in_the_plan(patch):
+    patch.setattr(Plan, "noise_std_in", lambda self, index: self.problem.link.noise_std)
+    return POWERFUL | {"policy__name": "seif"}
+
+
+def receiver_noise_for_artificial_noise_in_the_round_loop(patch):
+    real = training.receive
+
+    def receive(plan, superposition, noise, **options):
+        class Quiet:
+            def draw(self, index, dimension, noise_std, *, transmission=""):
+                return noise.draw(index, dimension, plan.problem.link.noise_std, transmission=transmission)
+
+        return real(plan, superposition, Quiet(), **options)
+
+    patch.setattr(training, "receive", receive)
+    patch.setattr(training, "_check_noise", lambda noise, noise_std: None)
+    return POWERFUL | {"policy__name": "seif"}
+
+
+def with_power(patch, factor):
+    """Artificial noise of `factor` times the variance that its power gives it, drawn and claimed alike."""
+
+    def change(uploads, problem):
+        sigma = problem.link.noise_std
+        s = math.sqrt(sigma**2 + factor(problem) * (uploads.noise_std**2 - sigma**2))
+        return replace(uploads, noise_std=s, hidden_by=s)
+
+    return uploading(patch, schemes.Masked, change, "seif", **HELD_BY_POWER)
+
+
+def artificial_noise_not_divided_by_the_dimension(patch):
+    return with_power(patch, lambda problem: problem.learning.dimension)
+
+
+def artificial_noise_of_complex_power(patch):
+    return with_power(patch, lambda problem: 2.0)
+
+
+# Many rounds --------------------------------------------------------------------------------------------------------
+
+MANY = {"policy__rounds": 130, "learning__total_steps": 130, "learning__learning_rate": 0.01}
+
+
+def repeating(patch, period, sign=1.0):
+    def draw(self, round_index, dimension, noise_std, *, transmission=""):
+        times, place = divmod(round_index, period)
+        return sign**times * real_draw(self, place, dimension, noise_std, transmission=transmission)
+
+    patch.setattr(SeededNoise, "draw", draw)
+    return MANY
+
+
+def noise_repeats_after_100_rounds(patch):
+    return repeating(patch, 100)
+
+
+def noise_repeats_after_57_rounds(patch):
+    return repeating(patch, 57)
+
+
+def noise_repeats_after_120_rounds_with_the_other_sign(patch):
+    return repeating(patch, 120, -1.0)
+
+
+def round_loop_repeats_noise_after_100_rounds(patch):
+    real = training.receive
+
+    def receive(plan, superposition, noise, **options):
+        class Repeated:
+            def draw(self, index, *arguments, **more):
+                return noise.draw(index % 100, *arguments, **more)
+
+        return real(plan, superposition, Repeated(), **options)
+
+    patch.setattr(training, "receive", receive)
+    return MANY
+
+
 AUDITED = {
+    artificial_noise_hides_twice: {"accounting", "sensitivity", "contribution", "round loop", "canaries"},
+    artificial_noise_hides_twice_in_rounds_that_differ: {"accounting", "sensitivity", "contribution", "round loop"},
+    trusted_server_hides_twice: {"accounting", "sensitivity", "contribution", "round loop", "canaries"},
+    digital_uploads_hidden_by_the_noise_of_all: {"accounting", "sensitivity", "contribution", "canaries"},
+    digital_uploads_share_the_noise_of_one: {"accounting", "sensitivity", "contribution", "canaries"},
+    plan_counts_noise_twice: {"accounting", "sensitivity", "contribution", "canaries"},
+    receiver_noise_for_artificial_noise: {"accounting", "sensitivity", "contribution", "round loop"},
+    receiver_noise_for_artificial_noise_in_the_plan: {"accounting", "sensitivity", "contribution", "canaries"},
+    receiver_noise_for_artificial_noise_in_the_round_loop: {"noise scale", "noise law", "canaries"},
+    artificial_noise_not_divided_by_the_dimension: {"noise power"},
+    artificial_noise_of_complex_power: {"noise power"},
+    noise_repeats_after_100_rounds: {"noise used once"},
+    noise_repeats_after_57_rounds: {"noise used once"},
+    noise_repeats_after_120_rounds_with_the_other_sign: {"noise used once"},
+    round_loop_repeats_noise_after_100_rounds: {"noise used once"},
     clip_per_layer: {"sensitivity", "contribution"},
     clip_per_step: {"sensitivity", "contribution", "round loop", "canaries"},
     clip_after_averaging: {"sensitivity", "contribution"},
@@ -736,7 +898,19 @@ def test_there_are_enough_mutants():
 
 
 @pytest.mark.slow
-def test_no_mutant_no_alarm(world):
-    for seed in range(3):
-        found = audit(Subject.of(world(seed=seed, **LOUD)), **FAST)
-        assert found.verdict == "pass", found.failures
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"seed": seed} for seed in range(3)),
+        MANY,
+        *(
+            POWERFUL | {"policy__name": name} | moving
+            for name in ("seif", "central", "digital", "threshold_power", "truncated", "liu_simeone")
+            for moving in ({}, {"channel__coherence": 1})
+        ),
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_no_mutant_no_alarm(world, changes):
+    found = audit(Subject.of(world(**LOUD | changes)), **FAST)
+    assert found.verdict == "pass", found.failures

@@ -5,12 +5,15 @@ import os
 import re
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from airfed.cli.app import main
+from airfed.privacy.ledger import Ledger
+from airfed.running.loop import federated_averaging
 
 SCENARIO = Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8")
 
@@ -87,6 +90,27 @@ def test_an_interrupted_command_is_resumed_with_the_same_overrides(place, capsys
     code, out, _ = airfed(capsys, *arguments, "--resume")
     assert code == 0
     assert re.search(r"resuming at round [234]\n", out)  # a person counts from 1
+
+
+def test_an_interrupted_run_counts_power_and_epsilon_over_the_same_rounds(place, capsys, monkeypatch):
+    asked = iter([False] * 2)  # one question a round
+    monkeypatch.setattr("airfed.running.execution.federated_averaging", partial(stopping, asked))
+    out = airfed(capsys, "run", "tiny.toml", "--out", "run", "--json")[1]
+    summary = json.loads(out)
+    assert (summary["status"], summary["rounds"], summary["charged"]) == ("stopped", 2, 3)
+    ledger = Ledger.load(place / "run" / "ledger.jsonl")
+    assert summary["power_planned"] == ledger.power_planned == pytest.approx(3 * ledger.charges[0].power_planned)
+    assert summary["epsilon_total"] == ledger.epsilon_total
+    monkeypatch.undo()
+    monkeypatch.chdir(place)
+    code, out, _ = airfed(capsys, "run", "tiny.toml", "--out", "run", "--resume")
+    assert code == 0
+    assert "charged" not in out
+
+
+def stopping(asked, *given, **named):
+    named["stop"] = lambda: next(asked, True)
+    return federated_averaging(*given, **named)
 
 
 def test_names_with_brackets_are_shown_as_they_are(place, capsys):

@@ -1,5 +1,7 @@
 """What a beginner types: every mistake is one sentence that names what was wrong, and exit code 2."""
 
+import re
+
 import pytest
 
 from airfed.cli import main
@@ -162,3 +164,28 @@ def test_trainings(said, tmp_path, old, new, words):
     (tmp_path / "s.toml").write_text(SMALL.replace(old, new))
     assert words in said("run", "s.toml", "--out", "o")
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "audit", "run", "explore", "measure", "calibrate", "league"])
+def test_an_experiment_is_no_scenario(command, repository, capsys, tmp_path):
+    out = ["--out", str(tmp_path / "out")] if command in ("run", "measure", "league") else []
+    assert main([command, str(repository / "examples" / "demo.toml"), *out]) == 2
+    assert "This is an experiment, not a scenario (it has a key base): use airfed sweep." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_scenario_is_no_experiment(repository, capsys, tmp_path):
+    assert main(["sweep", str(repository / "examples" / "paper.toml"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "This is a scenario, not an experiment (it has no key base): use airfed plan or airfed run" in said
+
+
+def test_a_budget_that_leaves_only_noise_is_said_to(repository, capsys, tmp_path):
+    text = (repository / "tests" / "tiny.toml").read_text()
+    (tmp_path / "little.toml").write_text(text.replace("epsilon = 4.0", "epsilon = 1e-9"))
+    assert main(["plan", str(tmp_path / "little.toml")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"is [\d.e+]+ times the clipping norm: do not expect to learn\. The limit is .*privacy", said)
+    (tmp_path / "enough.toml").write_text(text)
+    assert main(["plan", str(tmp_path / "enough.toml")]) == 0
+    assert "do not expect" not in capsys.readouterr().out

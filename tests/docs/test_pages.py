@@ -3,6 +3,7 @@
 import re
 import shlex
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from airfed.cli import main
 from airfed.cli.app import app
 from airfed.experiments import points
 from airfed.learning.task import problem_of
+from airfed.planning import EVERY
 from airfed.scenario import reference, template
 from airfed.scenario.scenario import flatten
 
@@ -108,3 +110,28 @@ def test_the_code_of_the_how_to_pages_runs(tmp_path, monkeypatch):
     scenario = airfed.load(ROOT / "examples" / "paper.toml")
     found = airfed.plan(problem_of(scenario), policy=given["strongest"], options={"share": 0.3})
     assert found.num_scheduled == 30
+
+
+def test_the_page_on_privacy_says_on_whose_honesty_every_method_rests():
+    page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    section = page.partition("## Who must be honest\n")[2].partition("\n## ")[0]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    header, *rows = rows
+    assert [cell.strip() for cell in header] == [
+        *("method", "adjacency", "receiver and radio", "server", "the other devices", "the device itself"),
+        "what if one deviates",
+    ]
+    assert all(len(row) == len(header) and all(cell.strip() for cell in row) for row in rows)
+    methods = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(methods) == sorted(EVERY)  # each once
+    problem = airfed.load(ROOT / "tests" / "tiny.toml").problem()
+    removed = replace(problem, budget=replace(problem.budget, relation="add_remove"))
+    for row in rows:
+        for name in re.findall(r"`(\w+)`", row[0]):
+            settings = {"threshold": 0.3} if name == "threshold" else {}
+            assert ("none" in row[1]) == (not airfed.plan(problem, policy=name, **settings).private), name
+            if "add-remove" in row[1] or "none" in row[1]:
+                airfed.plan(removed, policy=name, **settings)
+            else:
+                with pytest.raises(airfed.InfeasibleError, match="add-remove adjacency"):
+                    airfed.plan(removed, policy=name, **settings)

@@ -1,6 +1,8 @@
 """Leagues: every scheme on the same seeds and budgets, as a table, in words and in pictures."""
 
+import contextlib
 import csv
+import errno
 import json
 import math
 import re
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import airfed
 from airfed import scenario
@@ -26,7 +29,7 @@ from airfed.running.execution import execute
 TINY = Path(__file__).parents[1] / "tiny.toml"
 PROMISED = {
     *("policy", "accuracy", "accuracy_low", "accuracy_high", "epsilon_total", "mu_total", "power_total"),
-    *("power_transmitted", "air_time", "channel_uses", "behind", "private", "rounds", "num_scheduled", "seeds", "note"),
+    *("power_transmitted", "air_time", "channel_uses", "gap", "private", "rounds", "num_scheduled", "seeds", "note"),
 }
 
 
@@ -213,13 +216,13 @@ def test_the_distance_to_the_ceiling_is_paired_by_seed():
         }
     )
     rows = by_policy(found.rows())
-    assert rows["noise_free"]["behind"] == 0
-    assert rows["optimal"]["behind"] == pytest.approx(0.1)
-    assert rows["top_k"]["behind"] == pytest.approx((0.2 + 0.1) / 2)  # not the difference of the means
+    assert rows["noise_free"]["gap"] == 0
+    assert rows["optimal"]["gap"] == pytest.approx(0.1)
+    assert rows["top_k"]["gap"] == pytest.approx((0.2 + 0.1) / 2)  # not the difference of the means
     assert rows["noise_free"]["epsilon_total"] == math.inf
     assert json.loads(found.to_json())[0]["epsilon_total"] is None
     assert [entry.policy for entry in found.contenders] == ["optimal"]
-    assert fake_league({"optimal": over(0.8, 0.4, 0.6)}).rows()[0]["behind"] is None
+    assert fake_league({"optimal": over(0.8, 0.4, 0.6)}).rows()[0]["gap"] is None
 
 
 @pytest.mark.parametrize(
@@ -227,24 +230,32 @@ def test_the_distance_to_the_ceiling_is_paired_by_seed():
     [
         (
             over(0.81, 0.61, 0.71),
-            r"full beats airfed's plan \(optimal\) by 1\.00 points \(1\.00 to 1\.00, paired over 3",
+            r"full is ahead of airfed's plan \(optimal\) by 1\.00 points \(1\.00 to 1\.00, paired over 3",
         ),
-        (over(0.90, 0.50, 0.75), r"full is ahead of airfed's plan .* by 1\.67 points .*: more seeds"),
-        (over(0.80, 0.60, 0.70), r"No rival .* beats airfed's plan \(optimal\); full is level with it\."),
+        (over(0.90, 0.50, 0.75), r"Not separated from airfed's plan: full, \+1\.67 points \(-2\d\.\d\d to 2\d\."),
+        (over(0.70, 0.70, 0.65), r"Not separated from airfed's plan: full, -1\.67 points \(-2\d\.\d\d to 2\d\."),
+        (over(0.80, 0.60, 0.70), r"Not separated from airfed's plan: full, 0\.00 points \(0\.00 to 0\.00"),
         (
             over(0.78, 0.58, 0.68),
-            r"the nearest below, full, is 2\.00 points \(2\.00 to 2\.00, paired over 3 seeds\) behind",
+            r"full is behind airfed's plan by 2\.00 points \(2\.00 to 2\.00, paired over 3 seeds\)",
         ),
-        (over(0.99, 0.99, 0.99, violations=["total_power"]), r"Best within the budgets: optimal, accuracy 70\.0%"),
-        (over(0.99, 0.99, 0.99, private=False), r"Best within the budgets: optimal, accuracy 70\.0%"),
+        (over(0.99, 0.99, 0.99, violations=["total_power"]), r"Best mean within the budgets: optimal, accuracy 70\.0%"),
+        (over(0.99, 0.99, 0.99, private=False), r"Best mean within the budgets: optimal, accuracy 70\.0%"),
     ],
 )
 def test_the_verdict_is_plain(rival, said):
     found = fake_league({"optimal": over(0.8, 0.6, 0.7), "full": rival})
-    assert re.search(said, " ".join(found.verdict()))
-    if "70" in said:
-        assert not re.search("beats airfed's plan|ahead of", " ".join(found.verdict()))
+    verdict = " ".join(found.verdict())
+    assert re.search(said, verdict)
+    assert ("full is ahead of" in verdict) == ("is ahead" in said)
+    assert ("behind" in str(found)) == ("behind" in said)
     assert max(map(len, str(found).splitlines())) <= 80
+
+
+def test_one_seed_separates_nobody():
+    verdict = " ".join(fake_league({"optimal": over(0.8), "full": over(0.9), "top_k": over(0.1)}, 1).verdict())
+    assert "Not separated from airfed's plan: full, +10.00 points (one seed, so no interval); top_k, -70.00" in verdict
+    assert not re.search("behind|full is ahead|top_k is", verdict)
 
 
 def test_marks_are_explained():
@@ -364,10 +375,27 @@ def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkey
     printed = capsys.readouterr()
     assert printed.out in (out / "league.tex").read_text()
     assert "all done already" in printed.err
-    assert "Best within the budgets: optimal" in printed.err
+    assert "Best mean within the budgets: optimal" in printed.err
     again = airfed.league(file, out, seeds=2, policies=["optimal", "top_k"], progress=False)
     assert json.loads(again.to_json()) == rows
     assert again._repr_html_().startswith("<pre")
+
+
+def test_a_picture_of_a_league_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    found = fake_league({"optimal": over(0.9, 0.8, 0.7), "full": over(0.6, 0.5, 0.4)})
+    league.write(found, [], tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert "league-air.png" in before
+
+    def cut_short(self, target, **options):
+        with target.open("wb") if isinstance(target, Path) else contextlib.nullcontext(target) as stream:
+            stream.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", cut_short)
+    with pytest.raises(RunError, match=r"No space left on device\. The runs are kept"):
+        league.write(found, [], tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(

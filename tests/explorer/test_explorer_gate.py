@@ -90,7 +90,9 @@ def test_a_token_opens_and_is_then_kept_in_a_cookie() -> None:
 def test_a_web_socket_needs_the_cookie_too() -> None:
     host = "10.0.0.1:8080"
     assert ask(TOKEN, kind="websocket", host=host, query=f"token={TOKEN}")[0] == "websocket.close"
-    assert ask(TOKEN, kind="websocket", host=host, cookie=f"{COOKIE}={TOKEN}")[0] == "websocket.accept"
+    known = {"kind": "websocket", "host": host, "cookie": f"{COOKIE}={TOKEN}"}
+    assert ask(TOKEN, path="/_nicegui_ws/socket.io/", **known)[0] == "websocket.accept"
+    assert ask(TOKEN, path="/elsewhere", **known)[0] == "websocket.close"
 
 
 def test_the_welcome_leads_to_this_site_only() -> None:

@@ -22,6 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from airfed import scenario as scenarios
 from airfed.flower import OverTheAirFedAvg, messages, over_the_air_mod
 from airfed.running.loop import NoBooks, federated_averaging
+from airfed.running.noise import SeededNoise
 from airfed.running.run import Run
 from airfed.running.setup import prepare
 
@@ -193,8 +194,17 @@ class Recorded(NoBooks):
 
 
 @pytest.fixture
-def replay():
-    """Trains again, without Flower but with its noise, what a run has recorded; returns the named tensors."""
+def replay(monkeypatch):
+    """Trains again, without Flower but with its noise, what a run has recorded; returns the named tensors.
+
+    Flower's sums are those of float32 uploads. So that noise agrees, it is drawn here without the digest of the sum.
+    """
+    real = SeededNoise.draw
+
+    def draw(self, *given, transmission=""):
+        return real(self, *given, transmission=transmission.rpartition(" ")[0])
+
+    monkeypatch.setattr(SeededNoise, "draw", draw)
 
     def replay(run, missing=()):
         recorded = Run.open(run).checked()
@@ -241,7 +251,7 @@ def own_training(setup):
 
     def own_training(missing=()):
         engine, initial = Without(setup.task.engine, missing), setup.task.initial_parameters
-        *_, last = federated_averaging(setup.plan, setup.airs, engine, setup.noise, parameters=initial)
+        *_, last = federated_averaging(setup.plan, setup.airs, engine, SameNoise(setup.noise), parameters=initial)
         return last.parameters
 
     return own_training

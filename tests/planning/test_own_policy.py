@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airfed import Decision, InfeasibleError, Run, load, plan, run
+from airfed import Decision, Fleet, InfeasibleError, Run, load, plan, run
 from airfed.explorer.design import from_query, from_scenario
 from airfed.planning import POLICIES
 from airfed.scenario import ScenarioError
@@ -273,3 +273,23 @@ def test_the_page_computes_it_only_where_it_was_started_with_it(world):
     assert design.change("policy.name", "full").world().plan().num_scheduled == 8
     with pytest.raises(ScenarioError, match=r"policy.name to be one of .* in the explorer"):
         from_query({"policy.name": world.anchored().policy.name}).world()
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_policy_that_writes_into_its_problem_does_not_move_the_plan(problem, changes):
+    def meddle(problem):
+        with pytest.raises(ValueError, match="read-only"):
+            problem.fleet.gain *= 10
+        problem.fleet.gain.flags.writeable = True
+        problem.fleet.gain[:] *= 10
+        object.__setattr__(problem.link, "noise_std", 100 * problem.link.noise_std)
+        object.__setattr__(problem.budget, "epsilon", 100 * problem.budget.epsilon)
+        return [0, 1]
+
+    gain = np.stack([problem.fleet.gain] * 12) if changes else problem.fleet.gain.copy()
+    problem = replace(problem, fleet=Fleet(gain=gain, peak_power=problem.fleet.peak_power))
+    decided, expected = (
+        plan(problem, policy=policy, rounds=2).to_dict() for policy in (meddle, lambda problem: [0, 1])
+    )
+    assert {**decided, "policy": ""} == {**expected, "policy": ""}
+    np.testing.assert_array_equal(problem.fleet.gain, gain)

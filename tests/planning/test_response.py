@@ -39,6 +39,13 @@ def response(share=(1.0,), rounds=ROUNDS, clip_norm=CLIPS, noise=NOISE, **change
     return Response(**{**axes, **values, **changes})
 
 
+def test_no_more_than_everything_is_expected():
+    rng = np.random.default_rng(0)
+    places = {"rounds": rng.uniform(1, 20, 1000), "clip_norm": rng.uniform(0.5, 4, 1000), "noise": rng.random(1000)}
+    mean, _ = response(accuracy=np.ones((2, 1, 4, 3, 5))).predict(**places)
+    assert 1 - 1e-12 < mean.min() <= mean.max() <= 1
+
+
 def test_what_was_measured_is_what_is_expected():
     measured = response()
     for rounds, clip_norm, noise in product(ROUNDS, CLIPS, NOISE):
@@ -98,6 +105,13 @@ def test_a_file_of_it_is_the_same(tmp_path):
         lambda content: content | {"format": 2},
         lambda content: {key: value for key, value in content.items() if key != "noise"},
         lambda content: content | {"noise": [1, 2]},
+        lambda content: content | {"noise": [5e-324, *content["noise"][1:]]},
+        lambda content: content | {"noise": [1.0, 1.0 + 2**-52, 2.0, 3.0, 4.0]},  # one logarithm
+        lambda content: content | {"noise": [str(noise) for noise in content["noise"]]},
+        lambda content: content | {"share": [2.0]},
+        lambda content: content | {"rounds": [0.5, *content["rounds"][1:]]},
+        lambda content: content | {"clip_norm": [*content["clip_norm"][:-1], 1e200]},
+        lambda content: content | {"loss": np.full(np.shape(content["loss"]), 1.7e308).tolist()},
         lambda content: content | {"noise": content["noise"][::-1]},
         lambda content: content | {"rounds": [0, 1, 2, 3]},
         lambda content: content | {"accuracy": [1.5]},
@@ -123,6 +137,13 @@ def test_what_is_no_response_is_refused_in_a_sentence(tmp_path, change):
             load_response(file)
     with pytest.raises(DataError, match="no such file"):
         load_response(tmp_path / "nothing.json")
+
+
+def test_absurd_numbers_of_pilots_are_not_repeated():
+    assert response(about={"devices": 60, "images_per_device": 4}).basis == "pilots of 60 devices with 4 images each"
+    for number in (True, -5, 0, 4.0, "4"):
+        assert not response(about={"devices": number, "images_per_device": 4}).basis
+        assert not response(about={"devices": 60, "images_per_device": number}).basis
 
 
 def best_by_hand(problem, measured):

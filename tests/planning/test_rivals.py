@@ -3,6 +3,8 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ WORLDS = {
     "power": {"total_power": 3.0},
     "add_remove": {"scope": "total", "epsilon": 8.0, "relation": "add_remove"},
 }
+REPLACE_ONLY = ("seif", "digital")  # the noise leaves with its device; an absent upload is visible
 
 
 def gains(seed, *shape):
@@ -84,8 +87,11 @@ def recursion(plan):
     return gap
 
 
-@pytest.mark.parametrize("budget", WORLDS)
-@pytest.mark.parametrize("policy", RIVALS)
+def claims(policy, budget):
+    return not (budget == "add_remove" and policy in REPLACE_ONLY)
+
+
+@pytest.mark.parametrize(("policy", "budget"), [each for each in product(RIVALS, WORLDS) if claims(*each)])
 def test_contract(policy, budget):
     for seed in range(3):
         powers = np.geomspace(0.2, 2.0, 8) if seed else 1.0
@@ -101,8 +107,8 @@ def test_contract(policy, budget):
 @pytest.mark.parametrize("policy", RIVALS)
 def test_contract_where_gains_change(policy, causal):
     law = gains(9, 4, 8, 6) if causal else None
-    for budget in WORLDS.values():
-        problem = world(gains(5, 8, 6), **budget)
+    for budget in filter(partial(claims, policy), WORLDS):
+        problem = world(gains(5, 8, 6), **WORLDS[budget])
         plan = airfed.plan(problem, policy=policy, law=law)
         assert isinstance(plan, FadingPlan)
         check(plan)
@@ -376,6 +382,52 @@ def test_artificial_noise_hides_and_is_paid_for():
     assert plan.alignment > 2 * plain.alignment  # more signal,
     assert plan.noise_share == pytest.approx(plain.noise_share, rel=1e-9)  # no better mean
     assert plan.power_total > 5 * plain.power_total
+
+
+def test_a_device_that_omits_its_artificial_noise_weakens_the_others():
+    """The figures of docs/privacy.md."""
+    powers = np.array([4.0, 0.5, 0.5])
+    problem = world([2.0, 0.4, 0.3], power=powers, noise=0.1, dimension=5, epsilon=1.0, total_power=20.0)
+    plan = airfed.plan(problem, policy="seif", rounds=4)
+    square, omitted = plan.uploads.hidden_by**2, plan.uploads.steady_power[0] * 2.0**2 / 5
+    assert (round(square, 2), round(omitted, 2)) == (3.21, 3.19)
+    assert round(plan.mu_round, 2) == 0.24
+    assert round(2 * plan.alignment / math.sqrt(square - omitted), 2) == 3.25
+
+
+# add-remove adjacency
+
+
+REFUSED = {"seif": "removed takes its own noise with it", "digital": "an absent device is visible"}
+
+
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("policy", RIVALS | {"full": None, "optimal": None})
+def test_the_noise_that_hides_a_device_stays_when_it_is_removed(policy, changes):
+    problem = world(gains(5, 8, 6) if changes else None, **WORLDS["add_remove"])
+    if policy in REFUSED:
+        with pytest.raises(InfeasibleError, match=REFUSED[policy]):
+            airfed.plan(problem, policy=policy)
+        return
+    plan = airfed.plan(problem, policy=policy, rounds=4)
+    for index, entry in enumerate(plan.sequence if plan.private else ()):
+        uploads = plan.uploads_in(index)
+        assert uploads.hidden_by == problem.link.noise_std  # the receiver's or the server's, none of a device's
+        assert not uploads.steady_power.any()  # nothing that a device sends apart from its update
+        assert entry.mu == pytest.approx(uploads.level.max() / problem.link.noise_std, rel=1e-12)
+
+
+@pytest.mark.parametrize("policy", REPLACE_ONLY)
+def test_no_plan_of_artificial_noise_or_orthogonal_uploads_has_add_remove_adjacency(policy):
+    plan = airfed.plan(world(scope="total"), policy=policy, rounds=4)
+    other = replace(plan.problem, budget=replace(plan.problem.budget, relation="add_remove"))
+    with pytest.raises(InfeasibleError, match=REFUSED[policy]):
+        replace(plan, problem=other)
+    with pytest.raises(InfeasibleError, match=REFUSED[policy]):
+        Plan.from_dict(other, plan.to_dict())
+    own = lambda problem: Decision(scheduled=np.arange(8), uplink=plan.uplink, alignment=0.01)  # noqa: E731
+    with pytest.raises(InfeasibleError, match=REFUSED[policy]):
+        airfed.plan(other, policy=own, rounds=4)
 
 
 def test_precoding_by_the_largest_update_is_full_participation_once_clipped():

@@ -173,6 +173,18 @@ def killed_in(monkeypatch):
     return run
 
 
+class SameNoise(SeededNoise):
+    """The noise of a round whatever is sent in it, so that a test can subtract it."""
+
+    def draw(self, round_index, dimension, noise_std, *, transmission=""):
+        return super().draw(round_index, dimension, noise_std)
+
+
+@pytest.fixture
+def same_noise():
+    return SameNoise(b"")
+
+
 class Shout:
     """Every device sends the same direction, far too long."""
 

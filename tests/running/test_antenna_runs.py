@@ -18,7 +18,7 @@ from airfed.running.cluster import Solo
 from airfed.running.directory import RunError, sha256
 from airfed.running.execution import execute
 from airfed.running.loop import NoiseFault, _check_noise, federated_averaging
-from airfed.running.noise import SecureNoise, SeededNoise
+from airfed.running.noise import SecureNoise
 from airfed.running.run import Run
 from airfed.running.setup import prepare, signal_digests
 from airfed.running.shared import check_equal
@@ -38,9 +38,9 @@ def world(**changes):
 
 
 @pytest.mark.parametrize("changes", [{}, CHANGING], ids=["static", "changing"])
-def test_each_round_arrives_and_costs_as_its_entry_says(changes, shout):
+def test_each_round_arrives_and_costs_as_its_entry_says(changes, shout, same_noise):
     made = prepare(world(**changes))
-    plan, noise = made.plan, SeededNoise(b"")
+    plan, noise = made.plan, same_noise
     start = np.zeros(30, np.float32)
     for done, decided in zip(
         federated_averaging(plan, made.airs, shout, noise, parameters=start), plan.sequence, strict=True
@@ -192,6 +192,8 @@ def forged(path, change):
             ledger.charge(line["round"], power=line["power_planned"], **figures)
             ledger.mark_sent(line["round"])
             ledger.settle(line["round"], 0.1)
+        elif line["kind"] == "model":
+            ledger.name_model(line["sha256"])
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_other_channels_antennas_combining_or_trust_never_repeat_noise():
         assert not np.any(first == drawn(world(**other)))
     assert not np.any(first == drawn(world(), type(fleet)(channel=channel, peak_power=1.0)))
     assert not np.any(first == drawn(world(), type(fleet)(gain=fleet.gain, peak_power=1.0)))
-    # What a policy decides, the combiner like K and θ, is compared on one noise.
+    # What a policy decides, the combiner like K and θ, is in the digest of the sum.
     assert np.array_equal(first, drawn(world(**{"policy.name": "optimal"})))
     assert np.array_equal(first, drawn(world(), fleet.heard_by([1.0, 0.0, 0.0, 0.0])))
 

@@ -16,6 +16,7 @@ from safetensors.numpy import load, load_file, save
 import airfed
 from airfed import _disk
 from airfed._disk import write_whole
+from airfed.running.checkpoints import tensor_file
 from airfed.running.directory import Checkpoint, RunDirectory, RunError
 from airfed.running.records import METRICS
 
@@ -419,7 +420,7 @@ def test_the_model_and_the_table_at_the_end(directory):
     tensors = {"b.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.array([-1.5], np.float32)}
     contents = set()
     for _ in range(10):
-        directory.finish(tensors, {"scenario": "naïve [bold]", "round": "4", "more": "x"})
+        directory.finish(tensor_file(tensors, {"scenario": "naïve [bold]", "round": "4", "more": "x"}))
         contents.add(directory.file("model.safetensors").read_bytes())
     assert len(contents) == 1  # the same bytes every time
     loaded = load_file(directory.file("model.safetensors"))

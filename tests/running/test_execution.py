@@ -81,8 +81,8 @@ def test_the_directory_holds_what_was_decided_and_what_happened(finished, conten
 
 
 def test_every_figure_of_the_issue_is_in_the_metrics(finished):
-    _, outcome, records = finished
-    plan = outcome.setup.plan
+    out, outcome, records = finished
+    plan, charges = outcome.setup.plan, Run.open(out).checked().ledger.charges
     budget = plan.problem.budget
     total = 0.0
     for index, record in enumerate(records):
@@ -93,7 +93,7 @@ def test_every_figure_of_the_issue_is_in_the_metrics(finished):
         assert record["refused"] == record["missing"] == 0
         assert record["fading_error"] == 0.0
         scale = plan.num_scheduled * plan.alignment_coefficient
-        noise = outcome.setup.noise.draw(index, 150, 0.01)
+        noise = outcome.setup.noise.draw(index, 150, 0.01, transmission=f" {charges[index].signal}")
         assert record["noise_error"] == pytest.approx(np.linalg.norm(noise) / scale, rel=1e-12)
         assert math.isfinite(record["signal_to_noise_db"])
         assert record["power_planned"] == pytest.approx(plan.power.sum(), rel=1e-12)

@@ -13,7 +13,6 @@ from airfed.privacy.ledger import Ledger
 from airfed.running import books as bookkeeping
 from airfed.running.execution import execute
 from airfed.running.loop import federated_averaging
-from airfed.running.noise import SeededNoise
 from airfed.running.run import Run
 from airfed.running.setup import prepare
 
@@ -40,9 +39,9 @@ pytestmark = pytest.mark.usefixtures("no_flush")
 
 
 @pytest.mark.parametrize("name", [name for name in WORLDS if name != "rough"])
-def test_each_round_arrives_and_costs_as_its_entry_says(name, shout):
+def test_each_round_arrives_and_costs_as_its_entry_says(name, shout, same_noise):
     setup = prepare(world(**WORLDS[name]))
-    plan, noise = setup.plan, SeededNoise(b"")
+    plan, noise = setup.plan, same_noise
     assert len({entry.scheduled.tobytes() for entry in plan.sequence}) > 1  # rounds differ
     start = np.zeros(60, np.float32)
     rounds = list(federated_averaging(plan, setup.airs, shout, noise, parameters=start))

@@ -13,7 +13,6 @@ from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running import books as bookkeeping
 from airfed.running.execution import execute
 from airfed.running.loop import federated_averaging
-from airfed.running.noise import SeededNoise
 from airfed.running.run import Run
 from airfed.running.setup import prepare
 
@@ -29,10 +28,10 @@ def world(**changes):
 pytestmark = pytest.mark.usefixtures("no_flush")
 
 
-def test_each_round_arrives_and_costs_as_its_entry_says(shout):
+def test_each_round_arrives_and_costs_as_its_entry_says(shout, same_noise):
     plan = prepare(world()).plan
     dimension = plan.problem.learning.dimension
-    noise, start = SeededNoise(b""), np.zeros(dimension, np.float32)
+    noise, start = same_noise, np.zeros(dimension, np.float32)
     rounds = list(federated_averaging(plan, Airs(plan=plan), shout, noise, parameters=start))
     for done, decided in zip(rounds, plan.sequence, strict=True):
         got, size = done.reception, decided.scheduled.size

@@ -73,7 +73,7 @@ def test_changed_data_gains_or_round_never_reuse_noise(world):
 
 def test_what_only_says_how_to_compute_does_not_change_noise(world):
     assert np.array_equal(drawn(world()), drawn(world(run__chunk=1, run__threads=2, name="other")))
-    assert np.array_equal(drawn(world()), drawn(world(policy__name="full")))  # policies are compared on one noise
+    assert np.array_equal(drawn(world()), drawn(world(policy__name="full")))  # equal plans give equal runs
 
 
 def test_a_resumed_run_repeats_its_noise(world, tmp_path):

@@ -19,10 +19,11 @@ from airfed.learning.quadratic import QuadraticEngine
 from airfed.planning.limits import allowed_mu
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.report.records import ReportError, read_run
-from airfed.running.books import RunBooks
-from airfed.running.directory import RunDirectory, RunError
+from airfed.running.books import RunBooks, verified_ledger
+from airfed.running.directory import RunDirectory, RunError, sha256
 from airfed.running.execution import execute
 from airfed.running.finding import progress, runs_below
+from airfed.running.records import FORMAT
 from airfed.running.run import Run
 from airfed.running.setup import PROBE_ROUND
 
@@ -222,6 +223,66 @@ def test_a_run_that_calls_itself_secure_is_believed_by_nobody(run):
     assert subject_of(run).noise().privacy == "simulated"
 
 
+@pytest.mark.parametrize("status", ["finished", "exhausted"])
+@pytest.mark.parametrize("how", ["another run's", "one bit", "its line cut off"])
+def test_another_model_under_this_runs_epsilon_is_noticed(tmp_path, monkeypatch, how, status, capsys):
+    few = {} if status == "finished" else {"link.noise_source": "secure", "budget.total_power": 5e-5}
+    run = tmp_path / "run"
+    if few:
+        with monkeypatch.context() as patch:
+            patch.setattr(RunBooks, "settle", lambda self, done: (_ for _ in ()).throw(Died))
+            with pytest.raises(Died):
+                execute(world(**few), run)
+    assert execute(world(**few), run, resume=run.exists()).status == status
+    model, ledger = run / "model.safetensors", run / "ledger.jsonl"
+    assert json.loads(ledger.read_text().splitlines()[-1])["sha256"] == sha256(model.read_bytes())
+    assert Run.open(run).checked().finished
+    if how == "another run's":
+        execute(world(seed=9), tmp_path / "other")
+        shutil.copy(tmp_path / "other" / model.name, model)
+    elif how == "one bit":
+        content = bytearray(model.read_bytes())
+        content[-1] ^= 1
+        model.write_bytes(content)
+    else:
+        ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    sentence = "names the model is gone" if how == "its line cut off" else "is not the model that the ledger names"
+    with pytest.raises(LedgerError, match=sentence):
+        Run.open(run).checked()
+    assert main(["ledger", str(run)]) == 4
+    assert main(["report", str(run), "--out", str(tmp_path / "r.html")]) == 2
+    with pytest.raises(LedgerError, match=sentence):
+        execute(world(**few), run, resume=True)
+    capsys.readouterr()
+    model.unlink()
+    execute(world(**few), run, resume=True)  # the model follows from the last checkpoint
+    assert Run.open(run).checked().finished
+
+
+def test_a_kill_between_the_line_of_the_model_and_the_model_is_made_good(tmp_path, monkeypatch):
+    execute(world(), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "finish", lambda self, model, devices: (_ for _ in ()).throw(Died))
+        with pytest.raises(Died):
+            execute(world(), tmp_path / "run")
+    assert not Run.open(tmp_path / "run").checked().finished
+    execute(world(), tmp_path / "run", resume=True)
+    for name in ("ledger.jsonl", "model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_run_whose_ledger_did_not_name_its_model_yet_is_shown_and_not_gone_on_with(run):
+    edit(run / "run.json", lambda manifest: manifest.update(format=2))
+    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    (run / "ledger.jsonl").unlink()
+    header = {key: value for key, value in lines[0].items() if key not in ("kind", "hash")}
+    older = Ledger.create(run / "ledger.jsonl", header | {"run_sha256": sha256((run / "run.json").read_bytes())})
+    assert verified_ledger(RunDirectory(run)).head == older.head
+    assert Run.open(run).older
+    with pytest.raises(RunError, match="older version"):
+        execute(world(), run, resume=True)
+
+
 FILES = ["metrics.jsonl", "run.json", "plan.json", "devices.csv", "ledger.jsonl", "scenario.toml"]
 ODD = ["5", "null", "[]", '"x"', "{}", '{"round": 0}', "{", "", "\x00", "1" * 5000, "[" * 5000, '{"round": "0"}']
 
@@ -269,6 +330,7 @@ def test_what_a_device_sent_must_add_up(run):
 
 
 def test_cut_off_ledgers_and_forged_checkpoints_are_noticed(run):
+    (run / "model.safetensors").unlink()  # which would give a ledger away that was cut off
     file = run / "ledger.jsonl"
     whole = file.read_bytes()
     file.write_bytes(b"".join(whole.splitlines(keepends=True)[:-2]))
@@ -286,7 +348,7 @@ def test_cut_off_ledgers_and_forged_checkpoints_are_noticed(run):
 
 
 def test_a_format_that_is_not_known_is_said_to_be_one(run):
-    edit(run / "run.json", lambda manifest: manifest.update(format=3))
+    edit(run / "run.json", lambda manifest: manifest.update(format=FORMAT + 1))
     found = Run.open(run)
     assert "another version" in found.problem
     assert len(found.rounds) == 4  # and can still be looked at
@@ -393,6 +455,24 @@ def test_an_account_is_printed_and_verified(tmp_path, capsys):
         accounted(tmp_path).problem()
 
 
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [("account.jsonl", "Too many levels"), ("nowhere", "there is none"), ("loop/a", "Too many levels")],
+)
+def test_an_account_that_is_a_link_to_nothing_is_one_sentence_in_plan_and_run(tmp_path, link, words, capsys):
+    if link == "loop/a":
+        (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "account.jsonl").symlink_to(link)
+    built = accounted(tmp_path)
+    (tmp_path / "s.toml").write_text(built.to_toml())
+    for command, *more in (["plan"], ["run", "--out", str(tmp_path / "run")]):
+        assert main([command, str(tmp_path / "s.toml"), *more]) == 2
+        err = capsys.readouterr().err
+        assert words in err
+        assert err.count("\n") == 1
+    assert built.anchored().budget.account
+
+
 def test_an_account_needs_a_total_and_is_no_run(tmp_path):
     with pytest.raises(ValueError, match=r'budget\.scope = "total" with budget\.account'):
         world(**{"budget.account": "a.jsonl"})
@@ -464,6 +544,29 @@ def test_a_repeated_round_that_is_another_signal_is_charged_and_drawn_anew(tmp_p
     for signal, noise in drawn:
         assert signals.setdefault(noise, signal) == signal  # one noise, one signal
     assert len(drawn) == Run.open(out).checked().ledger.rounds == 7
+
+
+def test_two_directories_never_share_noise_where_a_model_trains_as_no_digest_and_no_probe_can_know(
+    tmp_path, monkeypatch
+):
+    drawn, updates, real = {}, QuadraticEngine.updates, Superposition.receive
+
+    def other(self, parameters, devices, *, steps, round_index):
+        for part, rows in updates(self, parameters, devices, steps=steps, round_index=round_index):
+            yield part, rows if round_index == PROBE_ROUND else 2 * rows
+
+    for name in ("first", "again", "other"):
+        kept = drawn[name] = []
+        monkeypatch.setattr(
+            Superposition, "receive", lambda self, noise, kept=kept: kept.append(noise) or real(self, noise)
+        )
+        if name == "other":
+            monkeypatch.setattr(QuadraticEngine, "updates", other)
+        execute(world(), tmp_path / name)
+    signals = [Run.open(tmp_path / name).manifest["signal"] for name in drawn]
+    assert signals[0] == signals[1] == signals[2]
+    assert np.array_equal(drawn["first"], drawn["again"])
+    assert not np.any(np.equal(drawn["first"], drawn["other"]))
 
 
 @pytest.mark.parametrize("source", ["seeded", "secure"])

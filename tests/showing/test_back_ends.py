@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,6 +229,23 @@ def test_text_stays_text_in_a_file(tmp_path) -> None:
         save(figure, tmp_path / "hostile.exe")
     with pytest.raises(ValueError, match="Cannot write"):
         save(figure, tmp_path / "no" / "folder.png")
+
+
+def test_a_picture_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
+    figure, file = sheet([hostile()], height=3), tmp_path / "picture.png"
+    save(figure, file)
+    before = file.read_bytes()
+
+    def cut_short(self, target, **options) -> None:
+        with target.open("wb") if isinstance(target, Path) else contextlib.nullcontext(target) as stream:
+            stream.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(type(figure), "savefig", cut_short)
+    with pytest.raises(ValueError, match="No space left"):
+        save(figure, file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_the_legend_of_a_sheet_covers_no_panel() -> None:

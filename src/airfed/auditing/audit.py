@@ -21,7 +21,6 @@ from airfed.auditing.sensitivity import sensitivity_checks
 from airfed.auditing.statistics import Check, Vector, epsilon_of
 from airfed.auditing.subject import Subject
 from airfed.planning import FadingPlan, Plan
-from airfed.planning.schemes import Saturated
 from airfed.privacy import gaussian_epsilon
 from airfed.problem import InfeasibleError, Trust
 from airfed.running.loop import NoiseFault
@@ -142,12 +141,11 @@ def audit(
     """
     if against is not None:
         _validate.one_of(get_args(Trust), against=against)
-        if subject.decided is not None:
-            try:
-                subject.decided.against(against)
-            except InfeasibleError as error:
-                why = str(error).removeprefix("No plan fits: ")
-                raise ValueError(f"Expected an adversary that something is claimed against: {why}") from None
+        try:
+            subject.plan.against(against)
+        except InfeasibleError as error:
+            why = str(error).removeprefix("No plan fits: ")
+            raise ValueError(f"This method makes no privacy claim against that adversary: {why}") from None
         subject = replace(subject, against=against)
     with np.errstate(all="ignore"):  # code that is broken on purpose or not may overflow; its checks say so
         return _audit(subject, trials, pairs, samples, np.random.default_rng((seed, 0x5EED)))
@@ -177,26 +175,25 @@ def _audit(subject: Subject, trials: int, pairs: int, samples: int, rng: np.rand
 
 
 def accounting_check(subject: Subject) -> Check:
-    """Return whether the ε that is claimed follows from θ and σ, by another road, and is within the budget."""
+    """Return whether the ε that is claimed follows from what is received, by another road, and is within the budget."""
     plan = subject.plan
-    budget = plan.problem.budget
-    mus = np.append(plan.sequence.mus, plan.mu_round)
-    theta = np.append(plan.sequence.alignments, plan.alignment)
-    rounds = plan.member if isinstance(plan, FadingPlan) else np.ones((plan.rounds, 1))
-    whole = math.sqrt(float(np.max(np.square(mus[:-1]) @ rounds)))  # of the most exposed device
+    budget, mus = plan.problem.budget, plan.sequence.mus
+    spent = np.zeros(plan.problem.fleet.num_devices)
+    for decided in plan.sequence:
+        spent[decided.scheduled] += decided.mu**2
+    whole = math.sqrt(float(spent.max()))  # of the most exposed device
     wrong = _overspent(plan)
-    factors = _exposures(plan)
-    seen = theta * np.append(factors, 1.0 if isinstance(plan, FadingPlan) else factors.max())
-    if np.any(mus < (2 if subject.replaces else 1) * seen / subject.noise_std * (1 - _RTOL)):
-        wrong.append("μ is below the sensitivity over σ")
+    most, _ = replace(subject, against=None).exposure
+    if np.any(mus < most * (1 - _RTOL)) or plan.mu_round < most.max() * (1 - _RTOL):
+        wrong.append("μ is below the received amplitude over the noise")
     if plan.epsilon_round < epsilon_of(plan.mu_round, budget.delta) * (1 - _RTOL):
         wrong.append("ε of a round is below the truth")
     if plan.mu_total < whole * (1 - _RTOL) or plan.epsilon_total < epsilon_of(whole, budget.delta) * (1 - _RTOL):
         wrong.append("ε of the training is below the truth")
     exact = plan.epsilon_total if budget.scope == "total" else plan.epsilon_round
-    spent = plan.epsilon_paper if budget.formula == "classic" else exact
-    if spent > budget.epsilon * (1 + _RTOL):
-        wrong.append(f"ε = {spent:.5g} exceeds the budget of {budget.epsilon:g}")
+    counted = plan.epsilon_paper if budget.formula == "classic" else exact
+    if counted > budget.epsilon * (1 + _RTOL):
+        wrong.append(f"ε = {counted:.5g} exceeds the budget of {budget.epsilon:g}")
     return Check(
         name="accounting",
         passed=not wrong,
@@ -206,36 +203,20 @@ def accounting_check(subject: Subject) -> Check:
     )
 
 
-def _exposures(plan: Plan) -> Vector:
-    """By how much more than θ_i the most exposed of each round is seen, (I,), from channels and combiner again."""
-    if not plan.problem.seen_by_all:
-        return np.ones(plan.rounds)
-    found = []
-    for decided in plan.sequence if isinstance(plan, FadingPlan) else plan.sequence[:1]:
-        fleet, who = plan.problem.fleet, decided.scheduled
-        channel, combiner = fleet.channel_in(decided.index), fleet.combiner_in(decided.index)
-        assert channel is not None
-        assert combiner is not None
-        heard = np.abs(channel[who] @ combiner.conj())
-        more = np.linalg.norm(channel[who], axis=1) / heard
-        found.append(np.max(more, where=heard > 0, initial=1.0))
-    return np.resize(found, plan.rounds)
-
-
 def _overspent(plan: Plan) -> list[str]:
-    """What the plan sends beyond its budgets, where rounds differ: added up from gains and θ_i again."""
+    """What the plan sends beyond its budgets, where rounds differ: added up from gains and received amplitudes."""
     if not isinstance(plan, FadingPlan):
         return []
     fleet, budget, wrong = plan.problem.fleet, plan.problem.budget, []
     spent = np.zeros(fleet.num_devices)
-    for index, on in enumerate(plan.member):
-        heard = on & (fleet.gain_in(index) > 0)
-        power = np.where(heard, np.square(plan.alignments[index] / fleet.gain_in(index)), 0.0)
-        if isinstance(plan.uplink, Saturated):  # who cannot arrive with θ sends at full power
-            power = np.minimum(power, fleet.peak_power)
-        spent += power
-        if np.any(power > fleet.peak_power * (1 + _RTOL)):
-            wrong.append(f"round {index + 1} asks a device for more than its peak power")
+    for decided in plan.sequence:
+        uploads, who = plan.uploads_in(decided.index), decided.scheduled
+        power, gain = np.array(uploads.steady_power), fleet.gain_in(decided.index)[who]
+        if plan.uplink.on_air:
+            power += np.square(np.divide(uploads.level, gain, out=np.zeros(who.size), where=gain > 0))
+        spent[who] += power
+        if np.any(power > fleet.peak_power[who] * (1 + _RTOL)):
+            wrong.append(f"round {decided.index + 1} asks a device for more than its peak power")
     if spent.sum() > budget.total_power * (1 + _RTOL):
         wrong.append(f"{spent.sum():.5g} W exceed the total of {budget.total_power:g} W")
     if budget.device_power is not None and np.any(spent > np.asarray(budget.device_power) * (1 + _RTOL)):

@@ -1,28 +1,26 @@
 """The attack: devices send ±ϖu on orthogonal directions u, and an adversary guesses the signs from what is received.
 
-The score ⟨y, u⟩/σ of a canary is N(±θ/σ, 1), whatever the dimension, so that m devices with orthogonal canaries are m
-independent trials a round. Signs stay the same for a whole training, so that the sum of a canary's I scores, weighted
-by the rounds' μ_i/μ_total, is one trial against the whole trajectory, N(±μ_total/2, 1). Where neighbours add or remove
-a device, a canary is sent or not sent at all, and half of the claimed μ_i is taken off the scores, so that they are
-N(±μ_i/2, 1) all the same. Only the rounds in which θ is largest are trials against the claim of one round. Where
-rounds differ in their devices, it is the most exposed device that is attacked, in the rounds in which it sends.
+The score of a canary, what its device's matched filter makes of the round, is N(±μ_i/2, 1), whatever the dimension, so
+that m devices with orthogonal canaries are m independent trials a round. Signs stay the same for a whole training, so
+that the sum of a canary's I scores, weighted by the rounds' μ_i/μ_total, is one trial against the whole trajectory,
+N(±μ_total/2, 1). Where neighbours add or remove a device, a canary is sent or not sent at all, and half of the measured
+μ_i is taken off the scores. All canaries are sent by copies of the most exposed device, in the rounds in which it
+transmits; those in which most is seen of it are trials against the claim of one round.
 
-Of several antennas the adversary takes, device by device, the matched filter over what it sees of them: h_k/‖h_k‖ over
-every antenna's signal, or what the combiner makes of them. No linear detector of norm 1 sees more of a device.
+Amplitude and matched filter are measured (`Subject.responses`); the claims are the μ that the plan prints.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from airfed.auditing.engines import ScriptedEngine
 from airfed.auditing.statistics import Vector, guessing_bound, parametric_bounds
-from airfed.auditing.subject import Subject
-from airfed.running.loop import federated_averaging
+from airfed.auditing.subject import Crowd, Subject
 
 FAIL_LEVEL: Final = 1e-6  # of a bound that refutes a claim
 REPORT_LEVEL: Final = 0.01  # of the bounds that are shown
@@ -36,7 +34,7 @@ class Scores:
     """Scores times the sign that was sent: N(μ/2, 1) if the claim is true and tight.
 
     Args:
-        single: one per canary and round of largest θ.
+        single: one per canary and round in which most is seen.
         whole: one per canary and training.
         claimed: the μ of the rounds of `single`.
     """
@@ -106,36 +104,38 @@ def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores
     Raises:
         NoiseFault: the loop itself finds the noise wanting.
     """
-    crowd, mus = subject.crowd(_CROWD)
-    plan, airs = crowd.plan, crowd.airs
-    exposed, seen = np.flatnonzero(plan.sequence.alignments == plan.alignment), mus
-    if plan.combiner is not None:  # not θ alone, but how it is seen
-        seen = np.array(plan.against(crowd.adversary).sequence.mus)
-        exposed = np.flatnonzero(seen == seen.max())
+    rounds = subject.sends
+    mus, std = subject.plan.sequence.mus[rounds], np.array([subject.noise_std_in(index) for index in rounds])
+    one = Crowd(subject=subject, device=subject.victim, count=1)
+    filters = np.concatenate([subject.responses(one.at(index)) for index in rounds])  # (I, parts)
+    amplitude = np.linalg.norm(filters, axis=1)
+    seen = subject.sensitivity * amplitude / std
+    filters /= (amplitude * std)[:, None]
+    middle = seen / 2 if subject.sensitivity == 1 else np.zeros(seen.size)
+    exposed = np.flatnonzero(seen >= seen.max() * (1 - 1e-9))
     trajectories = math.ceil(_FEWEST_TRAJECTORIES / _CANARIES)
     trainings = max(trajectories, math.ceil(2 * trials / (_CANARIES * exposed.size)))
     directions, _ = np.linalg.qr(rng.normal(size=(_CROWD, _CANARIES)))
-    start = np.zeros(_CROWD, np.float32)
-    middle = np.zeros(mus.size) if subject.replaces else seen / 2
+    crowd = replace(one, count=_CROWD)
     single, whole = [], []
     for repetition in range(trainings):
-        # Beyond the trajectories that are needed, trainings begin where the rounds of largest θ do.
-        first = 0 if repetition < trajectories else int(exposed[0])
+        # Beyond the trajectories that are needed, only the rounds in which most is seen are trained.
+        places = np.arange(rounds.size) if repetition < trajectories else exposed
         devices = np.sort(rng.permutation(_CROWD)[:_CANARIES])
         signs = rng.choice((-1.0, 1.0), _CANARIES)
-        canaries = (2 * plan.clip_norm * signs[:, None] * directions.T).astype(np.float32)
-        sent = signs > 0 if not subject.replaces else np.full(_CANARIES, True)
+        canaries = (2 * subject.plan.clip_norm * signs[:, None] * directions.T).astype(np.float32)
+        sent = signs > 0 if subject.sensitivity == 1 else np.full(_CANARIES, True)
         engine = ScriptedEngine(devices[sent], canaries[sent])
-        noise = subject.noise(repetition)
-        training = federated_averaging(plan, airs, engine, noise, parameters=start, first_round=first)
-        received = np.stack(
-            [crowd.scores(done.reception, airs.at(done.index), devices, directions) for done in training]
-        )
-        scores = (received / subject.noise_std - middle[first:, None]) * signs  # (I, m)
-        single.append(scores[exposed - first].ravel())
-        if first == 0:
+        training = subject.train(engine, subject.noise(repetition), rounds[places], crowd)
+        received = [
+            filters[place] @ subject.seen(done.reception) @ directions
+            for place, done in zip(places, training, strict=True)
+        ]
+        scores = (np.stack(received) - middle[places, None]) * signs  # (I, m)
+        single.append(scores[np.isin(places, exposed)].ravel())
+        if places.size == rounds.size:
             whole.append(seen @ scores / math.sqrt(float(seen @ seen)))
-    return Scores(single=np.concatenate(single), whole=np.concatenate(whole), claimed=float(mus[exposed].max()))
+    return Scores(single=np.concatenate(single), whole=np.concatenate(whole), claimed=float(mus[exposed].min()))
 
 
 def roc(scores: Vector, points: int = 101) -> tuple[Vector, Vector]:

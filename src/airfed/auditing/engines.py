@@ -40,6 +40,21 @@ class ScriptedEngine:
         """Do nothing: there is nothing to release."""
 
 
+class SilentEngine(ScriptedEngine):
+    """Sends an update of zeros from one device; all others stay silent."""
+
+    name = "silent"
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+
+    def updates(
+        self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+        """Yield the one update."""
+        yield devices[:1], np.zeros((1, self.dimension), np.float32)
+
+
 class Neighbour(ScriptedEngine):
     """Trains like another engine, except that one device's data makes its update `factor` times as large.
 
@@ -48,20 +63,21 @@ class Neighbour(ScriptedEngine):
         devices: who trains, ascending; the others stay silent.
         device: whose data is replaced.
         factor: by how much.
+        steps: local steps of a round.
     """
 
     name = "neighbour"
 
-    def __init__(self, engine: Engine, devices: NDArray[np.intp], *, device: int, factor: float) -> None:
+    def __init__(self, engine: Engine, devices: NDArray[np.intp], *, device: int, factor: float, steps: int) -> None:
         self._engine, self._devices, self._device, self._factor = engine, devices, device, factor
-        self.dimension = engine.dimension
+        self._steps, self.dimension = steps, engine.dimension
 
     def updates(
         self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
         """Yield the updates from a model that stays at zero, so that only one device differs between neighbours."""
         start = np.zeros_like(parameters)
-        for part, updates in self._engine.updates(start, self._devices, steps=steps, round_index=round_index):
+        for part, updates in self._engine.updates(start, self._devices, steps=self._steps, round_index=round_index):
             changed = np.array(updates)
             changed[part == self._device] *= self._factor
             yield part, changed

@@ -1,4 +1,9 @@
-"""The noise alone: its size, its law, and whether any of it is used twice.
+"""The noise alone: its size, its distribution, where it comes from, and whether any of it is used twice.
+
+The noise is that of rounds in which one device sends zeros, drawn by the real round loop. Statistics are taken of the
+first 50 rounds. Every round of the plan is compared with every other for repeated values: each is drawn at the model's
+dimension (together at most 2·10⁷ values, else at a smaller one), and a prefix of it is kept, 2·10⁶ values of all rounds
+together.
 
 Each test is wrong with a probability of about 1e-9, so that a thousand audits of sound code raise no alarm.
 """
@@ -12,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, gammainc, gammaincc, kolmogorov, ndtr
 
+from airfed.auditing.engines import SilentEngine
 from airfed.auditing.statistics import Check
 from airfed.auditing.subject import Subject
 from airfed.problem import Fleet
+from airfed.running.loop import NoiseFault
 from airfed.running.noise import NoiseSource
 from airfed.running.setup import signal_digests
 
@@ -25,37 +32,57 @@ _TOLERANCE: Final = 0.01  # of the standard deviation
 _BLOCKS: Final = 16  # parts of a round's noise that are looked at one by one: layers, workers
 _FEWEST_DIMENSION: Final = 4096
 _MOST_CORRELATED: Final = 16_384
-_MOST_ROUNDS: Final = 50
+_MOST_ROUNDS: Final = 50  # of which statistics are taken
+_MOST_DRAWN, _MOST_KEPT = 20_000_000, 2_000_000  # values of all rounds together that are compared for repetition
+_FEWEST_DRAWN: Final = 64  # of one round
 _MOST_EQUAL: Final = 8  # among a million doubles two are equal by chance once in some thousand audits; nine are not
 
 
 def noise_checks(subject: Subject, *, samples: int) -> list[Check]:
     """Return what is wrong with the receiver's noise, over at least `samples` values of it."""
-    source, std = subject.noise(), subject.noise_std
+    source, own, every = subject.noise(), subject.plan.problem.learning.dimension, subject.plan.rounds
     parts = len(_received(subject, source, 0, 1))
-    dimension = max(math.ceil(subject.plan.problem.learning.dimension / parts), _FEWEST_DIMENSION)
+    dimension = max(math.ceil(own / parts), _FEWEST_DIMENSION)
     samples = math.ceil(samples / parts)
-    rounds = min(_MOST_ROUNDS, max(4, math.ceil(samples / dimension)))
-    dimension = max(dimension, math.ceil(samples / rounds))
-    seen = np.stack([_received(subject, source, index, dimension) for index in range(rounds)]) / std
-    blocks = parts * math.ceil(_BLOCKS / parts)
+    rounds = min(_MOST_ROUNDS, every, max(4, math.ceil(samples / dimension)))
+    blocks = math.ceil(_BLOCKS / parts)  # of each part
+    dimension = blocks * math.ceil(max(dimension, samples / rounds) / blocks)
+    seen = np.stack([_received(subject, source, index, dimension) for index in range(rounds)])
+    dimension = min(own, max(_FEWEST_DRAWN, _MOST_DRAWN // (parts * every)))
+    kept = max(1, _MOST_KEPT // (parts * every))
+    prefixes = np.stack([_received(subject, source, index, dimension)[:, :kept] for index in range(every)])
     drawn = seen.reshape(rounds, -1)
     return [
         _scale(drawn),
         _law(drawn),
-        _blocks(drawn, blocks),
-        _correlation(seen[:, :, : _MOST_CORRELATED // parts].reshape(rounds, -1), blocks),
-        _distinct(drawn),
+        _blocks(drawn, parts * blocks),
+        _correlation(drawn, parts * blocks),
+        _distinct(drawn, prefixes),
+        _power(subject),
         _key(subject, source),
     ]
 
 
+class _Tap:
+    """A source of noise that remembers what it has drawn last."""
+
+    def __init__(self, source: NoiseSource) -> None:
+        self.source, self.privacy, self.repeatable, self.drawn = source, source.privacy, source.repeatable, np.empty(0)
+
+    def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
+        self.drawn = self.source.draw(round_index, dimension, noise_std, transmission=transmission)
+        return self.drawn
+
+
 def _received(subject: Subject, source: NoiseSource, index: int, dimension: int) -> Vector:
-    """What the adversary sees of a round in which nobody sends: noise, (parts, d)."""
-    air = subject.airs.at(index % subject.plan.rounds)
-    superposition = air.open_round(dimension)
-    noise = source.draw(index, superposition.noise_size, subject.noise_std)
-    return subject.seen(superposition.receive(noise), air)
+    """What the adversary sees of a round in which nobody sends anything, in units of the planned noise, (parts, d)."""
+    tap = _Tap(source)
+    try:
+        (done,) = subject.train(SilentEngine(dimension), tap, [index])
+        reception = done.reception
+    except NoiseFault:  # the round loop refuses this noise; the checks say what is wrong with it
+        reception = subject.airs.open_round(dimension, index).receive(tap.drawn)
+    return subject.seen(reception) / subject.plan.noise_std_in(index)
 
 
 def _scale(drawn: Vector) -> Check:
@@ -107,8 +134,8 @@ def _blocks(drawn: Vector, blocks: int) -> Check:
 
 def _correlation(drawn: Vector, blocks: int) -> Check:
     """The largest correlation between any two parts of any two rounds; for independent ones r² ~ Beta(½, (n−1)/2)."""
-    length = drawn.shape[1] // blocks
-    parts = drawn[:, : length * blocks].reshape(-1, length)
+    parts = drawn.reshape(len(drawn) * blocks, -1)[:, : _MOST_CORRELATED // blocks]
+    length = parts.shape[1]
     norms = np.linalg.norm(parts, axis=1)
     parts = parts / np.where(norms > 0, norms, 1.0)[:, None]
     gram = np.abs(parts @ parts.T)
@@ -124,13 +151,38 @@ def _correlation(drawn: Vector, blocks: int) -> Check:
     )
 
 
-def _distinct(drawn: Vector) -> Check:
-    equal = drawn.size - np.unique(drawn).size
+def _distinct(drawn: Vector, prefixes: Vector) -> Check:
+    equal = sum(values.size - np.unique(np.abs(values)).size for values in (drawn, prefixes))
     return Check(
         name="noise used once",
         passed=equal <= _MOST_EQUAL,
-        finding=f"{equal} of {drawn.size} values occur twice",
-        figures={"equal": equal, "samples": drawn.size},
+        finding=f"{equal} of {drawn.size + prefixes.size} values of all {len(prefixes)} rounds occur twice",
+        figures={"equal": equal, "samples": drawn.size + prefixes.size, "rounds": len(prefixes)},
+    )
+
+
+def _power(subject: Subject) -> Check:
+    """Whether the planned noise has no more power than the receiver's own and what devices transmit as noise.
+
+    Devices transmit as noise what they transmit with an update of zeros. Noise that a server or a device adds to
+    numbers takes no power.
+    """
+    plan, worst = subject.plan, 0.0
+    for index in range(1 if plan.constant else plan.rounds) if plan.uplink.on_air else ():
+        air = subject.airs.at(index)
+        superposition = air.open_round(1)
+        superposition.add(air.scheduled, np.zeros((air.scheduled.size, 1)))
+        transmitted = superposition.receive(np.zeros(superposition.noise_size)).energy
+        gain = plan.problem.fleet.gain_in(index)[air.scheduled]
+        arriving = float(np.sum(np.square(gain) * transmitted)) / plan.problem.learning.dimension
+        worst = max(worst, plan.noise_std_in(index) ** 2 / (plan.problem.link.noise_std**2 + arriving))
+    return Check(
+        name="noise power",
+        passed=worst <= 1 + 1e-9,
+        finding=f"the noise has at most {worst:.6f} of the power that receiver and devices give it"
+        if plan.uplink.on_air
+        else "the noise is added to numbers and takes no power",
+        figures={"largest": worst},
     )
 
 

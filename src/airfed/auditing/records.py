@@ -17,7 +17,7 @@ from airfed.scenario.usercode import own_policy
 
 def record_checks(subject: Subject, run: Run) -> list[Check]:
     """Return whether the record says what the code claims: the plan, the ledger, and all files together."""
-    scenario, plan = subject.scenario, subject.decided or subject.plan
+    scenario, plan = subject.scenario, subject.plan
     # What came with a record, code or a response, is not asked again: its plan is taken as written, and holds together.
     again = own_policy(scenario.policy.name) is None and scenario.policy.objective == "bound"
     several = plan.problem.fleet.antennas > 1

@@ -1,8 +1,7 @@
 """How far can one device move what is received? Adversarial pairs of updates, with the noise off.
 
-Claimed: the received signals of two neighbours differ by at most μσ, which is 2θ where a device's data is replaced and
-θ where a device is added or removed; of several antennas, whatever the adversary sees of them. The pairs go through
-`Superposition`, in many shapes.
+Claimed: in round i the signals that the adversary sees of two neighbours differ by at most μ_i times the standard
+deviation of the noise; μ_i is the one that the plan prints. The pairs go through `Superposition`, in many shapes.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,6 @@ from airfed.air import Air, Reception
 from airfed.auditing.adversary import FAMILIES, SHAPES, STEPS, Family, Shape, Update
 from airfed.auditing.statistics import Check, norm
 from airfed.auditing.subject import Subject
-from airfed.planning import FadingPlan
 
 RTOL: Final = 1e-6
 _CONTRIBUTION_RTOL: Final = 1e-9  # the clip aims 1e-6 below ϖ, so that even the last digit is on the safe side
@@ -44,14 +43,15 @@ def sensitivity_checks(subject: Subject, rng: np.random.Generator, *, pairs: int
     tally = _Tally()
     rounds = _rounds(subject)
     turns: Counter[int] = Counter()
+    strongest = cache(lambda index: np.argsort(-np.linalg.norm(subject.responses(subject.airs.at(index)), axis=1)))
     for number, (shape, steps, family) in enumerate(_cases(subject, rng, pairs)):
         index = rounds[number % len(rounds)]
         air = subject.airs.at(index)
-        order = np.argsort(-subject.amplitudes(air), kind="stable")  # devices in turn, the strongest first
+        order = strongest(index)  # devices in turn
         device = int(air.scheduled[order[turns[index] % order.size]])
         turns[index] += 1
         _attack(subject, rng, tally, index=index, device=device, update=family(rng, shape, air.clip_norm, steps))
-    alone = subject.plan.mu_round * subject.noise_std / (2 if subject.replaces else 1)
+    alone = max(_claimed(subject, index) for index in rounds)
     moved = 2 * alone
     bad = tally.finite and tally.reported
     return [
@@ -89,16 +89,17 @@ def sensitivity_checks(subject: Subject, rng: np.random.Generator, *, pairs: int
 
 
 def _rounds(subject: Subject) -> list[int]:
-    """The rounds to attack: all where they differ in their devices; else the last, the first and one between."""
-    last = subject.plan.rounds - 1
-    if isinstance(subject.plan, FadingPlan):
-        return list(range(subject.plan.rounds))
-    return [last] if subject.plan.constant else [last, 0, last // 2]
+    """The rounds to attack, the one of the least claim for what is seen first; one where all are alike."""
+    if subject.plan.constant:
+        return [subject.plan.rounds - 1]
+    most, _ = subject.exposure
+    order: list[int] = np.argsort(-most / subject.plan.sequence.mus, kind="stable").tolist()
+    return order
 
 
 def _claimed(subject: Subject, index: int) -> float:
-    """How much the plan claims that one device adds to what is received in a round, at most."""
-    return subject.plan.sequence[index].mu * subject.noise_std / (2 if subject.replaces else 1)
+    """How much the plan claims that one device adds to what is seen of a round, at most."""
+    return subject.plan.sequence[index].mu * subject.noise_std_in(index) / subject.sensitivity
 
 
 def _cases(subject: Subject, rng: np.random.Generator, pairs: int) -> Iterator[tuple[Shape, int, Family]]:
@@ -118,7 +119,7 @@ def _attack(
     others = np.setdiff1d(some_devices(air.scheduled, rng, int(rng.integers(0, 4))), [device])
     common = 10 * air.clip_norm * rng.normal(size=(others.size, update.size))
     plus, minus, absent = (_receive(air, device, sent, others, common) for sent in (update, -update, None))
-    one, other, none = (subject.seen(world, air) for world in (plus, minus, absent))
+    one, other, none = (subject.seen(world) for world in (plus, minus, absent))
     moved = norm(one - other) / (2 * claimed)
     alone = max(norm(world - none) for world in (one, other)) / claimed
     tally.finite &= math.isfinite(moved) and math.isfinite(alone)
@@ -151,17 +152,18 @@ def _receive(
 
 def _order_check(subject: Subject, rng: np.random.Generator) -> Check:
     """Whether the order and the chunks in which devices are added change the sum: that would leak, too."""
-    devices = some_devices(subject.air.scheduled, rng, _MOST_ORDERED)
-    updates = 10 * subject.air.clip_norm * rng.normal(size=(devices.size, 64)).astype(np.float32)
+    air = subject.airs.at(-1)
+    devices = some_devices(air.scheduled, rng, _MOST_ORDERED)
+    updates = 10 * air.clip_norm * rng.normal(size=(devices.size, 64)).astype(np.float32)
     received = []
     for chunk in (devices.size, 7, 1):
-        superposition = subject.air.open_round(64)
+        superposition = air.open_round(64)
         order = rng.permutation(devices.size)
         for first in range(0, devices.size, chunk):
             part = order[first : first + chunk]
             superposition.add(devices[part], updates[part])
         reception = superposition.receive(np.zeros(superposition.noise_size))
-        received.append(np.append(reception.received, subject.seen(reception, subject.air)))
+        received.append(np.append(reception.received, subject.seen(reception)))
     same = all(np.array_equal(received[0], other) for other in received[1:])
     return Check(
         name="order",

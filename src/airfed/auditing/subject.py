@@ -1,69 +1,52 @@
-"""What is audited: a plan and its claims, the air and the noise that are to keep them, and a record if there is one."""
+"""The object of an audit: a plan and its claims, the air and the noise that must keep them, and a record if any.
+
+Everything that an adversary sees of a round comes out of the code that trains: the plan's own air, its own noise, the
+round loop and `Superposition.receive`. The audit has no formula for what a method transmits.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import antennas
-from airfed.air import Air, Airs, Reception
+from airfed.air import Air, Airs, Reception, Superposition
+from airfed.learning.engine import Engine
 from airfed.learning.task import problem_of
-from airfed.planning import FadingPlan, Plan
-from airfed.planning.schemes import Masked, Saturated, Truncated
-from airfed.planning.uplink import ALIGNED
-from airfed.problem import Fleet, Trust
+from airfed.planning import Plan
+from airfed.problem import Trust
 from airfed.running.directory import RunError
+from airfed.running.loop import Medium, Round, federated_averaging
 from airfed.running.noise import NoiseSource
 from airfed.running.run import Run
 from airfed.running.setup import airs_of, noise_source, signal_digests
 from airfed.scenario import Scenario
 
+Floats = NDArray[np.float64]
 
-def as_seen(plan: Plan) -> Plan:
-    """Return the plan of aligned uploads that shows as much of a device as a plan of another scheme does.
-
-    Artificial noise is noise of the receiver's. A trusted server has channels of gain 1 that cost nothing; and digital
-    uploads, each seen alone in its device's own noise, show as much as a sum of which all others are known.
-
-    Raises:
-        ValueError: the scheme claims no privacy, so that there is nothing to audit.
-    """
-    if plan.uplink == ALIGNED or isinstance(plan.uplink, Truncated | Saturated):
-        return plan
-    if not plan.private:
-        raise ValueError(f"Expected a policy with an ε to audit; {plan.policy!r} is not private.")
-    if isinstance(plan, FadingPlan):
-        raise ValueError(f"Expected channels that stay to audit {plan.policy!r}; here each round has noise of its own.")
-    problem = plan.problem
-    if isinstance(plan.uplink, Masked):
-        link = replace(problem.link, noise_std=plan.uploads.noise_std)
-        return replace(plan, problem=replace(problem, link=link), uplink=ALIGNED)
-    power = 2 * plan.alignment**2
-    fleet = Fleet(gain=np.ones(problem.fleet.num_devices), peak_power=power)
-    link = replace(problem.link, estimation_error=0.0)
-    budget = replace(problem.budget, total_power=power * plan.num_scheduled * plan.rounds)
-    return replace(plan, problem=replace(problem, fleet=fleet, link=link, budget=budget), uplink=ALIGNED)
+_AT_ONCE: Final = 64  # devices whose received amplitudes are measured in one superposition
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """What is audited.
+    """The object of an audit.
 
     Args:
-        scenario: the world.
-        plan: the decision, whose μ and ε are the claims.
+        scenario: what was asked for.
+        plan: the plan, whose μ and ε are the claims.
         airs: what the channel does to the uploads, round by round.
         signal: digests of what shapes the signal, by name; the key of the noise.
         run: the run's record, if it has run.
-        decided: the plan as it was decided, of which `plan` is what is seen of it.
-        against: who attacks, where the receiver has several antennas: somebody who keeps every antenna's signal, or who
-            is handed the combined one; None: whom the claim is made against.
+        against: the adversary, where the receiver has several antennas: one who keeps every antenna's signal, or one
+            who gets the combined one; None: the adversary of the claim.
+
+    Raises:
+        ValueError: the method claims no privacy, so that there is nothing to audit.
     """
 
     scenario: Scenario
@@ -71,21 +54,23 @@ class Subject:
     airs: Airs
     signal: Mapping[str, str]
     run: Run | None = None
-    decided: Plan | None = None
     against: Trust | None = None
+
+    def __post_init__(self) -> None:
+        if not self.plan.private:
+            raise ValueError(f"Expected a policy with an ε to audit; {self.plan.policy!r} is not private.")
 
     @classmethod
     def of(cls, scenario: Scenario) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
         problem = problem_of(scenario)
-        decided = scenario.plan(problem)
-        plan = as_seen(decided)
+        plan = scenario.plan(problem)
         signal = signal_digests(scenario, problem.fleet)
-        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal, decided=decided)
+        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal)
 
     @classmethod
     def of_run(cls, run: Run) -> Subject:
-        """Return the subject that a run makes: what was decided, and the noise that it drew.
+        """Return the subject that a run makes: its plan, and the noise that it drew.
 
         A plan that was tampered with is audited as the scenario plans; `record_checks` tells the difference.
 
@@ -101,86 +86,70 @@ class Subject:
         try:
             plan = run.plan
         except ValueError:
-            problem = scenario.problem(dimension=run.figures["dimension"])
-            plan = scenario.plan(problem)
-        seen = as_seen(plan)
-        airs = airs_of(scenario, seen)
-        return cls(scenario=scenario, plan=seen, airs=airs, signal=manifest["signal"], run=run, decided=plan)
-
-    @cached_property
-    def air(self) -> Air:
-        """The air of the most exposed round; of several the last."""
-        return self.airs.at(int(np.flatnonzero(self.plan.sequence.mus == self.plan.sequence.mus.max())[-1]))
+            plan = scenario.plan(scenario.problem(dimension=run.figures["dimension"]))
+        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=manifest["signal"], run=run)
 
     @property
     def adversary(self) -> Trust:
-        """Who attacks."""
+        """The adversary."""
         return self.against or self.plan.problem.link.trust
 
-    def seen(self, reception: Reception, air: Air) -> NDArray[np.float64]:
-        """Return what the adversary sees of a round, (1, d), or real and imaginary parts of signals, (2A, d) or (2, d).
+    @property
+    def sensitivity(self) -> float:
+        """2 where neighbours replace a device's data, 1 where they add or remove a device."""
+        return 2.0 if self.plan.problem.budget.relation == "replace" else 1.0
 
-        A device that moves it by Δ in the 2-norm moves what its best detector makes of it by as much, and any other by
-        less: in white noise nothing else of it counts.
+    def noise_std_in(self, index: int) -> float:
+        """Return the standard deviation, per entry, of the noise in which the adversary sees a device in round i.
+
+        It is that of the received signal. Uploads that are received separately have equal shares of its variance.
         """
-        if reception.antennas is None or air.combiner is None:
+        separate = self.plan.sequence[index].scheduled.size if self.plan.uplink.separate else 1
+        return self.plan.noise_std_in(index) / math.sqrt(separate)
+
+    def seen(self, reception: Reception) -> Floats:
+        """Return what the adversary sees of a round: the released signal, (1, d), or every antenna's, (2A, d)."""
+        if reception.antennas is None or self.adversary == "combiner":
             return reception.received[None, :]
-        signal = reception.antennas
-        if self.adversary == "combiner":
-            signal = (np.conj(air.combiner) @ signal)[None, :]
-        return np.concatenate((signal.real, signal.imag))
+        return np.concatenate((reception.antennas.real, reception.antennas.imag))
 
-    def filters(self, air: Air) -> NDArray[np.complex128]:
-        """Return each scheduled device's matched filter over the antennas, (|K|, A), each of norm 1.
+    def responses(self, air: Air) -> Floats:
+        """Return how the adversary sees an update of norm ϖ of each scheduled device, (|K|, 1) or (|K|, 2A).
 
-        Its channel, where every antenna's signal is seen; else the combiner, turned to how the device arrives there.
+        Each device sends on an entry of its own through the real superposition, without noise. The 2-norm of a row is
+        the device's received amplitude, the row itself its matched filter: white noise hides nothing else.
         """
-        assert air.arrival is not None
-        assert air.combiner is not None
-        arrival = air.arrival if self.adversary == "radio" else air.coefficient[:, None] * air.combiner
-        return antennas.unit(arrival)
+        found = []
+        for first in range(0, air.scheduled.size, _AT_ONCE):
+            devices = air.scheduled[first : first + _AT_ONCE]
+            superposition = air.open_round(devices.size)
+            superposition.add(devices, air.clip_norm * np.eye(devices.size))
+            found.append(self.seen(superposition.receive(np.zeros(superposition.noise_size))).T)
+        return np.concatenate(found)
 
-    def scores(self, reception: Reception, air: Air, sent: NDArray[np.intp], directions: Any) -> NDArray[np.float64]:
-        """Return what the best linear detector of each device's own direction makes of a round, (m,).
-
-        Args:
-            reception, air: the round.
-            sent: positions in K of those who had a direction to send, (m,).
-            directions: theirs, orthogonal columns, (d, m).
-        """
-        if reception.antennas is None:
-            return np.asarray(reception.received @ directions)
-        filters, every = self.filters(air)[sent], reception.antennas
-        real, imaginary = (np.einsum("ad,dj->ja", part, directions) for part in (every.real, every.imag))  # no BLAS
-        return np.asarray(np.sum(filters.real * real + filters.imag * imaginary, axis=1))
-
-    def amplitudes(self, air: Air) -> NDArray[np.float64]:
-        """Return how strongly the adversary sees each scheduled device's update, (|K|,), in units of the update."""
-        if air.arrival is None:
-            return np.abs(air.coefficient)
-        return antennas.strengths(air.arrival) if self.adversary == "radio" else np.abs(air.coefficient)
+    @cached_property
+    def exposure(self) -> tuple[Floats, Floats]:
+        """The measured μ of each round's most exposed device, (I,), and of each device over all rounds, (N,)."""
+        plan = self.plan
+        most, total = np.empty(plan.rounds), np.zeros(plan.problem.fleet.num_devices)
+        for index in range(1 if plan.constant else plan.rounds):
+            air = self.airs.at(index)
+            mus = self.sensitivity * np.linalg.norm(self.responses(air), axis=1) / self.noise_std_in(index)
+            most[index] = mus.max()
+            total[air.scheduled] += np.square(mus)
+        if plan.constant:
+            most[:], total = most[0], plan.rounds * total
+        return most, np.sqrt(total)
 
     @cached_property
     def victim(self) -> int:
-        """The device of which the adversary sees most over the training, where rounds differ."""
-        plan = self.plan
-        assert isinstance(plan, FadingPlan)
-        if plan.problem.fleet.antennas == 1 or self.adversary == "combiner":
-            return plan.most_exposed
-        exposure = plan.problem.fleet.exposure
-        exposure = np.broadcast_to(exposure if exposure.ndim == 1 else exposure[: plan.rounds], plan.member.shape)
-        seen = np.where(plan.member, plan.alignments[:, None] * exposure, 0.0)
-        return int(np.argmax(np.sum(np.square(seen), axis=0)))
+        """The device of which the adversary sees most over the training."""
+        return int(np.argmax(self.exposure[1]))
 
-    @property
-    def noise_std(self) -> float:
-        """σ."""
-        return self.plan.problem.link.noise_std
-
-    @property
-    def replaces(self) -> bool:
-        """Whether neighbours replace a device's data (else they add or remove a device)."""
-        return self.plan.problem.budget.relation == "replace"
+    @cached_property
+    def sends(self) -> NDArray[np.intp]:
+        """The rounds in which the victim transmits."""
+        return np.flatnonzero([np.any(decided.scheduled == self.victim) for decided in self.plan.sequence])
 
     def noise(self, repetition: int = 0, changed: Mapping[str, str] | None = None) -> NoiseSource:
         """Return the noise of the run itself (0), or of an independent repetition of it under another seed.
@@ -194,61 +163,54 @@ class Subject:
             signal["scenario"] = self.scenario.model_copy(update={"seed": self.scenario.seed + repetition}).digest()
         return noise_source(self.scenario, signal)
 
-    def few_rounds(self, rounds: int) -> Subject:
-        """Return the subject with few rounds; where they differ, some in which the most exposed device sends."""
-        if isinstance(self.plan, FadingPlan):
-            sends = np.flatnonzero(self.plan.member[:, self.victim])
-            return self._of_rounds(np.resize(sends, rounds))
-        learning = self.plan.problem.learning
-        learning = replace(learning, total_steps=max(rounds, learning.total_steps))
-        plan = replace(self.plan, problem=replace(self.plan.problem, learning=learning), rounds=rounds)
-        return replace(self, plan=plan, airs=replace(self.airs, plan=plan))
+    def train(
+        self, engine: Engine, noise: NoiseSource, rounds: Iterable[int], medium: Medium | None = None
+    ) -> Iterator[Round]:
+        """Yield the given rounds of the plan, trained by the real round loop from a model of zeros.
 
-    def _of_rounds(self, places: NDArray[np.intp], devices: NDArray[np.intp] | None = None) -> Subject:
-        """The subject with some rounds of a plan whose rounds differ, and some devices, only."""
-        assert isinstance(self.plan, FadingPlan)
-        plan, airs = self.plan.of_rounds(places, devices), self.airs
-        who = slice(None) if devices is None else devices
-        channel, phase = airs.channel, airs.phase
-        if channel is not None:
-            channel = channel[..., who] if channel.ndim == 1 else channel[places][:, who]
-        phase = None if phase is None else phase[who]
-        return replace(self, plan=plan, airs=replace(airs, plan=plan, channel=channel, phase=phase))
-
-    def resized(self, *, dimension: int, total_steps: int | None = None) -> Subject:
-        """Return the subject with another dimension and other local steps: θ, σ and μ do not depend on them."""
-        steps = self.plan.problem.learning.total_steps if total_steps is None else total_steps
-        learning = replace(self.plan.problem.learning, dimension=dimension, total_steps=steps)
-        plan = replace(self.plan, problem=replace(self.plan.problem, learning=learning))
-        return replace(self, plan=plan, airs=replace(self.airs, plan=plan))
-
-    def strongest(self, most: int) -> NDArray[np.intp]:
-        """Return positions in K of up to `most` devices that arrive within 0.1% of the strongest, ascending."""
-        air = self.air
-        amplitude = np.abs(air.coefficient.real) if air.arrival is None else self.amplitudes(air)
-        near = np.flatnonzero(amplitude >= 0.999 * amplitude.max())
-        order = np.argsort(-amplitude[near], kind="stable")
-        return np.sort(near[order[:most]])
-
-    def crowd(self, count: int) -> tuple[Subject, NDArray[np.float64]]:
-        """Return the subject with `count` copies of the strongest devices, for a model of dimension `count`.
-
-        What a device adds to the sum does not depend on how many there are: a crowd gives as many trials a round. Where
-        rounds differ, all are copies of the one of which the adversary sees most, in the rounds in which it sends. With
-        it come the μ_i that are claimed of these rounds.
+        Args:
+            engine: the updates; its dimension is that of the model.
+            noise: draws the noise.
+            rounds: which rounds, in their order.
+            medium: where signals add up, if not in the air of the plan.
         """
-        if isinstance(self.plan, FadingPlan):
-            device = self.victim
-            sends = np.flatnonzero(self.plan.member[:, device])
-            claimed = np.asarray(self.plan.sequence.mus[sends])
-            return self._of_rounds(sends, np.full(count, device)).resized(dimension=count), claimed
-        places = self.strongest(count)
-        places = np.tile(places, math.ceil(count / places.size))[:count]
-        fleet, airs = self.plan.problem.fleet, self.airs
-        devices = self.air.scheduled[places]
-        crowd = replace(self.plan.problem, fleet=fleet.part(devices))
-        plan = replace(self.plan, problem=crowd, scheduled=np.arange(count))
-        channel = None if airs.channel is None else airs.channel[devices]
-        phase = None if airs.phase is None else airs.phase[devices]
-        many = replace(self, plan=plan, airs=replace(airs, plan=plan, channel=channel, phase=phase))
-        return many.resized(dimension=count), np.array(self.plan.sequence.mus)
+        parameters, air = np.zeros(engine.dimension, np.float32), medium or self.airs
+        for index in rounds:
+            done = next(federated_averaging(self.plan, air, engine, noise, parameters=parameters, first_round=index))
+            parameters = done.parameters
+            yield done
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crowd:
+    """The air of a plan with `count` copies of one device in the place of all others: as many trials in one round.
+
+    What a device adds to the signal, and the noise, do not depend on how many others there are.
+    """
+
+    subject: Subject
+    device: int
+    count: int
+
+    def at(self, index: int) -> Air:
+        """Return the air of round i, in which the device must be scheduled."""
+        air = self.subject.airs.at(index)
+        who = np.repeat(air.slots(np.array([self.device])), self.count)
+        names = ("transmit_amplitude", "coefficient", "steady_power", "arrival", "transmit_phase")
+        each = {name: value[who] for name in names if (value := getattr(air, name)) is not None}
+        return replace(air, scheduled=np.arange(self.count), **each)
+
+    def open_round(self, dimension: int, index: int) -> Superposition:
+        """Return an empty superposition of round i."""
+        share = self.subject.noise_std_in(index) / self.subject.plan.noise_std_in(index)
+        return _Seen(air=self.at(index), dimension=dimension, share=share)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Seen(Superposition):
+    """A superposition in which a device is seen in a share of the noise: that of its own upload."""
+
+    share: float
+
+    def receive(self, noise: Floats) -> Reception:
+        return super().receive(self.share * noise)

@@ -88,4 +88,5 @@ class Digital(Method):
             noise_std=math.sqrt(gain.size * (sigma**2 + rounding**2 / 3.0)),
             hidden_by=sigma,
             divisor=total(amplitude),
+            separate=True,
         )

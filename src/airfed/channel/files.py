@@ -125,7 +125,11 @@ def _header(names: list[str], path: Path, column: str) -> tuple[int, int, int]:
     if len(names) == 1 and _is_number(names[0]):
         return 0, 1, 0
     if names.count(column) != 1:
-        raise DataError(f"Expected one column {column!r} in {path}; its header has {shown(', '.join(names), 120)!r}.")
+        header = shown(", ".join(names), 80)
+        raise DataError(
+            f"Expected one column {column!r} in {path}; its first line is a header row, {header!r}. Set channel.column "
+            "to the column with the gains, or, in a trace (a line per round, a cell per device), delete the header row."
+        )
     return names.index(column), len(names), 1
 
 

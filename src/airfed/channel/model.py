@@ -17,7 +17,7 @@ from airfed.antennas import Complexes
 from airfed.channel import arrays
 from airfed.channel.arrays import Array
 from airfed.channel.changing import MOST_GAINS, Floats, Forecast, State, Walk, sources
-from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, control_of
+from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Spread, control_of
 from airfed.problem import Link
 
 _OWN_KEYS: Final[dict[str, str]] = {}
@@ -74,7 +74,7 @@ class ChannelModel(Section, ABC):
         Control("Correlation of draws", 0.0, 0.99, "linear"),
     ] = 0.0
     common_shadowing_db: Annotated[
-        NonNegative,
+        Spread,
         Key("standard deviation of log-normal shadowing that all devices share", unit="dB"),
         Control("Common shadowing", 0.0, 12.0, "linear"),
     ] = 0.0

@@ -17,7 +17,7 @@ from airfed.antennas import Complexes
 from airfed.channel import arrays, files
 from airfed.channel.changing import Floats, Resampled, State
 from airfed.channel.model import ChannelModel
-from airfed.keys.declare import Control, Key, Metres, NonNegative, Positive
+from airfed.keys.declare import Control, Key, Metres, NonNegative, Positive, Spread
 
 _Scale = Annotated[Positive, Key("root mean square of the gain", "rms |h|"), Control("Scale", 0.01, 10.0)]
 Radius = Annotated[Metres, Key("radius of the cell", unit="m"), Control("Cell radius", 60.0, 3000.0, start=300.0)]
@@ -27,7 +27,7 @@ LossExponent = Annotated[
     Control("Path loss exponent", 1.5, 5.0, "linear"),
 ]
 Shadowing = Annotated[
-    NonNegative,
+    Spread,
     Key("standard deviation of the shadowing", unit="dB"),
     Control("Shadowing", 0.0, 12.0, "linear", start=4.0),
 ]

@@ -152,7 +152,7 @@ def signals() -> Iterator[list[int]]:
 def _summary(outcome: Any, out: Path) -> dict[str, Any]:
     from airfed.running.hints import hints
 
-    plan, records = outcome.setup.plan, outcome.records
+    plan, records, ledger = outcome.setup.plan, outcome.records, outcome.ledger
     last = records[-1] if records else {}
     several = plan.problem.fleet.antennas > 1 and plan.uplink.on_air
     return {
@@ -163,15 +163,16 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "privacy": outcome.setup.noise.privacy,
         "rounds": len(records),
         "rounds_planned": plan.rounds,
+        "charged": ledger.rounds,
         "num_scheduled": plan.num_scheduled,
         "loss": last.get("loss"),
         "accuracy": last.get("accuracy"),
-        "power_planned": last.get("power_planned_total"),
+        "power_planned": ledger.power_planned if ledger.rounds else None,
         "power_transmitted": last.get("power_transmitted_total"),
         "power_budget": plan.problem.budget.total_power,
         "private": plan.private,
         "epsilon_round": plan.epsilon_round,
-        "epsilon_total": outcome.epsilon_total if records else None,
+        "epsilon_total": ledger.epsilon_total if ledger.rounds else None,
         "delta": plan.problem.budget.delta,
         "relation": plan.problem.budget.relation,
         "unit": "device",
@@ -187,7 +188,9 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
     )
     if summary["message"]:
         console.print(summary["message"], markup=False)
-    if summary["rounds"]:
+    if summary["charged"] != summary["rounds"]:
+        console.print(f"{count(summary['charged'], 'round')} charged: planned power and ε count all of them")
+    if summary["charged"]:
         if summary["accuracy"] is not None and summary["loss"] is None:
             console.print(f"accuracy {summary['accuracy']:.2%} (test)")
         elif summary["accuracy"] is not None:

@@ -206,10 +206,12 @@ def write(league: League, results: Sequence[Record], out: Path) -> list[Path]:
         for file, text in zip(files, texts.values(), strict=True):
             write_whole(file, text.encode())
         if _extras.has("matplotlib"):
+            from airfed.showing.figure import encoded
+
             for name, picture in league.plot().items():
                 for ending in ("png", "pdf"):
                     files.append(out / f"{name}.{ending}")
-                    picture.savefig(files[-1])
+                    write_whole(files[-1], encoded(picture, ending))
     except OSError as error:
         raise RunError(f"Cannot write the league to {out}: {error.strerror or error}. The runs are kept.") from None
     return [*files, *records.write_tables(out, results)]

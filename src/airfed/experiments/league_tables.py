@@ -41,13 +41,13 @@ def _table(league: League, *, every: bool) -> Table:
     rows = league.rows()
     timed, ceiling = any(row["air_time"] is not None for row in rows), _has_ceiling(league)
     columns = ["scheme", league.metric, "ε all", "W planned", "W sent", "air [s]" if timed else "symbols"]
-    columns += ["behind"] if ceiling else []
+    columns += ["gap"] if ceiling else []
     table = plain_table(*columns, left=("scheme",))
     for entry, row in zip(league.entries, rows, strict=True):
         if not (entry.runs or (every and entry.applies)):
             continue
         spent = ("epsilon_total", "power_total", "power_transmitted", "air_time" if timed else "channel_uses")
-        figures = [_score(row, league.metric), *(_figure(row[name]) for name in spent), _points(row["behind"])]
+        figures = [_score(row, league.metric), *(_figure(row[name]) for name in spent), _points(row["gap"])]
         table.add_row(
             escape(entry.policy + "".join(_MARKS[mark] for mark in _marks(entry))),
             *(figures[: len(columns) - 1] if entry.runs else ["-"] * (len(columns) - 1)),
@@ -61,30 +61,36 @@ def _has_ceiling(league: League) -> bool:
 
 
 def verdict(league: League) -> list[str]:
-    """Return who is best within the budgets, and whether a rival beats airfed's plan, in sentences."""
+    """Return the best mean within the budgets, and how each rival compares with airfed's plan, in sentences.
+
+    "ahead" and "behind" only where the 95% interval of the paired difference excludes 0.
+    """
     contenders = league.contenders
     if not contenders or league.score(contenders[0]) == -math.inf:
         return ["No scheme has figures within the budgets for every seed."]
     best, own = contenders[0], league.entry(OWN)
     row = next(row for row in league.rows() if row["policy"] == best.policy)
-    found = f"Best within the budgets: {best.policy}, {league.metric} {_score(row, league.metric)}."
+    found = f"Best mean within the budgets: {best.policy}, {league.metric} {_score(row, league.metric)}."
     if own is None:
         return [found, f"airfed's plan ({OWN}) is not in the table."]
-    rivals = {entry.policy: entry for entry in contenders if entry is not own}
-    leads = {policy: league.lead(entry, own) for policy, entry in rivals.items()}
-    ahead = {policy: lead for policy, lead in leads.items() if lead is not None and lead.mean > 0}
-    if ahead:
-        ranked = sorted(ahead.items(), key=lambda item: -item[1].mean)
-        return [found, *(_beaten(league, policy, lead) for policy, lead in ranked)]
-    said = f"No rival within the budgets beats airfed's plan ({OWN})"
-    level = [policy for policy, lead in leads.items() if lead is not None and lead.mean == 0]
-    behind = {policy: league.lead(own, entry) for policy, entry in rivals.items() if policy not in level}
+    every = [(entry.policy, league.lead(entry, own)) for entry in contenders if entry is not own]
+    leads = [(policy, lead) for policy, lead in every if lead is not None]
+    ahead = [each for each in leads if each[1].sign > 0]
+    level = [each for each in leads if each[1].sign == 0]
+    behind = [each for each in leads if each[1].sign < 0]
+    ranked = sorted(ahead, key=lambda each: -each[1].mean)
+    said = [f"{policy} is ahead of airfed's plan ({OWN}) by {_difference(league, lead)}." for policy, lead in ranked]
+    if leads and not ahead:
+        said.append(f"No rival within the budgets is ahead of airfed's plan ({OWN}).")
     if level:
-        said += f"; {', '.join(level)} {'is' if len(level) == 1 else 'are'} level with it"
+        differences = "; ".join(f"{policy}, {_difference(league, lead, signed=True)}" for policy, lead in level)
+        said.append(f"Not separated from airfed's plan: {differences}.")
     if behind:
-        nearest, lead = min(((policy, lead) for policy, lead in behind.items() if lead), key=lambda item: item[1].mean)
-        said += f"; the nearest below, {nearest}, is {_difference(league, lead)} behind"
-    return [found, f"{said}."] if rivals else [found]
+        nearest, lead = max(behind, key=lambda each: each[1].mean)
+        said.append(f"{nearest} is behind airfed's plan by {_difference(league, -lead)}.")
+        if others := [policy for policy, _ in behind if policy != nearest]:
+            said.append(f"Further behind in the mean: {', '.join(others)}.")
+    return [found, *said]
 
 
 def latex(league: League) -> str:
@@ -108,7 +114,7 @@ def _print_meaning(console: Console, league: League) -> None:
     marks = {mark for entry in league.entries for mark in _marks(entry)}
     means = ["means over the seeds" + ", ± 95% intervals of their means" * (len(league.seeds) > 1)]
     means += ["ε exact, of all rounds, by the ledger"]
-    means += [f"behind: points below {CEILING}, seed by seed"] if _has_ceiling(league) else []
+    means += [f"gap: mean points below {CEILING}, seed by seed"] if _has_ceiling(league) else []
     means += ["† not private"] * ("private" in marks) + ["* breaks a limit"] * ("broken" in marks)
     console.print(f"[dim]{'; '.join(means)}[/dim]")
     for entry in league.entries:
@@ -117,19 +123,14 @@ def _print_meaning(console: Console, league: League) -> None:
     console.print("")
 
 
-def _beaten(league: League, policy: str, lead: Estimate) -> str:
-    by = _difference(league, lead)
-    if lead.count > 1 and lead.low > 0:
-        return f"{policy} beats airfed's plan ({OWN}) by {by}."
-    return f"{policy} is ahead of airfed's plan ({OWN}) by {by}: more seeds would have to settle it."
-
-
-def _difference(league: League, lead: Estimate) -> str:
+def _difference(league: League, lead: Estimate, *, signed: bool = False) -> str:
     """A paired difference with its interval, in words."""
     scale, unit = (100.0, " points") if league.metric == "accuracy" else (1.0, " of loss")
     mean, low, high = (
         f"{scale * value:.2f}" if scale > 1 else number(value) for value in (lead.mean, lead.low, lead.high)
     )
+    if signed and lead.mean > 0:
+        mean = f"+{mean}"
     if lead.count < 2:
         return f"{mean}{unit} (one seed, so no interval)"
     return f"{mean}{unit} ({low} to {high}, paired over {lead.count} seeds)"
@@ -144,8 +145,8 @@ def _score(row: Mapping[str, Any], metric: str) -> str:
     return number(mean) + ("" if high is None else f" ±{number(high - mean, 2)}")
 
 
-def _points(behind: float | None) -> str:
-    return "-" if behind is None else f"{100 * behind:.1f}"
+def _points(gap: float | None) -> str:
+    return "-" if gap is None else f"{100 * gap:.1f}"
 
 
 def _figure(value: float | None) -> str:

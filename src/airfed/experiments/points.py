@@ -123,6 +123,11 @@ def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", 
     Raises:
         ScenarioError: see `load`.
     """
+    if "base" not in tables and tables.keys() & Scenario.model_fields.keys() - set(_KEYS):
+        raise ScenarioError(
+            "This is a scenario, not an experiment (it has no key base): use airfed plan or airfed run, or write an "
+            'experiment that starts from it (base = "scenario.toml").'
+        )
     _check_keys(tables, _KEYS, "")
     if not isinstance(tables.get("base"), str):
         raise ScenarioError('Missing key base: expected the scenario to start from, as in base = "scenario.toml".')

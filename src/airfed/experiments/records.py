@@ -128,10 +128,9 @@ def write(out: Path, key: str, *, status: str, message: str, seconds: float) -> 
 
 
 def peek(out: Path, key: str) -> dict[str, Any]:
-    """Return what the record of a point says, unchecked, and when it was written; empty where it cannot be read."""
-    file = record_path(out, key)
+    """Return what the record of a point says, unchecked; empty where it cannot be read."""
     try:
-        return {**json.loads(file.read_bytes()), "written": file.stat().st_mtime}
+        return {**json.loads(record_path(out, key).read_bytes())}
     except (OSError, ValueError, TypeError):
         return {}
 

@@ -152,12 +152,12 @@ class League:
 
     def _row(self, entry: Entry) -> dict[str, Any]:
         ceiling = self.entry(CEILING)
-        behind = self.lead(ceiling, entry) if ceiling is not None and self.metric == "accuracy" else None
+        gap = self.lead(ceiling, entry) if ceiling is not None and self.metric == "accuracy" else None
         return {
             "policy": entry.policy,
             **_estimated("accuracy", entry),
             **{name: _mean([run[name] for run in entry.runs.values()]) for name in _MEANS},
-            "behind": None if behind is None else behind.mean,
+            "gap": None if gap is None else gap.mean,
             **_estimated("loss", entry),
             "private": entry.private,
             "within_budgets": entry.within,
@@ -180,7 +180,7 @@ class League:
         return league_tables.latex(self)
 
     def verdict(self) -> list[str]:
-        """Return who is best within the budgets, and whether a rival beats airfed's plan, in sentences."""
+        """Return the best mean within the budgets, and which rivals are ahead of, behind or not separated from it."""
         from airfed.experiments import league_tables
 
         return league_tables.verdict(self)

@@ -10,6 +10,7 @@ Every answer, refusals included, tells the browser to run no script but the page
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import re
@@ -25,6 +26,7 @@ from airfed.explorer.design import MOST_TEXT
 from airfed.explorer.headers import Guarded
 
 COOKIE: Final = "airfed-token"
+_SOCKET: Final = "/_nicegui_ws/socket.io"  # the only path with a web socket
 _HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 MOST_BYTES: Final = 4 * MOST_TEXT + 10_000  # of a request: a scenario in UTF-8 and what wraps it
 
@@ -48,8 +50,12 @@ class Gate:
         refusal = self._refusal(scope)
         if scope["type"] == "http":
             await (refusal or self.app)(_plain(scope), receive, Guarded(send))
-        elif refusal is None:
-            await self.app(scope, receive, send)
+        elif refusal is None and scope["path"].startswith(_SOCKET):
+            try:
+                await self.app(scope, receive, send)
+            except Exception:  # what is no packet of the page's
+                with contextlib.suppress(Exception):  # it may be closed already
+                    await send({"type": "websocket.close", "code": 1008})
         else:
             await receive()
             await send({"type": "websocket.close", "code": 1008})

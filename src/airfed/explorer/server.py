@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
 import secrets
 import signal
 import socket
 import threading
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import uvicorn
 from fastapi import FastAPI, Request
-from nicegui import ui
+from nicegui import core, ui
 
 from airfed.explorer.design import Design
 from airfed.explorer.gate import Gate, is_loopback
@@ -71,8 +74,37 @@ def build(house: House) -> FastAPI:
     def index(request: Request) -> None:
         Page(house, dict(request.query_params))
 
+    _ignore_garbage()
     ui.run_with(app, title="airfed explore", dark=None, tailwind=False, show_welcome_message=False, favicon="📡")
     return app
+
+
+def _ignore_garbage() -> None:
+    """Let a message that is none of the page's own end its connection, without a traceback in the log.
+
+    Errors of the page's own code do not pass here: NiceGUI hands them to its own handler.
+    """
+    for name in ("engineio.server", "socketio.server"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    handlers = core.sio.handlers["/"]
+    for event, handler in handlers.items():
+        if event != "disconnect" and not hasattr(handler, "__wrapped__"):  # which brings no message
+            handlers[event] = _quiet(event, handler)
+
+
+def _quiet(event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(handler)
+    async def handle(sid: str, *message: Any) -> Any:
+        try:
+            answer = handler(sid, *message)
+            return await answer if inspect.isawaitable(answer) else answer
+        except Exception:
+            if event == "connect":
+                return False  # refused
+            await core.sio.disconnect(sid)
+            return None
+
+    return handle
 
 
 class _Server(uvicorn.Server):

@@ -26,7 +26,7 @@ from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
 from airfed.showing import fading, svg
 from airfed.showing.drawings import drawing
-from airfed.showing.words import LIMITS, exposure_sentence, gap_sentence, number
+from airfed.showing.words import LIMITS, drowned_sentence, exposure_sentence, gap_sentence, number
 
 _FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: to \d+)?(?: of \d+(?! steps?\b))?")
 UNPRICED: Final = (
@@ -200,7 +200,7 @@ def rounds_text(view: View) -> str:
 def remarks(plan: Plan, milliseconds: float) -> Markup:
     """Return what a reader must know beside the figures."""
     learning, budget = plan.problem.learning, plan.problem.budget
-    warnings = list(plan.notes)
+    warnings = [*filter(None, (*plan.notes, drowned_sentence(plan)))]
     warnings += [f"The plan breaks a limit: {LIMITS[limit]}." for limit in plan.violations]
     if budget.formula == "classic" and plan.epsilon_paper_validity == "unsafe":
         warnings.append("Lemma 1 under-states ε here: the exact figure is the one above.")

@@ -226,14 +226,7 @@ class OverTheAirFedAvg(Strategy):
         superposition = transmit(self.plan, self.airs, arrived, parameters=parameters, index=sent.index)
         if not arrived.devices:  # nothing was added up, and no noise is drawn: the charge covers the next try
             raise Diverged(f"Round {sent.index + 1}: no device sent anything that can be used.")
-        done = receive(
-            self.plan,
-            superposition,
-            self.noise,
-            parameters=parameters,
-            index=sent.index,
-            transmission=self.books.send(sent.index, superposition.digest()),
-        )
+        done = receive(self.plan, superposition, self.noise, self.books, parameters=parameters, index=sent.index)
         decided = self.plan.sequence[sent.index]
         reception = _with_clipped(done.reception, decided.clip_norm)
         done = replace(done, reception=_with_unheard(reception, self.airs.at(sent.index), told=list(sent.outgoing)))

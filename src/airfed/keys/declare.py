@@ -33,6 +33,7 @@ WattsPerHertz = Annotated[float, BeforeValidator(density), Field(gt=0, allow_inf
 Decibels = Annotated[float, BeforeValidator(in_si(DECIBELS)), Field(ge=0, le=300, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Spread = Annotated[float, Field(ge=0, le=100)]  # in dB; ten times what anybody has measured, and 10^(x/20) is finite
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=LARGEST_INTEGER)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]

@@ -55,7 +55,7 @@ class Rounds:
         cap: (R,) the largest θ that privacy allows.
         budget: (R,) P_tot/I [W per round].
         offset, scale: (R,) W = offset + scale·Ψ.
-        noise_weight: (R,) dσ²/2, times what growing θ makes of it.
+        noise_weight: dσ²/2.
         num_devices: N.
     """
 
@@ -63,19 +63,19 @@ class Rounds:
     budget: Floats
     offset: Floats
     scale: Floats
-    noise_weight: Floats
+    noise_weight: float
     num_devices: int
 
     def objective(self, index: Integers | int, size: NDArray[Any] | float, alignment: Floats | float) -> Floats:
         """W of scheduling `size` devices at θ = `alignment` in candidate `index`; the arrays broadcast."""
         participation = 4.0 * np.square(1.0 - size / self.num_devices)
-        noise = self.noise_weight[index] / np.square(size * alignment)
+        noise = self.noise_weight / np.square(size * alignment)
         value: Floats = self.offset[index] + self.scale[index] * (participation + noise)  # [Yan23, P1]
         return value
 
     def take(self, index: Integers) -> Rounds:
         """The candidates `index` alone."""
-        arrays = {name: getattr(self, name)[index] for name in ("cap", "budget", "offset", "scale", "noise_weight")}
+        arrays = {name: getattr(self, name)[index] for name in ("cap", "budget", "offset", "scale")}
         return replace(self, **arrays)
 
     def alone(self, index: int, share: float = 1.0) -> Rounds:

@@ -1,13 +1,11 @@
 """The search over numbers of rounds one at a time, where they are many or a search over all of them finds no hold.
 
 Let Ψ_r be the least value of A_K + n_K(r) over all schedules K in candidate r, with A_K = 4(1 − |K|/N)² and
-n_K(r) = noise_weight_r/(|K|θ)² at the largest θ, so that the best W of the candidate is offset_r + scale_r·Ψ_r. That θ
+n_K(r) = noise_weight/(|K|θ)² at the largest θ, so that the best W of the candidate is offset_r + scale_r·Ψ_r. That θ
 is the smallest of cap_r (over a constant of each device), the peak limit and √(budget_r / S); between two candidates it
 changes by no more than these limits do, whatever the schedule. Hence one candidate b bounds all others from below:
 
-    Ψ_r ≥ Ψ_b(x) = min_K {A_K + x·n_K(b)},   x = min{1, v·min{1, (cap_b/cap_r)², budget_b/budget_r}},
-
-with v = noise_weight_r/noise_weight_b.
+    Ψ_r ≥ Ψ_b(x) = min_K {A_K + x·n_K(b)},   x = min{1, (cap_b/cap_r)², budget_b/budget_r}.
 
 Ψ_b(0) ≥ 0, Ψ_b(1) = Ψ_b, and as a minimum of straight lines Ψ_b is concave: it lies above the chord between any two of
 its points. The candidate whose bound is lowest is solved next, until none is below the best W seen. A handful of a
@@ -96,8 +94,7 @@ def _shares(rounds: Rounds, index: int, others: Integers | int) -> Floats:
     """x of the bounds that candidate `index` sets to `others`."""
     with np.errstate(over="ignore"):
         ratio = rounds.cap[index] / rounds.cap[others]
-        share = np.minimum(1.0, np.minimum(np.square(ratio), rounds.budget[index] / rounds.budget[others]))
-        return np.asarray(np.minimum(1.0, share * (rounds.noise_weight[others] / rounds.noise_weight[index])))
+        return np.asarray(np.minimum(1.0, np.minimum(np.square(ratio), rounds.budget[index] / rounds.budget[others])))
 
 
 def _bound(rounds: Rounds, index: int, others: Integers, points: dict[float, float]) -> Floats:

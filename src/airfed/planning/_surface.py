@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 AXES: Final = ("share", "rounds", "clip_norm", "noise")
-_ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
+ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
 
 
 class Found(NamedTuple):
@@ -64,7 +64,8 @@ class Surface:
         grid = np.stack(np.broadcast_arrays(*places), axis=-1)
         found: Floats = self._values(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], -1)
         accuracy, variance, loss = np.split(found, 3, axis=-1)
-        return Found(accuracy=accuracy, deviation=np.sqrt(np.maximum(variance, 0.0)), loss=loss)
+        # The weights of the neighbours add up to 1 but for rounding.
+        return Found(accuracy=np.clip(accuracy, 0.0, 1.0), deviation=np.sqrt(np.maximum(variance, 0.0)), loss=loss)
 
 
 def _monotone(values: Floats, *, increasing: bool) -> Floats:
@@ -76,7 +77,7 @@ def _monotone(values: Floats, *, increasing: bool) -> Floats:
 
 def _padded(axis: Floats) -> Floats:
     """An axis of at least two places, as the interpolation needs them; the second of one is a hair away."""
-    return axis if axis.size > 1 else np.array([axis[0], axis[0] * (1 + _ROUNDING)])
+    return axis if axis.size > 1 else np.array([axis[0], axis[0] * (1 + ROUNDING)])
 
 
 def _repeated(values: Floats) -> Floats:
@@ -88,5 +89,5 @@ def _repeated(values: Floats) -> Floats:
 
 def _snapped(values: Floats, axis: Floats) -> Floats:
     """Values that lie outside an axis by rounding only, put onto its end."""
-    values = np.where(np.abs(values - axis[0]) <= _ROUNDING * axis[0], axis[0], values)
-    return np.where(np.abs(values - axis[-1]) <= _ROUNDING * axis[-1], axis[-1], values)
+    values = np.where(np.abs(values - axis[0]) <= ROUNDING * axis[0], axis[0], values)
+    return np.where(np.abs(values - axis[-1]) <= ROUNDING * axis[-1], axis[-1], values)

@@ -100,7 +100,7 @@ def _root(rounds: Rounds, load: Floats, peak: Floats) -> tuple[Node, float]:
     high = float(min(rounds.cap[index].max(), peak.max()))
     # W ≥ offset + scale·noise_weight/(nθ)², so a smaller θ than this is worse than everybody on air
     gap = (ceiling - rounds.offset[index]) / rounds.scale[index]
-    low = float(np.sqrt(np.min(rounds.noise_weight[index] / gap))) / num * (1 - SLACK)
+    low = float(np.sqrt(np.min(rounds.noise_weight / gap))) / num * (1 - SLACK)
     low = min(low, high)
     if peak.min() < low:
         kept = np.flatnonzero(peak >= low)

@@ -1,6 +1,6 @@
 """The exact joint optimum of [Yan23, P1]: which devices, at which alignment factor, in how many rounds.
 
-    minimise   W = offset_r + scale_r · (4(1 − |K|/N)² + noise_weight_r/(|K|θ)²)
+    minimise   W = offset_r + scale_r · (4(1 − |K|/N)² + noise_weight/(|K|θ)²)
     over       candidates r, nonempty K, θ > 0
     subject to θ ≤ cap_r                        privacy
                θ ≤ c_k = |h_k|√P_k, k ∈ K       peak power
@@ -88,7 +88,7 @@ def best_schedule(
     round_budget: Floats,
     offset: Floats,
     scale: Floats,
-    noise_weight: Floats | float,
+    noise_weight: float,
 ) -> Choice:
     """The joint optimum over all candidate numbers of rounds, all schedules and all alignment factors.
 
@@ -102,7 +102,7 @@ def best_schedule(
         cap: (R,) the largest θ that privacy allows in candidate r.
         round_budget: P_tot/I_r [W per round], (R,).
         offset, scale: (R,) finite, scale > 0.
-        noise_weight: dσ²/2 > 0, one for all or (R,).
+        noise_weight: dσ²/2 > 0.
 
     Raises:
         InfeasibleError: no schedule has a finite objective; the message names the limit.
@@ -238,16 +238,15 @@ def usable_rounds(
     round_budget: Floats,
     offset: Floats,
     scale: Floats,
-    noise_weight: Floats | float,
+    noise_weight: float,
 ) -> tuple[Integers, Rounds]:
     """The candidates in which anything may be sent, and their indices."""
     arrays = [np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (cap, round_budget, offset, scale)]
     if len({x.shape for x in arrays}) != 1 or arrays[0].ndim != 1 or not arrays[0].size:
         shapes = ", ".join(str(x.shape) for x in arrays)
         raise ValueError(f"Expected cap, round_budget, offset and scale to be vectors of one length; got {shapes}.")
-    weight = np.asarray(noise_weight, dtype=np.float64)
-    if weight.shape not in ((), arrays[0].shape) or not np.all(weight > 0):
-        raise ValueError(f"Expected noise_weight={noise_weight!r} > 0, one for all or one per candidate.")
+    if not noise_weight > 0:
+        raise ValueError(f"Expected noise_weight={noise_weight!r} > 0.")
     if not np.any(arrays[0] > 0):
         raise InfeasibleError("No plan fits: the privacy budget allows no transmission at all.")
     if not np.any(arrays[1] > 0):
@@ -261,7 +260,7 @@ def usable_rounds(
         budget=usable[1],
         offset=usable[2],
         scale=usable[3],
-        noise_weight=np.broadcast_to(weight, arrays[0].shape)[kept],
+        noise_weight=float(noise_weight),
         num_devices=num_devices,
     )
 

@@ -44,6 +44,7 @@ class Signal:
         divisor: D.
         guard: how many times ϖ an update is clipped to; 1 where it is clipped to ϖ.
         by_largest: whether the largest update of the round sets the scale of all (COTAF).
+        separate: whether each upload is received, and seen, alone, in its share of the noise.
     """
 
     amplitude: Floats
@@ -54,6 +55,7 @@ class Signal:
     divisor: float
     guard: float = 1.0
     by_largest: bool = False
+    separate: bool = False
 
     @property
     def power(self) -> Floats:

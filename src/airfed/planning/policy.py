@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -294,10 +295,11 @@ class Policy:
         if isinstance(self.function, _usercode.UserCode):
             with _usercode.opened(self.function, self.folder, role="policy") as code:
                 mode = getattr(code.function, "asked", self.asked)
-                yield _Asked(function=code.call, parameters=_parameters(code.function), mode=mode)
+                yield _Asked(function=code.call, parameters=_parameters(code.function), mode=mode, own=True)
         else:
             mode = getattr(self.function, "asked", self.asked)
-            yield _Asked(function=self.function, parameters=_parameters(self.function), mode=mode)
+            own = ":" in self.name
+            yield _Asked(function=self.function, parameters=_parameters(self.function), mode=mode, own=own)
 
     def _row(self, problem: Problem, answer: Any) -> Devices | Floats:
         """K, ascending, each device once; or a_k of every device, as floats."""
@@ -329,13 +331,21 @@ class _Asked:
         function: the rule.
         parameters: those after the first, which is the problem.
         mode: whether it is asked once, or in each round.
+        own: whether it is the user's.
     """
 
     function: Callable[..., Any]
     parameters: Mapping[str, inspect.Parameter]
     mode: Asked
+    own: bool
 
     def __call__(self, problem: Problem, settings: Settings) -> Any:
+        """Ask; the user's own code gets a copy, so that the plan is about the problem as it was."""
+        if self.own:
+            problem = copy.deepcopy(problem)
+            for value in vars(problem.fleet).values():
+                if isinstance(value, np.ndarray):
+                    value.flags.writeable = False  # as they were
         known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
         return self.function(problem, **{name: value for name, value in known.items() if name in self.parameters})
 

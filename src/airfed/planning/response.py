@@ -20,14 +20,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from airfed import _files
-from airfed.planning._surface import AXES, Floats, Surface
+from airfed.planning._surface import AXES, ROUNDING, Floats, Surface
 from airfed.problem import InfeasibleError
 
 Average = Literal["none", "tail", "exponential"]
 """Averages of the models that the receiver may take; `airfed.running.averages` says what they are."""
 Integers = NDArray[np.intp]
 FORMAT: Final = 3
-_OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": math.inf, "loss_spread": math.inf}  # at most
+_LARGEST: Final = 1e100  # of any value, so that sums and products of them are finite
+_OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": _LARGEST, "loss_spread": _LARGEST}  # at most
+_AXIS_LIMITS: Final = {"share": (1 / _LARGEST, 1.0), "rounds": (1.0, _LARGEST)}  # others: up to _LARGEST
 _WIDE: Final = 1.6448536269514722  # standard deviations to each side that hold 90%
 
 
@@ -96,9 +98,10 @@ class Response:
     def __post_init__(self) -> None:
         for name in AXES:
             axis = np.asarray(getattr(self, name), dtype=np.float64)
-            if axis.ndim != 1 or not axis.size or not np.all(np.isfinite(axis)) or axis[0] <= 0:
-                raise ValueError(f"Expected {name} of a response to be a list of numbers > 0.")
-            if np.any(np.diff(axis) <= 0):
+            low, high = _AXIS_LIMITS.get(name, (1 / _LARGEST, _LARGEST))
+            if axis.ndim != 1 or not axis.size or not np.all((axis >= low) & (axis <= high)):
+                raise ValueError(f"Expected {name} of a response to be a list of numbers from {low:g} to {high:g}.")
+            if np.any(np.diff(np.log(axis)) <= ROUNDING):
                 raise ValueError(f"Expected {name} of a response to be ascending.")
             object.__setattr__(self, name, axis)
         averages = tuple(self.averages)
@@ -108,9 +111,8 @@ class Response:
         grid = tuple(getattr(self, name).size for name in AXES)
         for name, most in _OF_AVERAGES.items():
             values, shape = np.asarray(getattr(self, name), dtype=np.float64), (len(averages), *grid)
-            if values.shape != shape or not np.all((values >= 0.0) & (values <= most) & np.isfinite(values)):
-                limit = f" from 0 to {most:g}" if math.isfinite(most) else " >= 0"
-                raise ValueError(f"Expected {name} of a response to be numbers{limit} of shape {shape}.")
+            if values.shape != shape or not np.all((values >= 0.0) & (values <= most)):
+                raise ValueError(f"Expected {name} of a response to be numbers from 0 to {most:g} of shape {shape}.")
             object.__setattr__(self, name, values)
 
     @cached_property
@@ -236,7 +238,7 @@ class Response:
     def basis(self) -> str:
         """Which pilots the response rests on, in a few words; "" where it does not say."""
         devices, images = (self.about.get(name) for name in ("devices", "images_per_device"))
-        if not isinstance(devices, int) or not isinstance(images, int):
+        if not all(type(number) is int and number > 0 for number in (devices, images)):
             return ""
         return f"pilots of {devices} devices with {images} images each"
 
@@ -262,9 +264,16 @@ def load_response(path: Path) -> Response:
     if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("about"), dict):
         raise _files.DataError(f"{expected} of format {FORMAT}.")
     try:
-        arrays = {name: np.asarray(content[name], dtype=np.float64) for name in (*AXES, *_OF_AVERAGES)}
+        arrays = {name: _numbers(content[name], name) for name in (*AXES, *_OF_AVERAGES)}
         return Response(**arrays, averages=tuple(content["averages"]), about=content["about"])
     except KeyError as error:
         raise _files.DataError(f"{expected}; it has no {error.args[0]}.") from None
     except (ValueError, TypeError, OverflowError) as error:
         raise _files.DataError(f"{expected}; {' '.join(str(error).split()).removesuffix('.')}.") from None
+
+
+def _numbers(values: object, name: str) -> Floats:
+    found = np.asarray(values)
+    if found.dtype.kind not in "iuf":
+        raise ValueError(f"Expected {name} of a response to be numbers.")
+    return found.astype(np.float64)

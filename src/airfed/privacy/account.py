@@ -36,9 +36,15 @@ def spent(path: Path, budget: Budget, trust: Trust = "radio") -> float:
     """Return μ of all that was charged to the account so far; 0 where there is none yet.
 
     Raises:
-        LedgerError: as in `open_account`.
+        LedgerError: as in `open_account`, or it cannot be read.
     """
-    return _checked(path, budget, trust).mu_total if path.exists() else 0.0
+    try:
+        path.lstat()  # a link counts, wherever it leads
+    except FileNotFoundError:
+        return 0.0
+    except OSError as error:
+        raise LedgerError(f"Cannot read {path}: {error.strerror}.") from None
+    return _checked(path, budget, trust).mu_total
 
 
 def _header(budget: Budget, trust: Trust) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,6 +79,13 @@ def membership(entry: dict[str, Any]) -> Members | None:
     if members.count != entry["devices"]:
         raise ValueError
     return members
+
+
+def sha256(entry: dict[str, Any]) -> str:
+    """Return the digest of a file that a line names; raises KeyError, TypeError or ValueError where there is none."""
+    if not re.fullmatch("[0-9a-f]{64}", entry["sha256"]):
+        raise ValueError
+    return str(entry["sha256"])
 
 
 def whole(entry: dict[str, Any], name: str) -> int:

@@ -2,10 +2,11 @@
 
 One JSON object a line. The first says what is being counted ("open"), then each round is charged before it is
 transmitted ("charge"), marked once noise is about to be drawn for it ("sent"), and settled with the power really used
-after it ("settle"). A charge that was never marked was never used, and covers the next try. Every line carries the
-SHA-256 of the line before it and its own content, so that any edit breaks the chain; the checkpoints of a run remember
-its last line, so that cutting lines off the end is noticed too. Totals are composed exactly: the squares of all μ are
-added as fractions, and only the root is rounded, upwards.
+after it ("settle"); the line of a run that has ended names its model by the digest ("model"). A charge that was never
+marked was never used, and covers the next try. Every line carries the SHA-256 of the line before it and its own
+content, so that any edit breaks the chain; the checkpoints of a run remember its last line, so that cutting lines off
+the end is noticed too. Totals are composed exactly: the squares of all μ are added as fractions, and only the root is
+rounded, upwards.
 
 A charge is of everybody whom the ledger counts, or of some devices of a fleet, which its line then names (one bit a
 device). A device that is not named spends nothing. Totals are those of the most exposed device.
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.privacy.chain import Chain, LedgerError
-from airfed.privacy.entries import Charge, check_header, membership, number, whole
+from airfed.privacy.entries import Charge, check_header, membership, number, sha256, whole
 from airfed.privacy.exposure import Exposure
 from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon
 from airfed.privacy.members import Members
@@ -50,6 +51,7 @@ class Ledger(Chain):
 
     header: dict[str, Any]
     charges: list[Charge] = field(default_factory=list)
+    model: str = ""  # SHA-256 of the trained model's file, once it has been named
     _spent: Exposure = field(default_factory=Exposure, repr=False)  # Σμ²
     _latest: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)  # (run, round) -> its latest charge
 
@@ -312,6 +314,13 @@ class Ledger(Chain):
             self._append(stream, _entry("settle", charge, {"power_metered": power_metered}))
             self._mark(round_index, run, power_metered=power_metered)
 
+    def name_model(self, digest: str) -> None:
+        """Write down the SHA-256 of the trained model's file, unless it is there; on return it is on the disk."""
+        if digest != self.model:
+            with self._exclusive() as stream:
+                self._append(stream, {"kind": "model", "sha256": digest})
+                self.model = digest
+
     def _counted(self) -> str:
         return f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
 
@@ -353,6 +362,9 @@ class Ledger(Chain):
         if kind == "open":
             self.header = {key: value for key, value in entry.items() if key != "kind"}
             check_header(self.header)
+            return
+        if kind == "model":
+            self.model = sha256(entry)
             return
         round_index, run = whole(entry, "round"), str(entry.get("run", ""))
         if kind == "charge":

@@ -11,6 +11,7 @@ from airfed.planning import Plan
 from airfed.planning.uplink import ALIGNED
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running.directory import RunDirectory, RunError, sha256
+from airfed.running.records import FORMAT
 from airfed.running.setup import Setup
 from airfed.scenario import Scenario, flatten, load
 
@@ -18,14 +19,16 @@ _RTOL: Final = 1e-9  # sums that are added up in another order
 
 
 def verified_ledger(directory: RunDirectory) -> Ledger:
-    """Return the ledger of a run whose files are those that its first line names.
+    """Return the ledger of a run whose files are those that its first line names, and its model the one that it names.
 
-    In format 1 it names none; `run.json` does, and of its digests that of the plan is one of a file.
+    In format 1 it names none; `run.json` does, and of its digests that of the plan is one of a file. In formats 1 and 2
+    it does not name the model.
 
     Raises:
         LedgerError: the ledger does not hold together, or a file is not the one that the ledger has seen.
         RunError: a file cannot be read.
     """
+    model = directory.model_digest()  # before the ledger, which is always ahead of it
     ledger = Ledger.load(directory.file("ledger.jsonl"), repair=True)
     files = {"run.json": "run_sha256", "scenario.toml": "scenario_sha256", "plan.json": "plan_sha256"}
     named: Mapping[str, Any] = ledger.header
@@ -34,6 +37,13 @@ def verified_ledger(directory: RunDirectory) -> Ledger:
     for name, key in files.items():
         if named.get(key) != sha256(directory.read(name)):
             raise LedgerError(f"{directory.file(name)} is not the file that the ledger has seen: it was changed.")
+    if model and not ledger.model and directory.any_manifest()["format"] == FORMAT:
+        raise LedgerError(f"{ledger.path}: the line that names the model is gone.")
+    if model and ledger.model and model != ledger.model:
+        raise LedgerError(
+            f"{directory.file('model.safetensors')} is not the model that the ledger names: it was changed, or is "
+            "another run's."
+        )
     return ledger
 
 

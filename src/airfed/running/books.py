@@ -29,7 +29,7 @@ from airfed.running.agreement import (
 )
 from airfed.running.averages import AVERAGES, Averages
 from airfed.running.batteries import Batteries
-from airfed.running.checkpoints import Checkpoint
+from airfed.running.checkpoints import Checkpoint, tensor_file
 from airfed.running.directory import RunDirectory, RunError, sha256
 from airfed.running.loop import Diverged, Parameters, Round
 from airfed.running.metrics import UNNOISED, compared, device_rows, round_record
@@ -152,7 +152,7 @@ class RunBooks:
             self._charge(index)
 
     def send(self, index: int, signal: str) -> str:
-        """Mark the charge as used; a repetition that turns out to be another signal is charged, and drawn, anew."""
+        """Mark the charge as used; a repetition that turns out to be another signal is charged again."""
         charge = self.ledger.latest(index)
         if not self._repeatable:
             self.ledger.mark_sent(index)
@@ -163,7 +163,7 @@ class RunBooks:
             charge = self.ledger.latest(index)
         if not charge.sent:
             self.ledger.mark_sent(index, signal)
-        return f"{self._name}{charge.attempt}" if self._name or charge.attempt else ""
+        return self._name
 
     def _charge(self, index: int) -> None:
         plan, budget = self.setup.plan, self.setup.plan.spendable
@@ -208,7 +208,7 @@ class RunBooks:
             self._save()
 
     def conclude(self, *, finished: bool) -> None:
-        """Save the last checkpoint unless it is there already and, once finished, the model."""
+        """Save the last checkpoint unless it is there already and, once finished, the model; the ledger names it."""
         if self._saved != self.state.round_index or (finished and not self._saved):  # the first round may be the last
             self._save()
         if finished:
@@ -217,7 +217,9 @@ class RunBooks:
             private = self.setup.scenario.run.record == "private"
             energy, rounds = self.state.energy, self.state.round_index
             devices = [] if private or not energy.size else device_rows(self.setup.plan, energy, rounds)
-            self.directory.finish(tensors, metadata, devices)
+            model = tensor_file(tensors, metadata)
+            self.ledger.name_model(sha256(model))  # before it is there: no model without its line
+            self.directory.finish(model, devices)
 
     def _begin(self, remote: str) -> None:
         setup = self.setup

@@ -20,15 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from airfed._disk import flush, locked, write_whole
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running import records
-from airfed.running.checkpoints import Checkpoint, decode, encode, tensor_file
+from airfed.running.checkpoints import Checkpoint, decode, encode
 from airfed.running.records import FORMAT, Manifest, OldManifest, PlanFigures
 
 __all__ = ["Checkpoint", "RunDirectory", "RunError", "sha256"]
@@ -164,7 +162,7 @@ class RunDirectory:
             form = json.loads(content).get("format")
         except (ValueError, RecursionError, AttributeError):
             raise RunError(f"Cannot read {file}: it is damaged.") from None
-        if form not in (1, FORMAT):
+        if form not in (1, 2, FORMAT):
             raise RunError(f"Expected a run of format {FORMAT} in {self.path}; this one is of another version.")
         return self._checked(records.MANIFEST, content, file.name)
 
@@ -310,19 +308,29 @@ class RunDirectory:
             raise RunError(f"{self.file('metrics.jsonl')}: what follows line {len(lines)} is no record.")
         return [line + b"\n" for line in lines]
 
-    def finish(
-        self,
-        parameters: dict[str, NDArray[np.float32]],
-        metadata: dict[str, str],
-        devices: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        """Write `metrics.csv`, the trained model, and what each device transmitted (`devices.csv`, if it is known)."""
+    def finish(self, model: bytes, devices: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write `metrics.csv`, what each device transmitted (`devices.csv`, if it is known), and the trained model."""
         rounds = self.read_metrics()
         if rounds:
             write_whole(self.file("metrics.csv"), csv_text([records.flat(record) for record in rounds]).encode())
         if devices:
             write_whole(self.file("devices.csv"), csv_text(devices).encode())
-        write_whole(self.file("model.safetensors"), tensor_file(parameters, metadata))
+        write_whole(self.file("model.safetensors"), model)
+
+    def model_digest(self) -> str:
+        """Return the SHA-256 of the trained model's file; "" where there is none.
+
+        Raises:
+            RunError: it cannot be read.
+        """
+        file = self.file("model.safetensors")
+        try:
+            if not file.is_file():
+                return ""
+            with file.open("rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise RunError(f"Cannot read {file}: {error.strerror}.") from None
 
 
 _OWN_FILES: Final = {

@@ -34,14 +34,14 @@ class Outcome:
             "diverged".
         message: why, where it did not finish.
         records: the rounds, as in `metrics.jsonl`.
-        epsilon_total: of everything that the ledger has charged, at the budget's δ.
+        ledger: what was charged; None where another process keeps it.
     """
 
     status: str
     message: str
     setup: Setup
     records: list[dict[str, Any]]
-    epsilon_total: float = 0.0
+    ledger: Ledger | None = None
 
 
 def execute(
@@ -184,7 +184,7 @@ def _lead(books: RunBooks, group: Group, stop: Callable[[], bool]) -> Outcome:
         message=message,
         setup=setup,
         records=books.directory.read_metrics(),
-        epsilon_total=books.ledger.epsilon_total,
+        ledger=books.ledger,
     )
 
 

@@ -54,7 +54,7 @@ class Sum(Protocol):
         """Let devices transmit their updates."""
 
     def digest(self) -> str:
-        """Return the digest of all that was added up."""
+        """Return the digest of all that was added up: equal for equal signals only."""
 
     def receive(self, noise: NDArray[np.float64]) -> Reception:
         """Return what the receiver makes of them."""
@@ -85,8 +85,7 @@ class Books(Protocol):
             signal: digest of what the devices have sent.
 
         Returns:
-            What sets the noise of this transmission apart from that of every other signal; "" where only the very same
-            signal can have been sent under this number before.
+            What sets the noise of this transmission apart from that of the same signal elsewhere; "" for nothing.
         """
 
     def settle(self, done: Round) -> None:
@@ -153,8 +152,7 @@ def federated_averaging(
     for index in range(first_round, plan.rounds):
         books.charge(index)
         superposition = transmit(plan, air, trainer, parameters=parameters, index=index, stop=stop)
-        transmission = books.send(index, superposition.digest())
-        done = receive(plan, superposition, noise, parameters=parameters, index=index, transmission=transmission)
+        done = receive(plan, superposition, noise, books, parameters=parameters, index=index)
         books.settle(done)
         yield done
         parameters = done.parameters
@@ -176,7 +174,7 @@ def transmit(
         index: i.
     """
     decided = plan.sequence[index]
-    superposition = air.open_round(plan.problem.learning.dimension, index)
+    superposition = air.open_round(parameters.size, index)
     uploads = trainer.updates(parameters, decided.scheduled, steps=decided.local_steps, round_index=index)
     for chunk, updates in uploads:  # [Yan23, (3)] [Yan23, (4)] [Yan23, (5)]
         if stop():
@@ -189,22 +187,25 @@ def receive(
     plan: Plan,
     superposition: Sum,
     noise: NoiseSource,
+    books: Books,
     *,
     parameters: Parameters,
     index: int,
-    transmission: str = "",
 ) -> Round:
     """Add the receiver's noise, recover the mean, step the model along it, and return the finished round.
 
+    The digest of the exact sum is a part of what names the noise: two different signals never get the same.
+
     Args:
-        plan, noise, parameters: as in `federated_averaging`.
+        plan, noise, books, parameters: as in `federated_averaging`.
         superposition: what the devices have sent.
         index: i.
-        transmission: what sets this transmission's noise apart (`Books.send`).
     """
     learning, noise_std = plan.problem.learning, plan.noise_std_in(index)
+    signal = superposition.digest()
+    transmission = f"{books.send(index, signal)} {signal}"
     added = noise.draw(index, superposition.noise_size, noise_std, transmission=transmission)
-    _check_noise(added.reshape(-1, learning.dimension), noise_std)
+    _check_noise(added.reshape(-1, parameters.size), noise_std)
     reception = superposition.receive(added)  # [Yan23, (12)]
     if reception.usable == 0:
         raise Diverged(f"Round {index + 1}: no device sent a usable update (all are NaN, Inf or missing).")

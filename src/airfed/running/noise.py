@@ -1,8 +1,9 @@
 """The receiver's noise, drawn once per round.
 
 In a deployment the air makes it. In a simulation it is drawn here, from one of two sources. `SeededNoise` repeats
-itself exactly for the same signal and round, and never for another signal; since the seed is known, the privacy it
-gives is *simulated*. `SecureNoise` takes the operating system's entropy and keeps nothing.
+itself exactly for the same signal and round, and never for another signal: the round loop puts a digest of the exact
+sum into what names the noise. Since the seed is known, the privacy it gives is *simulated*. `SecureNoise` takes the
+operating system's entropy and keeps nothing.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ class NoiseSource(Protocol):
             round_index: i.
             dimension: d; with A antennas 2Ad, the real and the imaginary part of each of them.
             noise_std: σ.
-            transmission: what sets this transmission of the round apart from others (`Books.send` says); "" where
-                a repetition is the very same signal.
+            transmission: what sets this transmission of the round apart from others: its name (`Books.send`) and the
+                digest of the exact sum.
         """
         ...
 
 
 @dataclass(frozen=True)
 class SeededNoise:
-    """Noise keyed by (what shapes the signal, round, transmission).
+    """Noise keyed by (what shapes the signal, round, σ, transmission).
 
     Args:
         key: a digest of everything that shapes the signal: `noise_key` makes one.
@@ -58,8 +59,9 @@ class SeededNoise:
     repeatable: ClassVar[bool] = True
 
     def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
-        """Return the noise of the round; the same for the same key, round and transmission."""
-        digest = hashlib.sha256(self.key + round_index.to_bytes(8, "little") + transmission.encode()).digest()
+        """Return the noise of the round; the same for the same key, round, σ and transmission."""
+        named = f"{float(noise_std).hex()} {transmission}"  # one signal with two multiples of one noise gives it away
+        digest = hashlib.sha256(self.key + round_index.to_bytes(8, "little") + named.encode()).digest()
         rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
         return rng.normal(0.0, noise_std, dimension)
 
@@ -83,7 +85,7 @@ class SecureNoise:
 def noise_key(signal: Mapping[str, str]) -> bytes:
     """Return the key of a run's noise from the digests of all that shapes its signal, by name.
 
-    Where any of them changes, the noise is another: no two different signals ever carry the same noise.
+    Where any of them changes, the noise of every round is another, whatever is sent.
     """
     content = json.dumps(dict(signal), sort_keys=True)
-    return hashlib.sha256(f"airfed noise 2\n{content}".encode()).digest()
+    return hashlib.sha256(f"airfed noise 3\n{content}".encode()).digest()

@@ -18,7 +18,7 @@ from airfed.planning import Average
 from airfed.problem import Combining, Trust
 from airfed.scenario import flatten
 
-FORMAT: Final = 2  # of the run directory; raised when an older airfed could misread it
+FORMAT: Final = 3  # of the run directory; raised when an older airfed could misread it
 
 _READING = ConfigDict(strict=True, extra="ignore")  # a later version may have added something
 
@@ -186,11 +186,11 @@ class _AnyManifest(TypedDict):
 
 
 class Manifest(_AnyManifest):
-    """`run.json`, with what a resume must find unchanged."""
+    """`run.json`, with all that keys the noise and that a resume must find unchanged."""
 
     __pydantic_config__ = _READING  # type: ignore[misc]
 
-    format: Literal[2]
+    format: Literal[2, 3]  # in format 2 the ledger does not name the model
     rounds: Count
     signal: dict[Text, Text]
     nonce: NotRequired[Text]

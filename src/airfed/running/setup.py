@@ -46,7 +46,7 @@ class Setup:
 def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
     """Return the plan, the air, the learning task and the noise of a scenario.
 
-    Two policies on one seed get the same channels, data, initial model and noise.
+    Two policies on one seed get the same channels, data and initial model.
 
     Args:
         scenario: what to train.

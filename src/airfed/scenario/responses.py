@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from airfed._files import DataError
+from airfed._files import DataError, shown
 from airfed.planning import Response, load_response
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.sections import LearningSection
@@ -51,7 +51,7 @@ def named_response(name: str, folder: Path, learning: LearningSection) -> Respon
         if found.about.get(trait) != value:
             raise ScenarioError(
                 f"Expected a response that was measured with {trait} = {value!r}; {path} was with "
-                f"{found.about.get(trait)!r} (airfed measure makes another)."
+                f"{shown(repr(found.about.get(trait)))} (airfed measure makes another)."
             )
     return found
 

@@ -316,7 +316,9 @@ class Scenario(Section):
         """Return the scenario with the files it names by their full paths, so that it means the same elsewhere."""
         found = {key: self.folder / path for key, path in self._named_files().items()}
         changes = {
-            key: str(path.resolve()) for key, path in found.items() if key != "learning.dataset" or os.path.exists(path)
+            key: os.path.realpath(path)  # not resolve(): it raises where links go round in circles
+            for key, path in found.items()
+            if key != "learning.dataset" or os.path.exists(path)
         }
         if (code := user_code(self.learning.model)) is not None:
             changes["learning.model"] = code.anchored(self.folder)
@@ -356,7 +358,7 @@ class Scenario(Section):
         return tables
 
     def digest(self) -> str:
-        """Return the SHA-256 of the content, less the policy: policies compared on one seed share their noise."""
+        """Return the SHA-256 of the content, less the policy: what it decides shows in the sums that are sent."""
         return hashlib.sha256(json.dumps(self.content(less={"policy"}), sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:
@@ -402,6 +404,8 @@ def parse(tables: dict[str, Any], *, folder: Path = Path()) -> Scenario:
     """
     if "folder" in tables:
         raise ScenarioError("Unknown key 'folder'.")
+    if "base" in tables:
+        raise ScenarioError("This is an experiment, not a scenario (it has a key base): use airfed sweep.")
     try:
         return Scenario.model_validate({**tables, "folder": folder})
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgb
 from matplotlib.figure import Figure
 
+from airfed._disk import write_whole
 from airfed.showing.chart import Axis, Band, Cells, Chart, Columns, Line, Mark, Part
 from airfed.showing.colours import PALETTE
 
@@ -23,6 +25,7 @@ __all__ = [
     "Figure",
     "check_name",
     "draw",
+    "encoded",
     "key",
     "mpl",
     "plain",
@@ -136,16 +139,23 @@ def check_name(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the ending of the name decides the format.
+    """Write the figure, whole or not at all; the ending of the name decides the format.
 
     Raises:
         ValueError: the ending is no picture format, or the file cannot be written.
     """
     check_name(path)
     try:
-        figure.savefig(path)
+        write_whole(path, encoded(figure, path.suffix[1:].lower()))
     except OSError as error:
         raise ValueError(f"Cannot write {path}: {error.strerror}.") from None
+
+
+def encoded(figure: Figure, ending: str) -> bytes:
+    """Return the content of a picture file; the ending of its name is "png", "pdf" or "svg"."""
+    content = io.BytesIO()
+    figure.savefig(content, format=ending)
+    return content.getvalue()
 
 
 def plain(text: str) -> str:

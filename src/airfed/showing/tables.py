@@ -26,6 +26,7 @@ from airfed.showing.words import (
     compact,
     decision_sentence,
     devices_text,
+    drowned_sentence,
     epsilon_text,
     expectation,
     exposure_sentence,
@@ -98,7 +99,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
         if said:
             console.print(f"[bold]{said}[/bold]")
     console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
-    for note in plan.notes:
+    for note in filter(None, (*plan.notes, drowned_sentence(plan))):
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
 
     varied = isinstance(plan, FadingPlan)

@@ -24,6 +24,7 @@ VALIDITY: Final = {  # of Lemma 1
     "unproven": "unproven (ε ≥ 1)",
     "unsafe": "UNSAFE: below the truth",
 }
+_DROWNED: Final = 100.0
 RELATIONS: Final = {"replace": "replace one device's data", "add_remove": "add or remove one device"}
 ADVERSARIES: Final = {  # by what a server keeps of several antennas
     "radio": "a server that keeps every antenna's signal",
@@ -148,6 +149,20 @@ def exposure_sentence(plan: FadingPlan) -> str:
     never = f" {count(silent, 'device')} never {'sends' if silent == 1 else 'send'}." if silent else ""
     rounds = "the only round" if plan.rounds == 1 else f"{sends} of {plan.rounds} rounds"
     return f"Most exposed is device {plan.most_exposed}, which sends in {rounds}.{never}"
+
+
+def drowned_sentence(plan: Plan) -> str:
+    """Return a warning where the noise on the mean update of a round has over 100 times the clipping norm; else "".
+
+    Noise of 29 to 43 times it left the trainings of docs/rivals.md at chance level.
+    """
+    ratio = math.sqrt(plan.problem.learning.dimension) * plan.noise_share
+    if ratio <= _DROWNED or not plan.uplink.clips:
+        return ""
+    return (
+        f"The noise on the mean update of a round is {number(ratio, 2)} times the clipping norm: do not expect to "
+        f"learn. The limit is {LIMITS[plan.binding]}."
+    )
 
 
 def privacy_basis(plan: Plan) -> str:

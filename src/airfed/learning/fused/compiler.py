@@ -102,8 +102,9 @@ def _write(path: Path, code: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".new", delete=False) as file:
             file.write(hashlib.sha256(code).digest() + code)
         os.replace(file.name, path)
-        others = sorted(path.parent.glob("fused-*.o"), key=lambda other: other.stat().st_mtime)
-        for other in others[:-KEEP]:
+        others = [other for other in path.parent.glob("fused-*.o") if other != path]  # whatever the clock says
+        others.sort(key=lambda other: other.stat().st_mtime)
+        for other in others[: 1 - KEEP]:
             other.unlink(missing_ok=True)
     except OSError as error:
         LOG.warning("The fused engine will be compiled again next time: %s.", error)

@@ -1,0 +1,57 @@
+"""Garbage on the page's web socket ends the connection and leaves no traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nicegui", reason="the explorer's packages are not installed (pip install airfed[web])")
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+SOCKET = "_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+PATHS = ("nowhere", "_nicegui_ws/", SOCKET, f"{SOCKET}&implicit_handshake=true", f"{SOCKET}&client_id=x")
+EVENTS = ("handshake", "event", "javascript_response", "ack", "log", "nothing")
+GARBAGE: tuple[str | bytes, ...] = (
+    *("garbage", "", b"\x00\xff", "4", "9", "-1", "42[", "42{}", "42[1]", "45", "451-[]", "43[]", "4" + "[" * 5000),
+    *(f'42["{event}"{rest}]' for event in EVENTS for rest in ("", ",1", ",null", ",{}", ',{"client_id":[]}')),
+)
+
+
+def test_garbage_on_the_web_socket_is_ignored_quietly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "airfed", "explore", "--port", "0", "--no-browser"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path, text=True, env=environment
+    ) as page:
+        assert page.stdout is not None
+        found = re.search(r"http(://\S+)", page.stdout.readline())
+        assert found is not None
+        try:
+            for path in PATHS:
+                for message in GARBAGE:
+                    with contextlib.suppress(WebSocketException, TimeoutError, OSError):
+                        _send(f"ws{found[1]}{path}", message)
+            with urllib.request.urlopen(f"http{found[1]}", timeout=60) as answer:
+                assert answer.status == 200
+        finally:
+            page.terminate()
+        said = page.stdout.read()
+    assert said == ""
+
+
+def _send(address: str, message: str | bytes) -> None:
+    with connect(address, open_timeout=60, close_timeout=1) as socket:
+        socket.recv(timeout=10)  # what the session is called
+        socket.send("40")
+        socket.recv(timeout=10)
+        socket.send(message)
+        socket.send("42[]")
+        socket.recv(timeout=0.02)
