@@ -132,8 +132,3 @@ class Amplitudes:
         table = self.share * self.level[:, None]
         table.flags.writeable = False
         return table
-
-    def part(self, rounds: NDArray[np.intp], devices: NDArray[np.intp]) -> Amplitudes:
-        """Return the table of some rounds and some devices, either of which may occur several times."""
-        rows = self.share[rounds] if len(self.share) > 1 else self.share
-        return Amplitudes(level=self.level[rounds], share=rows[:, devices])

@@ -379,21 +379,6 @@ class Plan:
 
     # Views
 
-    def part(self, rounds: NDArray[np.intp], devices: NDArray[np.intp] | None = None) -> Plan:
-        """Return the plan of some of its rounds and some devices, either of which may occur several times.
-
-        Batteries do not count there. Every round must schedule one of the devices.
-        """
-        fleet, learning = self.problem.fleet, self.problem.learning
-        some = np.arange(fleet.num_devices) if devices is None else devices
-        problem = replace(
-            self.problem,
-            fleet=fleet.part(some, rounds),
-            learning=replace(learning, total_steps=max(learning.total_steps, rounds.size)),
-            budget=replace(self.problem.budget, device_power=None),
-        )
-        return replace(self, problem=problem, amplitudes=self.amplitudes.part(rounds, some), lower_bound=-math.inf)
-
     def plot(self) -> Any:
         """Return a matplotlib figure: θ and the objective over the devices, and the bound over the rounds."""
         return upstairs("showing.files").plan_figure(self)
