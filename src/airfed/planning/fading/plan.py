@@ -24,7 +24,7 @@ from airfed.privacy import compose_all
 from airfed.privacy.members import Members
 from airfed.problem import Problem
 
-_AS_GOOD: Final = 1e-3  # limits as close to each other as this bind together
+_AS_GOOD: Final = 1e-9  # limits as close to each other as this bind together: they differ by rounding only
 # Of limits that bind together, the one that ties the rounds to each other is named.
 _FIRST: Final = ("total_power", "device_power", "privacy", "peak_power")
 
