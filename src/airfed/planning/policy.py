@@ -148,7 +148,7 @@ class Policy:
         if problem.fleet.antennas > 1 and problem.fleet.combiner is None:
             if not problem.varies:
                 return self._combined(problem, settings)
-            problem = combining.in_rounds(problem)
+            return combining.noted(self._varying(combining.in_rounds(problem), settings))
         if problem.varies:
             return self._varying(problem, settings)
         settings = settings.fixed()

@@ -209,7 +209,7 @@ def _online(problem: Problem, gains: Floats, law: Draws, rounds: int) -> Floats:
     """θ_i² of all rounds, each decided with the gains so far and the mean of |h|² over draws of the rest."""
     aside = 1 - 4 * _SLACK  # more than `Sequence.of` leaves: it must not lower an early θ for the sake of later gains
     left, found = _budget(problem) * aside, np.empty(rounds)
-    weights = convergence.round_weights(problem.learning, rounds)
+    weights, law = convergence.round_weights(problem.learning, rounds), varying.seldom(law, problem)
     for index in range(rounds):
         expected = gains[index : index + 1]
         if index + 1 < rounds:

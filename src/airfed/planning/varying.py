@@ -19,6 +19,8 @@ from airfed.planning.decision import Decision
 from airfed.planning.fading import Sequence, World, causal, clairvoyant, myopic
 from airfed.planning.fading._cells import Bools
 from airfed.planning.fading.causal import Law
+from airfed.planning.fading.clairvoyant import LONG
+from airfed.planning.fading.myopic import best_rounds
 from airfed.problem import Fleet, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
@@ -26,6 +28,7 @@ Draws = Floats | Law
 
 _CEILINGS: Final = 8  # largest amplifications that are tried
 _SLACK: Final = 1e-12
+_MOST_DRAWN: Final = 150_000  # rounds that a law draws in all, where it is asked again and again
 _LEAST: Final = 1.0 + 1e-12  # a ceiling; 1 stands for none
 
 
@@ -106,7 +109,7 @@ def ceiling_of(problem: Problem, law: Draws | None) -> float:
     for each in np.unique(np.maximum(tried, least)).tolist():
         try:
             there = world_of(problem, draw, ceiling=each)
-            value = (clairvoyant(there) if there.one_price else myopic(there, rolling=True)).objective
+            value = clairvoyant(there).objective if there.one_price else best_rounds(there, rolling=True)[1]
         except InfeasibleError:
             continue
         if value < best:
@@ -120,8 +123,10 @@ def optimal(problem: Problem, *, rounds: int | None, law: Draws | None) -> Seque
     """Return the best plan for what is known: all gains, or with a law those that have come."""
     if law is None:
         return everything_known(problem, rounds=rounds)
-    law = _in_time(problem, law)
-    if problem.budget.scope == "total":  # of devices' own privacy, equal shares of what is left are worth more
+    law = seldom(_in_time(problem, law), problem)
+    batteries = problem.budget.device_power is not None
+    # equal shares of what is left are worth more of devices' own privacy, and quicker of batteries over many rounds
+    if problem.budget.scope == "total" or (batteries and len(gains_of(problem)) > LONG):
         found = equal_shares(problem, rounds=rounds, law=law, rolling=True)
     else:
         ceiling = ceiling_of(problem, law)
@@ -215,8 +220,7 @@ def _shared(
             decided[index] = decision.alignment
     heard = _heard_rounds(world, member, most if rounds is not None else 1)
     each, shared = _allowed(problem, world, member[:heard])
-    values = [_value(world, member[:number], each, shared) for number in range(1, heard + 1)] if rounds is None else []
-    chosen = rounds or 1 + int(np.argmin(values))
+    chosen = rounds or 1 + int(np.argmin(_values(world, member[:heard], each, shared)))
     theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - 4 * _SLACK) / chosen)))
     own = np.where(np.isnan(decided[:chosen]), theta, decided[:chosen])
     found = Sequence.of(world, member[:chosen], theta)
@@ -253,15 +257,20 @@ def _allowed(problem: Problem, world: World, member: Bools) -> tuple[Floats, Flo
     return each, shared
 
 
-def _value(world: World, member: Bools, each: Floats, shared: Floats) -> float:
-    """The bound if each of the rounds has an equal share."""
-    rounds = len(member)
-    square = np.minimum(each[:rounds], shared[:rounds] / rounds)
+def _values(world: World, member: Bools, each: Floats, shared: Floats) -> Floats:
+    """The bounds of 1, 2, … rounds, if each of them has an equal share."""
+    most = len(member)
     size = np.count_nonzero(member, axis=1)
-    with np.errstate(over="ignore", divide="ignore"):
-        error = 4.0 * np.square(1.0 - size / world.num_devices) + world.noise_weight / (np.square(size) * square)
-    weights = world.weights(rounds)
-    return float(world.offsets()[rounds - 1] + np.sum(weights * error, where=weights > 0))
+    missing, noise = 4.0 * np.square(1.0 - size / world.num_devices), world.noise_weight / np.square(size)
+    weights = world.weights(most)  # of fewer rounds they are the last of these
+    found = world.offsets()[:most].copy()
+    for number in range(1, most + 1):
+        square = np.minimum(each[:number], shared[:number] / number)
+        with np.errstate(over="ignore", divide="ignore"):
+            error = missing[:number] + noise[:number] / square
+        own = weights[most - number :]
+        found[number - 1] += np.sum(own * error, where=own > 0)
+    return found
 
 
 def _all_draws(law: Draws, problem: Problem) -> Floats:
@@ -277,6 +286,25 @@ def _in_time(problem: Problem, law: Draws) -> Draws:
     if not callable(law):
         return np.asarray(law)[:, :most]
     return lambda seen: np.asarray(law(seen))[:, : most - len(seen)]
+
+
+def seldom(law: Draws, problem: Problem) -> Draws:
+    """Return a law that is not asked in every one of many rounds: those in between are told what it said last.
+
+    It draws all the rounds to come each time. So that this does not grow with their square, it draws some 150,000
+    rounds at most; up to 547 rounds it is asked in each.
+    """
+    if not callable(law):
+        return law
+    stride = -(-(len(gains_of(problem)) ** 2) // (2 * _MOST_DRAWN))
+    kept: list[tuple[int, Floats]] = []
+
+    def asked(seen: Floats) -> Floats:
+        if not kept or not 0 <= len(seen) - kept[-1][0] < stride:
+            kept[:] = [(len(seen), np.asarray(law(seen)))]
+        return kept[-1][1][:, len(seen) - kept[-1][0] :]
+
+    return asked
 
 
 def first_draw(law: Draws, problem: Problem) -> Floats:

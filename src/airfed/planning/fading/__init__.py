@@ -7,7 +7,7 @@ only those that have come, and the law of the rest; `myopic` gives each round an
 from airfed.planning.fading.causal import Causal, causal
 from airfed.planning.fading.clairvoyant import clairvoyant
 from airfed.planning.fading.myopic import myopic
-from airfed.planning.fading.sequence import Sequence, spending
+from airfed.planning.fading.sequence import Sequence, spending, thinned
 from airfed.planning.fading.world import World
 
-__all__ = ["Causal", "Sequence", "World", "causal", "clairvoyant", "myopic", "spending"]
+__all__ = ["Causal", "Sequence", "World", "causal", "clairvoyant", "myopic", "spending", "thinned"]
