@@ -13,6 +13,7 @@ from airfed.planning.time_varying._many import Market
 from airfed.planning.time_varying._pack import packed
 from airfed.planning.time_varying._price import PriceSearch
 from airfed.planning.time_varying._round import Ordered, Unordered
+from airfed.planning.time_varying.myopic import myopic
 from airfed.planning.time_varying.solution import Solution
 from airfed.planning.time_varying.world import World
 
@@ -25,6 +26,7 @@ _FIRST, _NEXT = (
     80,
     25,
 )  # looks at prices of many budgets for the first of them or one that is still in doubt, and for others
+LONG = 512  # rounds, beyond which prices of many budgets take too long to turn into a plan
 _CLOSE = 1e-3  # by how much the bound of one more I must be lower to be worth that
 
 
@@ -35,7 +37,8 @@ def clairvoyant(world: World, *, rounds: int | None = None, rtol: float = _RTOL)
 
     within peak power, privacy per round, total power, and the devices' own budgets where there are any. The
     `lower_bound` is the Lagrangian dual's best value: no plan can be below it. Where the total power is the only budget
-    that ties rounds together, a gap beyond `rtol` is closed by branch and bound, within a limited effort.
+    that ties rounds together, a gap beyond `rtol` is closed by branch and bound, within a limited effort. Where devices
+    have budgets of their own, plans of more than 512 rounds spend equal shares of what is left.
 
     Args:
         world: the gains and the limits.
@@ -98,8 +101,17 @@ def _many_prices(world: World, rounds: int | None) -> tuple[Attempt, float]:
     thorough: set[int] = set()  # those I whose prices were looked for as long as it may take
     price, ceiling, settled = market.begin(), math.inf, math.inf
     market.look(np.zeros(price.size), market.rounds)  # free of charge: a first bound for every I
+    if market.rounds > LONG:  # equal shares of what is left say which I need not be looked at
+        shares = myopic(world, rounds=rounds, rolling=True)
+        table = shares.amplitudes
+        value = shares.objective - float(market.offsets[shares.rounds - 1])
+        member = np.broadcast_to(table.share > 0, (table.rounds, table.num_devices))
+        plans[shares.rounds] = Attempt(value=value, square=np.square(table.level), size=table.sizes, member=member)
+        ceiling = shares.objective
     for _ in range(_TRIES):
         number = int(np.argmin(market.best[allowed])) + allowed.start + 1
+        if number > LONG:
+            break
         enough = ceiling if number in plans else min(settled * (1 - _CLOSE), ceiling)
         if number in thorough or market.best[number - 1] >= enough:
             break

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from airfed.planning._equal import Floats
+from airfed.planning._equal import Floats, Integers
 from airfed.planning.exact import best_schedule
 from airfed.planning.time_varying._cells import Bools
-from airfed.planning.time_varying.solution import Solution
+from airfed.planning.time_varying.solution import Solution, thinned
 from airfed.planning.time_varying.world import World
 
 _COARSE = 16  # numbers of rounds that are tried first
@@ -59,38 +59,60 @@ def myopic(world: World, *, rounds: int | None = None, draw: Floats | None = Non
         InfeasibleError: nobody can be heard in one of the rounds.
     """
     if rounds is None:
-        rounds = _best_rounds(world if draw is None else world.with_gain(draw), rolling=rolling)
+        rounds = best_rounds(world if draw is None else world.with_gain(draw), rolling=rolling)[0]
     world.require_heard(rounds)
+    member, squares = _shares(world, np.arange(rounds), rounds, rolling=rolling)
+    return Solution.within(world, member, np.sqrt(squares))
+
+
+def _shares(world: World, places: Integers, rounds: int, *, rolling: bool) -> tuple[Bools, Floats]:
+    """K_i and θ_i² of some of I rounds, where each stands for as many as the others and spends as one of them."""
     none = np.full(world.num_devices, np.inf)
-    total = world.total_power * (1 - _SLACK)
-    charge = none if world.device_power is None else world.device_power * (1 - _SLACK)
-    hidden = none if world.device_exposure is None else world.device_exposure * (1 - _SLACK)
-    member, squares = np.zeros((rounds, world.num_devices), dtype=np.bool_), np.zeros(rounds)
-    for index, gain in enumerate(world.gain[:rounds]):
-        share = 1.0 / (rounds - index if rolling else rounds)
+    part = places.size / rounds * (1 - _SLACK)
+    total = world.total_power * part
+    charge = none if world.device_power is None else world.device_power * part
+    hidden = none if world.device_exposure is None else world.device_exposure * part
+    member, squares = np.zeros((places.size, world.num_devices), dtype=np.bool_), np.zeros(places.size)
+    for index, gain in enumerate(world.gain[places]):
+        share = 1.0 / (places.size - index if rolling else places.size)
         member[index], squares[index] = within(world, gain, total * share, charge * share, hidden * share)
         if rolling:
             on, square = member[index], float(squares[index])
             power = np.zeros(gain.size)
             power[on] = square / np.square(gain[on])
             total, charge, hidden = total - float(power.sum()), charge - power, hidden - np.where(on, square, 0.0)
-    return Solution.within(world, member, np.sqrt(squares))
+    return member, squares
 
 
-def _best_rounds(world: World, *, rolling: bool) -> int:
+def best_rounds(world: World, *, rolling: bool) -> tuple[int, float]:
+    """Return the best number of rounds by a search from coarse to fine, and its objective.
+
+    Of more than 256 rounds, 256 are looked at.
+    """
     most = world.most_rounds
     silent = np.flatnonzero(~world.gain[:most].any(axis=1))
     most = int(silent[0]) if silent.size else most
     world.require_heard(max(most, 1))
+    offsets = world.offsets()
+
+    def value(rounds: int) -> float:
+        places, weights = thinned(world.learning, rounds)
+        member, squares = _shares(world, places, rounds, rolling=rolling)
+        size = np.count_nonzero(member, axis=1)
+        with np.errstate(over="ignore", divide="ignore"):
+            error = 4.0 * np.square(1.0 - size / world.num_devices) + world.noise_weight / (np.square(size) * squares)
+        return float(offsets[rounds - 1] + np.sum(weights * error, where=weights > 0))
+
     values: dict[int, float] = {}
     tries = np.unique(np.geomspace(1, most, _COARSE).round().astype(int))
     while True:
         for number in tries.tolist():
-            values.setdefault(number, myopic(world, rounds=number, rolling=rolling).objective)
+            if number not in values:
+                values[number] = value(number)
         best = min(values, key=lambda number: (values[number], number))
         known = sorted(values)
         place = known.index(best)
         below, above = known[max(place - 1, 0)], known[min(place + 1, len(known) - 1)]
         tries = np.unique([(below + best) // 2, (best + above) // 2])
         if all(number in values for number in tries.tolist()):
-            return best
+            return best, values[best]

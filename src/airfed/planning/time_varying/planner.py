@@ -15,9 +15,9 @@ from airfed.planning import combining, limits, reach
 from airfed.planning.amplitudes import Amplitudes, Bools, Devices
 from airfed.planning.method import OVER_THE_AIR, Method
 from airfed.planning.time_varying.causal import Sampler, causal
-from airfed.planning.time_varying.clairvoyant import clairvoyant
-from airfed.planning.time_varying.myopic import myopic
-from airfed.planning.time_varying.solution import Solution
+from airfed.planning.time_varying.clairvoyant import LONG, clairvoyant
+from airfed.planning.time_varying.myopic import best_rounds, myopic
+from airfed.planning.time_varying.solution import Solution, thinned
 from airfed.planning.time_varying.world import World
 from airfed.problem import Fleet, InfeasibleError, Problem
 
@@ -28,6 +28,7 @@ Decide = Callable[[Problem, int], Devices | Floats]
 _CEILINGS: Final = 8  # largest amplifications that are tried
 _SLACK: Final = 1e-12
 _TRIES: Final = 24  # numbers of rounds that are compared, evenly over their logarithm
+_MOST_DRAWN: Final = 150_000  # rounds that a conditional sampler draws in all, where it is asked again and again
 _LEAST: Final = 1.0 + 1e-12  # a ceiling; 1 stands for none
 
 
@@ -103,7 +104,7 @@ def ceiling_of(problem: Problem, samples: Samples | None) -> float:
     for each in np.unique(np.maximum(tried, least)).tolist():
         try:
             there = world_of(problem, draw, ceiling=each)
-            value = (clairvoyant(there) if there.one_price else myopic(there, rolling=True)).objective
+            value = clairvoyant(there).objective if there.one_price else best_rounds(there, rolling=True)[1]
         except InfeasibleError:
             continue
         if value < best:
@@ -117,8 +118,10 @@ def optimal(problem: Problem, *, rounds: int | None, samples: Samples | None) ->
     """Return the best plan for what is known: all gains, or with samples those that have come."""
     if samples is None:
         return everything_known(problem, rounds=rounds)
-    samples = _in_time(problem, samples)
-    if problem.budget.scope == "total":  # of devices' own privacy, equal shares of what is left are worth more
+    samples = seldom(_in_time(problem, samples), problem)
+    batteries = problem.budget.device_power is not None
+    # equal shares of what is left are worth more of devices' own privacy, and quicker of batteries over many rounds
+    if problem.budget.scope == "total" or (batteries and len(gains_of(problem)) > LONG):
         found = equal_shares(problem, rounds=rounds, samples=samples, rolling=True)
     else:
         ceiling = ceiling_of(problem, samples)
@@ -186,47 +189,82 @@ def per_round(
     return shared(problem, decide, rounds)
 
 
+class _Rounds:
+    """A problem as each of its rounds shows it, and the devices of each; every round is asked about once."""
+
+    def __init__(self, problem: Problem, decide: Decide, method: Method) -> None:
+        self.problem, self.method, self._decide = problem, method, decide
+        self._known: dict[int, tuple[Problem, Devices]] = {}
+
+    def devices(self, index: int) -> tuple[Problem, Devices]:
+        """Return the problem in round i, and K_i."""
+        if index not in self._known:
+            there = self.problem.at(index)
+            self._known[index] = there, self._decide(there, index)
+        return self._known[index]
+
+    def one(self, index: int, rounds: int) -> tuple[Devices, Floats, float, float, float]:
+        """Return the devices, amplitudes, noise share, shortfall and symbols of round i with 1/I of every budget."""
+        there, devices = self.devices(index)
+        amplitude = self.method.amplitudes(there, devices, rounds)
+        devices, amplitude = devices[amplitude > 0], amplitude[amplitude > 0]
+        signal = self.method.signal(
+            there,
+            gain=there.fleet.gain[devices],
+            peak_power=there.fleet.peak_power[devices],
+            amplitude=amplitude,
+            rounds=rounds,
+        )
+        symbols = self.method.symbols(there, devices, rounds)
+        return devices, amplitude, signal.noise_share, signal.shortfall(there.fleet.num_devices), symbols
+
+    def value(self, rounds: int) -> float:
+        """Return the bound of I rounds, of long trainings from some of them."""
+        learning = self.problem.learning
+        places, weights = thinned(learning, rounds)
+        found = [self.one(place, rounds)[2:4] for place in places.tolist()]
+        noise, shortfall = np.array(found).T
+        error = convergence.participation_error(shortfall) + convergence.noise_error(learning, noise)
+        return float(convergence.round_offsets(learning, np.array([rounds]))[0]) + float(np.sum(weights * error))
+
+
 def _shared_by_method(method: Method, problem: Problem, decide: Decide, rounds: int | None) -> Solution:
     """The best of some numbers of rounds, or the one that is fixed, of a method with amplitudes of its own."""
     if problem.budget.device_power is not None:
         raise InfeasibleError(f"No plan fits: {method.name} knows no batteries (device_power).")
+    asked = _Rounds(problem, decide, method)
     if rounds is not None:
-        return _by_method(method, problem, decide, rounds)
-    most = len(gains_of(problem))
-    found: list[Solution] = []
-    refused: InfeasibleError | None = None
-    for number in np.unique(np.geomspace(1, most, _TRIES).round().astype(int)).tolist():
+        return _by_method(asked, rounds)
+    values: dict[int, float] = {}
+    refused = ""
+    for number in np.unique(np.geomspace(1, len(gains_of(problem)), _TRIES).round().astype(int)).tolist():
         try:
-            found.append(_by_method(method, problem, decide, number))
-        except InfeasibleError as error:  # a device is unreachable in some round, or there is no time for more
-            refused = refused or error
-    if not found:
-        assert refused is not None
-        raise refused
-    return min(found, key=lambda each: each.objective)
+            values[number] = asked.value(number)
+        except InfeasibleError as error:  # a device is unreachable in some round
+            refused = refused or str(error)
+    for number in sorted(values, key=values.__getitem__):
+        try:
+            return _by_method(asked, number)
+        except InfeasibleError as error:  # or there is no time for so many rounds
+            refused = refused or str(error)
+    raise InfeasibleError(refused)
 
 
-def _by_method(method: Method, problem: Problem, decide: Decide, rounds: int) -> Solution:
+def _by_method(asked: _Rounds, rounds: int) -> Solution:
     """The plan of I rounds, each with 1/I of every budget."""
-    num_devices, available = problem.fleet.num_devices, len(gains_of(problem))
+    problem, available = asked.problem, len(gains_of(asked.problem))
     if rounds > available:
         raise InfeasibleError(f"No plan fits: there are gains of {available} rounds, not of {rounds}.")
-    table, noise, shortfall, symbols = np.zeros((rounds, num_devices)), np.empty(rounds), np.empty(rounds), 0.0
+    table, noise, shortfall = np.zeros((rounds, problem.fleet.num_devices)), np.empty(rounds), np.empty(rounds)
+    symbols = 0.0
     for index in range(rounds):
-        there = problem.at(index)
-        devices = decide(there, index)
-        table[index, devices] = method.amplitudes(there, devices, rounds)
-        on = np.flatnonzero(table[index])
-        fleet = there.fleet
-        signal = method.signal(
-            there, gain=fleet.gain[on], peak_power=fleet.peak_power[on], amplitude=table[index, on], rounds=rounds
-        )
-        noise[index], shortfall[index] = signal.noise_share, signal.shortfall(num_devices)
-        symbols += method.symbols(there, on, rounds)
+        devices, amplitude, noise[index], shortfall[index], uses = asked.one(index, rounds)
+        table[index, devices] = amplitude
+        symbols += uses
     if symbols > problem.symbols:
         raise InfeasibleError(
             f"No plan fits: rounds={rounds} take {symbols / (problem.link.bandwidth or 1.0):.4g} s on the air "
-            f"({method.name}), and there are {problem.budget.air_time:.4g} s (air_time)."
+            f"({asked.method.name}), and there are {problem.budget.air_time:.4g} s (air_time)."
         )
     bound = convergence.convex_gap(problem.learning, rounds=rounds, shortfall=shortfall, noise_share=noise)
     return Solution(Amplitudes.of_table(table), bound.total, -np.inf)
@@ -255,8 +293,7 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
         member[index, row] = True
     heard = _heard_rounds(world, member, most if rounds is not None else 1)
     each, shared = _allowed(problem, world, member[:heard])
-    values = [_value(world, member[:number], each, shared) for number in range(1, heard + 1)] if rounds is None else []
-    chosen = rounds or 1 + int(np.argmin(values))
+    chosen = rounds or 1 + int(np.argmin(_values(world, member[:heard], each, shared)))
     theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - 4 * _SLACK) / chosen)))
     found = Solution.within(world, member[:chosen], theta)
     if not given:
@@ -298,15 +335,20 @@ def _allowed(problem: Problem, world: World, member: Bools) -> tuple[Floats, Flo
     return each, shared
 
 
-def _value(world: World, member: Bools, each: Floats, shared: Floats) -> float:
-    """The bound if each of the rounds has an equal share."""
-    rounds = len(member)
-    square = np.minimum(each[:rounds], shared[:rounds] / rounds)
+def _values(world: World, member: Bools, each: Floats, shared: Floats) -> Floats:
+    """The bounds of 1, 2, … rounds, if each of them has an equal share."""
+    most = len(member)
     size = np.count_nonzero(member, axis=1)
-    with np.errstate(over="ignore", divide="ignore"):
-        error = 4.0 * np.square(1.0 - size / world.num_devices) + world.noise_weight / (np.square(size) * square)
-    weights = world.weights(rounds)
-    return float(world.offsets()[rounds - 1] + np.sum(weights * error, where=weights > 0))
+    missing, noise = 4.0 * np.square(1.0 - size / world.num_devices), world.noise_weight / np.square(size)
+    weights = world.weights(most)  # of fewer rounds they are the last of these
+    found = world.offsets()[:most].copy()
+    for number in range(1, most + 1):
+        square = np.minimum(each[:number], shared[:number] / number)
+        with np.errstate(over="ignore", divide="ignore"):
+            error = missing[:number] + noise[:number] / square
+        own = weights[most - number :]
+        found[number - 1] += np.sum(own * error, where=own > 0)
+    return found
 
 
 def _all_samples(samples: Samples, problem: Problem) -> Floats:
@@ -322,6 +364,25 @@ def _in_time(problem: Problem, samples: Samples) -> Samples:
     if not callable(samples):
         return np.asarray(samples)[:, :most]
     return lambda seen: np.asarray(samples(seen))[:, : most - len(seen)]
+
+
+def seldom(samples: Samples, problem: Problem) -> Samples:
+    """Return a sampler that is not asked in every one of many rounds: those in between get what it gave last.
+
+    It draws all the rounds to come each time. So that this does not grow with their square, it draws some 150,000
+    rounds at most; up to 547 rounds it is asked in each.
+    """
+    if not callable(samples):
+        return samples
+    stride = -(-(len(gains_of(problem)) ** 2) // (2 * _MOST_DRAWN))
+    kept: list[tuple[int, Floats]] = []
+
+    def asked(seen: Floats) -> Floats:
+        if not kept or not 0 <= len(seen) - kept[-1][0] < stride:
+            kept[:] = [(len(seen), np.asarray(samples(seen)))]
+        return kept[-1][1][:, len(seen) - kept[-1][0] :]
+
+    return asked
 
 
 def first_sample(samples: Samples, problem: Problem) -> Floats:

@@ -7,10 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from airfed import convergence
+from airfed.planning._equal import Integers
 from airfed.planning.amplitudes import Amplitudes, Bools, Floats
 from airfed.planning.time_varying.world import World
+from airfed.problem import Learning
 
 _SLACK = 1e-12  # of a budget, left unspent: whoever adds up again may do so in another order
+_ENOUGH = 256  # rounds that are looked at to judge a number of rounds
 
 
 class Solution(NamedTuple):
@@ -26,6 +30,11 @@ class Solution(NamedTuple):
     amplitudes: Amplitudes
     objective: float
     lower_bound: float
+
+    @classmethod
+    def of(cls, amplitudes: Amplitudes) -> Solution:
+        """Return amplitudes of which nobody said what they are worth."""
+        return cls(amplitudes, math.inf, -math.inf)
 
     @property
     def rounds(self) -> int:
@@ -88,3 +97,15 @@ def spending(gain: Floats, member: Bools, alignment: Floats) -> tuple[Floats, Fl
         device_power[on] += each
         exposure[on] += theta**2
     return power, device_power, exposure
+
+
+def thinned(learning: Learning, rounds: int) -> tuple[Integers, Floats]:
+    """Return which rounds are looked at to judge a plan of I rounds, evenly spaced, and the weights they stand for.
+
+    Up to 256 rounds these are all of them. The time to choose I then does not grow with the square of the rounds.
+    """
+    weights = convergence.round_weights(learning, rounds)
+    if rounds <= _ENOUGH:
+        return np.arange(rounds), weights
+    edges = np.linspace(0, rounds, _ENOUGH + 1).round().astype(np.intp)
+    return (edges[:-1] + edges[1:] - 1) // 2, np.add.reduceat(weights, edges[:-1])
