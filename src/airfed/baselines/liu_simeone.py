@@ -20,7 +20,7 @@ from airfed.planning.time_varying import (
     gains_of,
     per_round,
     seldom,
-    world_of,
+    instance_of,
 )
 from airfed.problem import InfeasibleError, Problem
 
@@ -67,7 +67,7 @@ def liu_simeone(
         )
     square = _spread(problem, gains, number) if samples is None else _online(problem, gains, samples, number)
     member = np.broadcast_to(np.True_, (number, problem.fleet.num_devices))
-    return Solution.within(world_of(problem), member, np.sqrt(square))
+    return Solution.within(instance_of(problem), member, np.sqrt(square))
 
 
 def _ceilings(problem: Problem, gains: Floats, rounds: int) -> Floats:

@@ -16,7 +16,7 @@ from airfed.planning.time_varying.planner import (
     optimal,
     per_round,
     seldom,
-    world_of,
+    instance_of,
 )
 from airfed.planning.time_varying.solution import Solution
 
@@ -32,5 +32,5 @@ __all__ = [
     "optimal",
     "per_round",
     "seldom",
-    "world_of",
+    "instance_of",
 ]

@@ -18,7 +18,7 @@ from airfed.planning.time_varying.causal import Sampler, causal
 from airfed.planning.time_varying.clairvoyant import LONG, clairvoyant
 from airfed.planning.time_varying.myopic import best_rounds, myopic
 from airfed.planning.time_varying.solution import Solution, thinned
-from airfed.planning.time_varying.world import World
+from airfed.planning.time_varying.instance import Instance
 from airfed.problem import Fleet, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
@@ -32,30 +32,30 @@ _MOST_DRAWN: Final = 150_000  # rounds that a conditional sampler draws in all, 
 _LEAST: Final = 1.0 + 1e-12  # a ceiling; 1 stands for none
 
 
-def world_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1.0) -> World:
-    """Return what plans for channels that change depend on.
+def instance_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1.0) -> Instance:
+    """Return what the planners solve.
 
     Args:
         problem: gains, limits, learning constants.
         gain: other gains than the problem's, (R, N).
-        ceiling: F ≥ 1: nobody may arrive more than F times stronger than θ. Who might cannot be heard, and privacy
-            allows 1/F of what it would.
+        ceiling: F ≥ 1: no device may be seen more than F times stronger than θ. Devices that might get the gain 0, and
+            privacy allows 1/F of what it would.
     """
     budget, fleet = problem.budget, problem.fleet
     gains = gains_of(problem) if gain is None else gain
     silenced = gain is not None and fleet.antennas > 1  # as `_heard` has done
     if limits.amplified(problem) and ceiling > 1.0 and not silenced:
         gains = np.where(factors(problem, gains) <= ceiling, gains, 0.0)
-    cap = limits.privacy_cap(problem) / ceiling * (1 - _SLACK)
-    return World(
+    cap, every = limits.privacy_cap(problem) / ceiling * (1 - _SLACK), (fleet.num_devices,)
+    return Instance(
         gain=gains,
         peak_power=fleet.peak_power,
-        noise_std=problem.link.noise_std,
+        noise_weight=problem.noise_weight,
         learning=problem.learning,
         cap=cap,
         total_power=budget.total_power,
-        device_power=budget.device_power,
-        device_exposure=cap**2 if budget.scope == "total" else None,
+        device_power=None if budget.device_power is None else np.broadcast_to(budget.device_power, every),
+        device_exposure=np.broadcast_to(cap**2, every) if budget.scope == "total" else None,
     )
 
 
@@ -103,7 +103,7 @@ def ceiling_of(problem: Problem, samples: Samples | None) -> float:
     tried = np.append(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS)), own)
     for each in np.unique(np.maximum(tried, least)).tolist():
         try:
-            there = world_of(problem, draw, ceiling=each)
+            there = instance_of(problem, draw, ceiling=each)
             value = clairvoyant(there).objective if there.one_price else best_rounds(there, rolling=True)[1]
         except InfeasibleError:
             continue
@@ -125,19 +125,19 @@ def optimal(problem: Problem, *, rounds: int | None, samples: Samples | None) ->
         found = equal_shares(problem, rounds=rounds, samples=samples, rolling=True)
     else:
         ceiling = ceiling_of(problem, samples)
-        found = causal(world_of(problem, ceiling=ceiling), _heard(problem, samples, ceiling), rounds=rounds)
+        found = causal(instance_of(problem, ceiling=ceiling), _heard(problem, samples, ceiling), rounds=rounds)
     return found._replace(lower_bound=_least(problem, rounds))
 
 
 def _least(problem: Problem, rounds: int | None) -> float:
     """What no plan can be below, however well channels are known and antennas combined."""
-    return clairvoyant(world_of(reach.ideal(problem)), rounds=rounds).lower_bound
+    return clairvoyant(instance_of(reach.ideal(problem)), rounds=rounds).lower_bound
 
 
 def everything_known(problem: Problem, *, rounds: int | None) -> Solution:
     """Return the optimum where all gains are known, with its certificate."""
     ceiling = ceiling_of(problem, None)
-    found = clairvoyant(world_of(problem, ceiling=ceiling), rounds=rounds)
+    found = clairvoyant(instance_of(problem, ceiling=ceiling), rounds=rounds)
     if ceiling == 1.0 and problem.fleet.antennas == 1:
         return found
     return found._replace(lower_bound=_least(problem, rounds))
@@ -147,7 +147,7 @@ def equal_shares(problem: Problem, *, rounds: int | None, samples: Samples | Non
     """Return the plan in which each round spends 1/I of every budget, or of what is left of it an equal share."""
     ceiling = ceiling_of(problem, samples)
     draw = None if samples is None else first_sample(_heard(problem, samples, ceiling), problem)
-    return myopic(world_of(problem, ceiling=ceiling), rounds=rounds, draw=draw, rolling=rolling)
+    return myopic(instance_of(problem, ceiling=ceiling), rounds=rounds, draw=draw, rolling=rolling)
 
 
 def mean_problem(problem: Problem, samples: Samples | None) -> Problem:
@@ -272,12 +272,12 @@ def _by_method(asked: _Rounds, rounds: int) -> Solution:
 
 def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
     """Over the air: K_i by the rule, θ_i the largest within 1/I of every budget, unless the rule gives amplitudes."""
-    world = world_of(problem)
-    most = world.most_rounds if rounds is None else rounds
+    instance = instance_of(problem)
+    most = instance.most_rounds if rounds is None else rounds
     _validate.positive_integer(rounds=most)
-    if most > world.most_rounds:
-        raise ValueError(f"Expected rounds={most} <= {world.most_rounds}, the rounds with gains and local steps.")
-    member = np.zeros((most, world.num_devices), dtype=np.bool_)
+    if most > instance.most_rounds:
+        raise ValueError(f"Expected rounds={most} <= {instance.most_rounds}, the rounds with gains and local steps.")
+    member = np.zeros((most, instance.num_devices), dtype=np.bool_)
     given: dict[int, Floats] = {}
     for index in range(most):
         try:
@@ -291,11 +291,11 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
             given[index] = row
             row = np.flatnonzero(row)
         member[index, row] = True
-    heard = _heard_rounds(world, member, most if rounds is not None else 1)
-    each, shared = _allowed(problem, world, member[:heard])
-    chosen = rounds or 1 + int(np.argmin(_values(world, member[:heard], each, shared)))
+    heard = _heard_rounds(instance, member, most if rounds is not None else 1)
+    each, shared = _allowed(problem, instance, member[:heard])
+    chosen = rounds or 1 + int(np.argmin(_values(instance, member[:heard], each, shared)))
     theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - 4 * _SLACK) / chosen)))
-    found = Solution.within(world, member[:chosen], theta)
+    found = Solution.within(instance, member[:chosen], theta)
     if not given:
         return found
     table = found.amplitudes.dense.copy()
@@ -305,12 +305,12 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
     return Solution(Amplitudes.of_table(table), found.objective, -np.inf)
 
 
-def _heard_rounds(world: World, member: Bools, needed: int) -> int:
+def _heard_rounds(instance: Instance, member: Bools, needed: int) -> int:
     """How many rounds there are before somebody who is scheduled cannot be heard."""
-    deaf = (member & (world.gain[: len(member)] == 0)).any(axis=1)
+    deaf = (member & (instance.gain[: len(member)] == 0)).any(axis=1)
     heard = int(np.argmax(deaf)) if deaf.any() else len(member)
     if heard < needed:
-        device = int(np.flatnonzero(member[heard] & (world.gain[heard] == 0))[0])
+        device = int(np.flatnonzero(member[heard] & (instance.gain[heard] == 0))[0])
         raise InfeasibleError(
             f"No plan fits: device {device} has gain 0 in round {heard + 1} and would need infinite power to be heard "
             "(peak_power)."
@@ -318,30 +318,30 @@ def _heard_rounds(world: World, member: Bools, needed: int) -> int:
     return heard
 
 
-def _allowed(problem: Problem, world: World, member: Bools) -> tuple[Floats, Floats]:
+def _allowed(problem: Problem, instance: Instance, member: Bools) -> tuple[Floats, Floats]:
     """The largest θ_i² by the limits on one round, and by those on all of them if this round had all, (R,) each."""
     rounds = len(member)
-    each, shared = np.full(rounds, world.cap**2), np.empty(rounds)
+    each, shared = np.full(rounds, instance.cap**2), np.empty(rounds)
     factor = np.ones(member.shape) if not limits.amplified(problem) else factors(problem, gains_of(problem))[:rounds]
     for index, on in enumerate(member):
-        square = np.square(world.gain[index, on])
+        square = np.square(instance.gain[index, on])
         loudest = float(factor[index, on].max()) ** 2
-        each[index] = min(each[index] / loudest, float(np.min(square * world.peak_power[on])) * (1 - _SLACK))
-        shared[index] = world.total_power / float(np.sum(1.0 / square))
-        if world.device_power is not None:
-            shared[index] = min(shared[index], float(np.min(world.device_power[on] * square)))
-        if world.device_exposure is not None:
-            shared[index] = min(shared[index], float(np.min(world.device_exposure[on])) / loudest)
+        each[index] = min(each[index] / loudest, float(np.min(square * instance.peak_power[on])) * (1 - _SLACK))
+        shared[index] = instance.total_power / float(np.sum(1.0 / square))
+        if instance.device_power is not None:
+            shared[index] = min(shared[index], float(np.min(instance.device_power[on] * square)))
+        if instance.device_exposure is not None:
+            shared[index] = min(shared[index], float(np.min(instance.device_exposure[on])) / loudest)
     return each, shared
 
 
-def _values(world: World, member: Bools, each: Floats, shared: Floats) -> Floats:
+def _values(instance: Instance, member: Bools, each: Floats, shared: Floats) -> Floats:
     """The bounds of 1, 2, … rounds, if each of them has an equal share."""
     most = len(member)
     size = np.count_nonzero(member, axis=1)
-    missing, noise = 4.0 * np.square(1.0 - size / world.num_devices), world.noise_weight / np.square(size)
-    weights = world.weights(most)  # of fewer rounds they are the last of these
-    found = world.offsets()[:most].copy()
+    missing, noise = 4.0 * np.square(1.0 - size / instance.num_devices), instance.noise_weight / np.square(size)
+    weights = instance.weights(most)  # of fewer rounds they are the last of these
+    found = instance.offsets()[:most].copy()
     for number in range(1, most + 1):
         square = np.minimum(each[:number], shared[:number] / number)
         with np.errstate(over="ignore", divide="ignore"):
@@ -399,7 +399,7 @@ def _heard(problem: Problem, samples: Samples, ceiling: float) -> Samples:
         return samples
 
     def silenced(draws: Floats) -> Floats:
-        return np.array([world_of(problem, draw, ceiling=ceiling).gain for draw in draws])
+        return np.array([instance_of(problem, draw, ceiling=ceiling).gain for draw in draws])
 
     if callable(samples):
         return lambda seen: silenced(np.asarray(samples(seen)))
