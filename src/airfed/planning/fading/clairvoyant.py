@@ -107,10 +107,11 @@ def _many_prices(world: World, rounds: int | None) -> tuple[Attempt, float]:
         value = shares.objective - float(market.offsets[shares.rounds - 1])
         plans[shares.rounds] = Attempt(value=value, square=square, size=shares.member.sum(axis=1), member=shares.member)
         ceiling = shares.objective
-    for _ in range(_TRIES):
-        number = int(np.argmin(market.best[allowed])) + allowed.start + 1
-        if number > LONG:
-            break
+    near = slice(allowed.start, min(allowed.stop, LONG))
+    for turn in range(_TRIES if max(plans, default=1) <= LONG else 0):
+        number = int(np.argmin(market.best[near])) + near.start + 1
+        if turn == 0 and plans:  # what is free of charge says little of many rounds
+            number = next(iter(plans))
         enough = ceiling if number in plans else min(settled * (1 - _CLOSE), ceiling)
         if number in thorough or market.best[number - 1] >= enough:
             break
