@@ -157,3 +157,14 @@ def test_the_level_spends_the_budget():
             assert min(budget, peak.sum()) * (1 - 1e-12) <= found.sum() <= budget * (1 + 1e-15)
             free = (found > least * (1 + 1e-9)) & (found < peak * (1 - 1e-9))
             assert np.ptp(found[free]) <= 1e-9 * peak.max() if free.any() else True
+
+
+def test_of_many_rounds_few_that_batteries_allow_are_planned_as_well_as_ever(monkeypatch):
+    world = world_of(problem(devices=4, rounds=40, total_power=2e-4, device_power=5e-5, epsilon=1e5))
+    before, shares = clairvoyant(world), myopic(world, rolling=True)
+    longest = max(before.rounds, shares.rounds)
+    assert longest < 40
+    monkeypatch.setitem(clairvoyant.__globals__, "LONG", longest)
+    found = clairvoyant(world)
+    assert found.lower_bound <= found.objective <= before.objective * 1.01
+    assert found.objective < shares.objective * 0.99

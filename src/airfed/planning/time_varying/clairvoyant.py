@@ -108,10 +108,11 @@ def _many_prices(instance: Instance, rounds: int | None) -> tuple[Attempt, float
         member = np.broadcast_to(table.share > 0, (table.rounds, table.num_devices))
         plans[shares.rounds] = Attempt(value=value, square=np.square(table.level), size=table.sizes, member=member)
         ceiling = shares.objective
-    for _ in range(_TRIES):
-        number = int(np.argmin(market.best[allowed])) + allowed.start + 1
-        if number > LONG:
-            break
+    near = slice(allowed.start, min(allowed.stop, LONG))
+    for turn in range(_TRIES if max(plans, default=1) <= LONG else 0):
+        number = int(np.argmin(market.best[near])) + near.start + 1
+        if turn == 0 and plans:  # what is free of charge says little of many rounds
+            number = next(iter(plans))
         enough = ceiling if number in plans else min(settled * (1 - _CLOSE), ceiling)
         if number in thorough or market.best[number - 1] >= enough:
             break
