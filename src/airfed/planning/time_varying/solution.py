@@ -27,6 +27,11 @@ class Solution(NamedTuple):
     objective: float
     lower_bound: float
 
+    @classmethod
+    def of(cls, amplitudes: Amplitudes) -> Solution:
+        """Return amplitudes of which nobody said what they are worth."""
+        return cls(amplitudes, math.inf, -math.inf)
+
     @property
     def rounds(self) -> int:
         """I."""
