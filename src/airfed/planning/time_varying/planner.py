@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
 from airfed.planning import combining, limits, reach
-from airfed.planning.amplitudes import Amplitudes, Bools, Devices
+from airfed.planning.amplitudes import Amplitudes, Bools
 from airfed.planning.method import OVER_THE_AIR, Method
 from airfed.planning.time_varying.causal import Sampler, causal
 from airfed.planning.time_varying.clairvoyant import clairvoyant
@@ -23,7 +23,7 @@ from airfed.problem import Fleet, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
 Samples = Floats | Sampler
-Decide = Callable[[Problem, int], Devices | Floats]
+Decide = Callable[[Problem, int], NDArray[Any]]  # K_i, or a_ik of all devices as floats
 
 _CEILINGS: Final = 8  # largest amplifications that are tried
 _SLACK: Final = 1e-12
