@@ -96,7 +96,7 @@ class Plan:
         convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
         if self.amplitudes.num_devices != fleet.num_devices:
             raise ValueError(f"Expected amplitudes of {fleet.num_devices} devices; got {self.amplitudes.num_devices}.")
-        if fleet.antennas > 1 and fleet.combiner is None:
+        if fleet.combiner is None:
             raise ValueError("Expected a problem with a combiner: a plan is about the signal after combining.")
         if not all(isinstance(note, str) and len(note) <= _LONGEST_NOTE and note.isprintable() for note in self.notes):
             raise ValueError(f"Expected notes of at most {_LONGEST_NOTE} printable characters, got {self.notes!r:.80}.")
@@ -182,8 +182,9 @@ class Plan:
         return RoundSequence(self)
 
     @property
-    def combiner(self) -> NDArray[np.complex128] | None:
-        """f, (A,), of norm 1, or one for each round, (rounds, A); None with one antenna."""
+    def combiner(self) -> NDArray[np.complex128]:
+        """f, (A,), of norm 1, or one for each round, (rounds, A)."""
+        assert self.problem.fleet.combiner is not None  # as __post_init__ has checked
         return self.problem.fleet.combiner
 
     @property

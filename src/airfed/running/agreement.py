@@ -99,7 +99,7 @@ def check_account(account: Ledger, ledger: Ledger, run: str) -> None:
 def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
     """Return what the first line of a plan's ledger says: what is counted, and against which budget."""
     budget, link = plan.problem.budget, plan.problem.link
-    several = plan.combiner is not None and plan.uplink.on_air
+    several = plan.problem.fleet.antennas > 1 and plan.uplink.on_air
     return {
         "scenario": scenario,
         "unit": "device",

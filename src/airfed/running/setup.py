@@ -76,7 +76,7 @@ def airs_of(scenario: Scenario, plan: Plan) -> Airs:
     Channels of several antennas have phases of their own, and are known exactly.
     """
     fleet, nmse = plan.problem.fleet, scenario.channel.estimation_error
-    if fleet.channel is not None:
+    if fleet.antennas > 1:
         return Airs(plan=plan)
     phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, fleet.num_devices)
     rng = seeds.stream(scenario.seed, "channel", 1)
@@ -103,7 +103,7 @@ def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -
         task: what is trained; without it (an audit of a scenario) there is nothing to take a digest of.
     """
     world = {"scenario": scenario.digest()}
-    if fleet.channel is None:
+    if fleet.antennas == 1:
         world["gains"] = sha256(fleet.gain.tobytes())
     else:
         world["channels"] = sha256(f"{fleet.channel.shape}\n".encode() + fleet.channel.tobytes())

@@ -68,10 +68,8 @@ def check_equal(group: Group, setup: Setup) -> None:
         )
 
 
-def _moments(combiner: Complexes | None) -> list[float]:
+def _moments(combiner: Complexes) -> list[float]:
     """Two figures that tell one combiner from another, of one or of all rounds; rounding hardly moves them."""
-    if combiner is None:
-        return [0.0, 0.0]
     weight = np.cos(np.arange(1.0, 1.0 + combiner.size)).reshape(combiner.shape)
     return [combiner.size + float(np.sum(weight * part)) for part in (combiner.real, combiner.imag)]
 

@@ -202,7 +202,7 @@ class Scenario(Section):
         fleet = problem.fleet
         if not fleet.changes:
             return None
-        there = fleet.gain if fleet.channel is None else fleet.channel
+        there = fleet.gain if fleet.antennas == 1 else fleet.channel
         channel, same = self.received, {"num_devices": fleet.num_devices, "seed": self.seed}
         try:
             first = channel.trace(rounds=1, **same)[0]
