@@ -15,7 +15,8 @@ from airfed.planning.time_varying.planner import (
     mean_problem,
     optimal,
     per_round,
-    world_of,
+    seldom,
+    instance_of,
 )
 from airfed.planning.time_varying.solution import Solution
 
@@ -30,5 +31,6 @@ __all__ = [
     "mean_problem",
     "optimal",
     "per_round",
-    "world_of",
+    "seldom",
+    "instance_of",
 ]

@@ -23,7 +23,7 @@ from airfed.planning.time_varying._round import Answers, Ordered, Unordered
 from airfed.planning.time_varying.clairvoyant import clairvoyant, solver_of, strongest
 from airfed.planning.time_varying.myopic import within
 from airfed.planning.time_varying.solution import Solution
-from airfed.planning.time_varying.world import World
+from airfed.planning.time_varying.instance import Instance
 from airfed.problem import InfeasibleError
 
 Sampler = Callable[[Floats], Floats]
@@ -65,7 +65,7 @@ class Causal:
     """A planner that decides one round after the other.
 
     Args:
-        world: the limits; its gains are not looked at.
+        instance: the limits; its gains are not looked at.
         law: draws of the gains, (draws, R, N); or a function that makes some for the rounds to come, given those seen
             so far: from (i, N) to (draws, R − i, N). A function is asked in each round anew; where devices
             have budgets of their own, only before the first.
@@ -75,21 +75,21 @@ class Causal:
         ValueError: the draws have another number of devices, or too few rounds.
     """
 
-    def __init__(self, world: World, law: Floats | Sampler, *, rounds: int | None = None) -> None:
+    def __init__(self, instance: Instance, law: Floats | Sampler, *, rounds: int | None = None) -> None:
         self._law = law if callable(law) else None
-        draws = np.asarray(law(np.empty((0, world.num_devices))) if callable(law) else law, dtype=np.float64)
-        if draws.ndim != 3 or draws.shape[2] != world.num_devices or not draws.size:
-            raise ValueError(f"Expected draws of shape (draws, rounds, {world.num_devices}); got {draws.shape}.")
-        expected = world.with_gain(draws.reshape(-1, world.num_devices))
+        draws = np.asarray(law(np.empty((0, instance.num_devices))) if callable(law) else law, dtype=np.float64)
+        if draws.ndim != 3 or draws.shape[2] != instance.num_devices or not draws.size:
+            raise ValueError(f"Expected draws of shape (draws, rounds, {instance.num_devices}); got {draws.shape}.")
+        expected = instance.with_gain(draws.reshape(-1, instance.num_devices))
         if (rounds or 1) > expected.learning.total_steps or (rounds or 1) > draws.shape[1]:
             raise ValueError(
                 f"Expected rounds={rounds} <= the rounds of the draws, {draws.shape[1]}, and the local steps."
             )
         self.field, self.unit = expected.units()
-        self._worlds = [world.with_gain(draw).scaled(expected.units())[0] for draw in draws]
-        self.budgets = Budgets.of(self._worlds[0])
-        self.world = self._worlds[0]
-        if world.one_price:
+        self._instances = [instance.with_gain(draw).scaled(expected.units())[0] for draw in draws]
+        self.budgets = Budgets.of(self._instances[0])
+        self.instance = self._instances[0]
+        if instance.one_price:
             self._learn_one(rounds)
         else:
             self._learn_many(rounds)
@@ -116,8 +116,8 @@ class Causal:
         last = index == self.rounds - 1
         total, charge, hidden = self.budgets.split(left * (1.0 if last else _SHARE), otherwise=np.inf)
         if last:
-            member, square = within(self.world, gain, total, charge, hidden)
-        elif self.world.one_price:
+            member, square = within(self.instance, gain, total, charge, hidden)
+        elif self.instance.one_price:
             member, square = self._at_one(index, seen, gain, float(left[0]))
         else:
             member, square = self._at_many(index, gain, left, charge, hidden, total)
@@ -130,10 +130,10 @@ class Causal:
     # the total power only
 
     def _learn_one(self, rounds: int | None) -> None:
-        averaged = Averaged(solvers=[solver_of(world) for world in self._worlds])
-        search = PriceSearch(self.world, averaged, rounds=rounds)
+        averaged = Averaged(solvers=[solver_of(instance) for instance in self._instances])
+        search = PriceSearch(self.instance, averaged, rounds=rounds)
         self.rounds = search.solve(only=rounds)
-        self._slopes = self.world.slopes(self.rounds)
+        self._slopes = self.instance.slopes(self.rounds)
         price = search.looks[-1].price[self.rounds - 1]
         start = math.log(price) if price > 0 else search.dearer(self.rounds, 0) + float(search.slopes[self.rounds - 1])
 
@@ -144,7 +144,7 @@ class Causal:
         low, high = start, start
         while low > start - _WIDEST and float(spend(low).sum()) < _FREE * free:
             low -= 1.0
-        while high < start + _WIDEST and float(spend(high).sum()) > _DEAR * self.world.total_power:
+        while high < start + _WIDEST and float(spend(high).sum()) > _DEAR * self.instance.total_power:
             high += 1.0
         self._grid = np.arange(low, high + _STEP, _STEP)
         if self._law is None:
@@ -157,7 +157,7 @@ class Causal:
             row = self._rest[:, index + 1]
             return lambda at: math.exp(float(np.interp(at, self._grid, row)) - 0.5 * self._beyond(at))
         draws = np.asarray(self._law(seen), dtype=np.float64)[:, : self.rounds - index - 1]
-        averaged = Averaged(solvers=[solver_of(self.world.with_gain(np.ldexp(draw, -self.field))) for draw in draws])
+        averaged = Averaged(solvers=[solver_of(self.instance.with_gain(np.ldexp(draw, -self.field))) for draw in draws])
         return lambda at: float(averaged.at(np.exp(at + self._slopes[index + 1 :])).power.sum())
 
     def _beyond(self, at: float) -> float:
@@ -165,7 +165,7 @@ class Causal:
         return max(0.0, at - float(self._grid[-1]))
 
     def _at_one(self, index: int, seen: Floats, gain: Floats, left: float) -> tuple[Bools, float]:
-        solver = solver_of(self.world.with_gain(gain[None]))
+        solver = solver_of(self.instance.with_gain(gain[None]))
         expected = self._expected(index, seen)
 
         def answer(at: float) -> Answers:
@@ -188,11 +188,11 @@ class Causal:
     # budgets of devices, too
 
     def _learn_many(self, rounds: int | None) -> None:
-        self.rounds = rounds or clairvoyant(self.world).rounds
-        markets = [Market(world, self.rounds) for world in self._worlds[:_SAMPLES]]
+        self.rounds = rounds or clairvoyant(self.instance).rounds
+        markets = [Market(instance, self.rounds) for instance in self._instances[:_SAMPLES]]
         worth = self._settle(markets) * self.budgets.amounts
         self._price = np.maximum(worth, _FAINT * worth.mean()) / self.budgets.amounts
-        self._steep = np.exp(self.world.slopes(self.rounds))
+        self._steep = np.exp(self.instance.slopes(self.rounds))
         self._grid = np.arange(-_RANGE, _RANGE + _STEP, 2 * _STEP)
         used = np.mean([[self._uses(market, at) for at in self._grid] for market in markets], axis=0)  # (prices, I, …)
         # from round i on: of each budget at the prices learned, and its worth and the total power at all prices
@@ -231,7 +231,7 @@ class Causal:
         with np.errstate(divide="ignore", invalid="ignore"):
             load = np.where(gain > 0, np.square(1.0 / gain), 0.0)
             reach = np.where(gain > 0, np.minimum(np.minimum(charge, total) / load, hidden), 0.0)
-        limit = np.minimum(np.square(gain) * self.world.peak_power, reach)
+        limit = np.minimum(np.square(gain) * self.instance.peak_power, reach)
         worth = float(self._price @ left)
         need = self._needed[index]
         scarce = need / np.maximum(left, 1e-300) * worth / float(self._price @ need)
@@ -244,8 +244,8 @@ class Causal:
             _, square, member = cheapest(
                 cost[None] * math.exp(at),
                 limit[None],
-                cap=self.world.cap,
-                noise_weight=self.world.noise_weight,
+                cap=self.instance.cap,
+                noise_weight=self.instance.noise_weight,
                 rtol=1e-6,
             )
             spent = self.budgets.used(member, square, load[None])
@@ -264,22 +264,22 @@ class Causal:
                 else:
                     high = middle
             member, square, _ = answer(high)
-        return (member, square) if member.any() else within(self.world, gain, total, charge, hidden)
+        return (member, square) if member.any() else within(self.instance, gain, total, charge, hidden)
 
 
-def causal(world: World, law: Floats | Sampler, *, rounds: int | None = None) -> Solution:
-    """Return what the causal planner decides when the world's gains come one round after the other.
+def causal(instance: Instance, law: Floats | Sampler, *, rounds: int | None = None) -> Solution:
+    """Return what the causal planner decides when the instance's gains come one round after the other.
 
     Args:
-        world: the gains as they turn out to be, and the limits.
+        instance: the gains as they turn out to be, and the limits.
         law, rounds: as in `Causal`.
 
     Raises:
         InfeasibleError: nobody can be heard in one of the rounds.
     """
-    planner = Causal(world, law, rounds=rounds)
+    planner = Causal(instance, law, rounds=rounds)
     left = planner.start
-    members, alignment = np.zeros((planner.rounds, world.num_devices), dtype=np.bool_), np.zeros(planner.rounds)
+    members, alignment = np.zeros((planner.rounds, instance.num_devices), dtype=np.bool_), np.zeros(planner.rounds)
     for i in range(planner.rounds):
-        members[i], alignment[i], left = planner.decide(world.gain[: i + 1], left)
-    return Solution.within(world, members, alignment)
+        members[i], alignment[i], left = planner.decide(instance.gain[: i + 1], left)
+    return Solution.within(instance, members, alignment)
