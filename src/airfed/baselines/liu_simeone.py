@@ -18,9 +18,9 @@ from airfed.planning.time_varying import (
     fill,
     first_sample,
     gains_of,
+    instance_of,
     per_round,
     seldom,
-    instance_of,
 )
 from airfed.problem import InfeasibleError, Problem
 

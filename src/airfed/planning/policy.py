@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, convergence
 from airfed.planning import combining, reach, time_varying
-from airfed.planning.amplitudes import Amplitudes, Devices, Floats
+from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.completion import by_accuracy, by_bound, expected
 from airfed.planning.method import OVER_THE_AIR, Method
 from airfed.planning.plan import Plan
@@ -92,7 +92,7 @@ class Settings:
             if self.clip_norm is not None:
                 raise ValueError("Expected no clip_norm for a plan by the bound: it is the problem's.")
             return self
-        surrogate = self.objective.only(average=self.average)
+        surrogate = self.objective if self.average is None else self.objective.only(average=self.average)
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
             surrogate = surrogate.at(self.clip_norm)
@@ -243,10 +243,10 @@ class Policy:
                 f"No plan fits: rounds={settings.rounds} take longer on the air than the {problem.budget.air_time:g} s "
                 "that there are (air_time)."
             )
-        known = {"rounds": settings.rounds, "samples": settings.samples}
+        known: dict[str, Any] = {"rounds": settings.rounds, "samples": settings.samples}
         if asked.mode == "per_round":
 
-            def decide(there: Problem, index: int) -> Devices | Floats:
+            def decide(there: Problem, index: int) -> NDArray[Any]:
                 return self._row(there, asked(there, replace(settings, round_index=index)))
 
             return self._solved(problem, time_varying.per_round(problem, decide, **known), OVER_THE_AIR, settings)
@@ -301,7 +301,7 @@ class Policy:
             own = ":" in self.name
             yield _Asked(function=self.function, parameters=_parameters(self.function), mode=mode, own=own)
 
-    def _row(self, problem: Problem, answer: Any) -> Devices | Floats:
+    def _row(self, problem: Problem, answer: Any) -> NDArray[Any]:
         """K, ascending, each device once; or a_k of every device, as floats."""
         num_devices = problem.fleet.num_devices
         expected = f"Expected policy {self.name!r} to return device indices from 0 to {num_devices - 1}, each once"

@@ -157,7 +157,7 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
         plan = self._plan
         table, rounds, num_devices = plan.amplitudes, plan.rounds, plan.problem.fleet.num_devices
         figures = np.empty((5, 1 if plan.constant else rounds))
-        device_power, largest, exposure = np.zeros((3, 0 if plan.constant else num_devices))
+        of_devices: Floats | tuple[Floats, ...] = np.zeros((3, 0 if plan.constant else num_devices))
         with np.errstate(over="ignore"):
             for place in range(figures.shape[1]):
                 signal, devices = self.signal(place), table.devices(place)
@@ -169,15 +169,16 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
                     signal.noise_std,
                     signal.shortfall(num_devices),
                 )
-                if plan.constant:  # no pass over the fleet that one round makes needless
-                    device_power, largest, exposure = power * rounds, power, np.full(power.shape, mu**2 * rounds)
-                    break
-                device_power[devices] += power
+                if plan.constant:  # without a pass over the fleet
+                    of_devices = (power * rounds, power, np.full(power.shape, mu**2 * rounds))
+                    continue
+                spent, largest, exposure = of_devices
+                spent[devices] += power
                 largest[devices] = np.maximum(largest[devices], power)
                 exposure[devices] += mu**2
-            else:
-                device_power, largest, exposure = np.stack((device_power, largest, exposure))[:, plan.scheduled]
-        return Totals(*np.broadcast_to(figures, (5, rounds)), device_power, largest, exposure)
+        if not plan.constant:
+            of_devices = tuple(each[plan.scheduled] for each in of_devices)
+        return Totals._make((*np.broadcast_to(figures, (5, rounds)), *of_devices))
 
     def _mu(self, signal: Signal, devices: Devices, index: int) -> float:
         """μ_i: the sensitivity of the device that an adversary sees most strongly, over the noise that hides it."""
@@ -217,8 +218,8 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
             power, devices = self.signal(index).power, self._plan.amplitudes.devices(index)
             weakest = int(np.argmin(power))
             found.append((float(power[weakest]), int(devices[weakest])))
-        power, device = min(found)
-        return device, power
+        least, device = min(found)
+        return device, least
 
     def exposures(self) -> Floats:
         """Return Σ μ_i² over the rounds in which a device is scheduled, of each that ever is."""

@@ -13,9 +13,9 @@ from airfed.planning.time_varying._many import Market
 from airfed.planning.time_varying._pack import packed
 from airfed.planning.time_varying._price import PriceSearch
 from airfed.planning.time_varying._round import Ordered, Unordered
+from airfed.planning.time_varying.instance import Instance
 from airfed.planning.time_varying.myopic import myopic
 from airfed.planning.time_varying.solution import Solution
-from airfed.planning.time_varying.instance import Instance
 
 _RTOL = 1e-3  # a gap worth closing
 _NODES = 400

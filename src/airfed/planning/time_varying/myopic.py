@@ -7,8 +7,8 @@ import numpy as np
 from airfed.planning._equal import Floats, Integers
 from airfed.planning.exact import best_schedule
 from airfed.planning.time_varying._cells import Bools
-from airfed.planning.time_varying.solution import Solution, thinned
 from airfed.planning.time_varying.instance import Instance
+from airfed.planning.time_varying.solution import Solution, thinned
 
 _COARSE = 16  # numbers of rounds that are tried first
 _SLACK = 4e-12  # more than `Solution.within` leaves: it must not lower an early θ for the sake of later gains

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
 from airfed.planning import combining, limits, reach
-from airfed.planning.amplitudes import Amplitudes, Bools, Devices
+from airfed.planning.amplitudes import Amplitudes, Bools
 from airfed.planning.method import OVER_THE_AIR, Method
 from airfed.planning.time_varying.causal import Sampler, causal
-from airfed.planning.time_varying.clairvoyant import LONG, clairvoyant
+from airfed.planning.time_varying.clairvoyant import clairvoyant
+from airfed.planning.time_varying.instance import Instance
 from airfed.planning.time_varying.myopic import best_rounds, myopic
 from airfed.planning.time_varying.solution import Solution, thinned
-from airfed.planning.time_varying.instance import Instance
 from airfed.problem import Fleet, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
 Samples = Floats | Sampler
-Decide = Callable[[Problem, int], Devices | Floats]
+Decide = Callable[[Problem, int], NDArray[Any]]  # K_i, or a_ik of all devices as floats
 
 _CEILINGS: Final = 8  # largest amplifications that are tried
 _SLACK: Final = 1e-12
@@ -119,9 +119,8 @@ def optimal(problem: Problem, *, rounds: int | None, samples: Samples | None) ->
     if samples is None:
         return everything_known(problem, rounds=rounds)
     samples = seldom(_in_time(problem, samples), problem)
-    batteries = problem.budget.device_power is not None
-    # equal shares of what is left are worth more of devices' own privacy, and quicker of batteries over many rounds
-    if problem.budget.scope == "total" or (batteries and len(gains_of(problem)) > LONG):
+    # Devices have budgets of their own: equal shares of what is left are as good as dual variables for each of them.
+    if problem.budget.scope == "total" or problem.budget.device_power is not None:
         found = equal_shares(problem, rounds=rounds, samples=samples, rolling=True)
     else:
         ceiling = ceiling_of(problem, samples)
