@@ -58,7 +58,7 @@ initial_gap = 2.3
 # A larger bound does not mean that the training fails, only that the theorem does not exclude it.
 
 # %%
-by_bound = scenario.plan(scenario.problem())
+by_bound = scenario.plan()
 print(
     f"{by_bound.num_scheduled} devices, {by_bound.rounds} rounds, ϖ = "
     f"{by_bound.clip_norm}, held by {by_bound.binding}"
@@ -111,7 +111,7 @@ plt.show()
 
 # %%
 measured = scenario.override({"policy.objective": "measured"})
-by_response = measured.plan(measured.problem())
+by_response = measured.plan()
 print(
     f"{by_response.num_scheduled} devices, {by_response.rounds} rounds, ϖ = "
     f"{by_response.clip_norm}, expected accuracy {by_response.predicted_accuracy:.1%}"
@@ -174,7 +174,7 @@ plt.show()
 
 # %% tags=["solution"]
 strict = measured.override({"budget.epsilon": 2.0})
-dear = strict.plan(strict.problem())
+dear = strict.plan()
 for name, each in (("ε = 8", by_response), ("ε = 2", dear)):
     print(
         f"{name}: {each.num_scheduled} devices, {each.rounds} rounds, ϖ = "
