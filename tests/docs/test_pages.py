@@ -14,7 +14,7 @@ from airfed.cli import main
 from airfed.cli.app import app
 from airfed.experiments import points
 from airfed.learning.task import problem_of
-from airfed.planning import EVERY
+from airfed.policies import EVERY
 from airfed.scenario import reference, template
 from airfed.scenario.scenario import flatten
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from airfed import __version__, planning
+from airfed import __version__, policies
 from airfed._files import DataError
 from airfed.experiments.points import Point, content_key, dataset_digest
 from airfed.learning import data
@@ -249,10 +249,9 @@ def _noise(world: Scenario, *, rounds: Sequence[int], in_a_decade: int) -> tuple
     left = [0.0]
     for number in rounds:
         try:
-            decision = planning.plan(problem, rounds=number)
+            left.append(policies.plan(problem, rounds=number).noise_share)
         except InfeasibleError:
             continue
-        left.append(decision.noise_share)
     most = float(np.clip(_ABOVE * max(left), *_NOISE))
     number = round(in_a_decade * math.log10(most / _LEAST_NOISE)) + 1
     return tuple(float(f"{level:.2g}") for level in np.geomspace(_LEAST_NOISE, most, number))

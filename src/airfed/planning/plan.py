@@ -236,7 +236,7 @@ class Plan:
     @cached_property
     def power(self) -> Floats:
         """φ_k P_k [W]: what each scheduled device transmits in its largest round, at most (‖g_k‖ = ϖ)."""
-        power = self.sequence.totals.largest_power[self.scheduled]
+        power = self.sequence.totals.largest_power.view()
         power.flags.writeable = False
         return power
 
