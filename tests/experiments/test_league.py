@@ -19,7 +19,7 @@ from airfed import scenario
 from airfed.cli import main
 from airfed.experiments import league, league_figures, statistics, sweep
 from airfed.experiments.standings import Entry, League
-from airfed.learning.task import QuadraticLearning
+from airfed.running.task import QuadraticLearning
 from airfed.planning import EVERY
 from airfed.privacy.ledger import Ledger
 from airfed.problem import InfeasibleError

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 from cyclopts import ArgumentCollection, Group, Parameter, Token
 
 from airfed import planning, scenario
-from airfed.learning.task import problem_of
 from airfed.planning import FadingPlan, Plan, prices
 from airfed.planning.limits import amplified
 from airfed.planning.prices import Price
@@ -81,7 +80,7 @@ def check_new(out: Path) -> None:
 
 def decide(world: Scenario) -> Plan:
     """Return the plan of the scenario's own policy, and what a response expects of it, if there is one."""
-    return _expected(world, world.plan(problem_of(world)))
+    return _expected(world, world.plan(world.problem()))
 
 
 def _expected(world: Scenario, decision: Plan) -> Plan:
@@ -144,7 +143,7 @@ def compare(
     world = read(file, policy__rounds=rounds, seed=seed)
     if total is not None and not 0 < total < math.inf:
         raise ValueError(f"Expected --total={total:g} to be a number > 0.")
-    plans, failures = _compared(world, problem_of(world), rivals=rivals)
+    plans, failures = _compared(world, world.problem(), rivals=rivals)
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
     equal = _equal_total(world, plans, total, rivals=rivals)
@@ -201,7 +200,7 @@ def _equal_total(
         if world.budget.scope == "total" or not 0 < epsilon < math.inf:  # no budget could say so
             return None
     budget = {"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": epsilon}
-    found, failures = _compared(world, problem_of(world.override(budget)), rivals=rivals)
+    found, failures = _compared(world, world.override(budget).problem(), rivals=rivals)
     if "optimal" not in found:
         raise InfeasibleError(failures["optimal"])
     return epsilon, found, failures
