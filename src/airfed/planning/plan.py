@@ -381,7 +381,7 @@ class Plan:
     def plot(self) -> Any:
         """Return a matplotlib figure: θ and the objective over the devices, and the bound over the rounds."""
         with explained():
-            from airfed.showing import files  # upwards, when asked (pyproject.toml lists these imports)
+            from airfed.showing import files  # upwards, when called (pyproject.toml lists these imports)
 
         return files.plan_figure(self)
 

@@ -205,7 +205,7 @@ class Run:
     def plot(self) -> Any:
         """Return a matplotlib figure of accuracy, loss, ε and power over the training."""
         with explained():
-            from airfed.showing import files  # upwards, when asked (pyproject.toml lists these imports)
+            from airfed.showing import files  # upwards, when called (pyproject.toml lists these imports)
 
         return files.runs_figure([self])
 
@@ -226,10 +226,10 @@ class Run:
             against: who attacks, of a run with several antennas: somebody who keeps every antenna's signal ("radio") or
                 is handed the combined one ("combiner"); as the claim has it unless told.
         """
-        from airfed.auditing import Subject, audit
+        from airfed import auditing
 
         more = {} if trials is None else {"trials": trials}
-        return audit(Subject.of_run(self), seed=seed, against=against, **more)
+        return auditing.audit(auditing.Subject.of_run(self), seed=seed, against=against, **more)
 
     def __str__(self) -> str:
         if self.errors:

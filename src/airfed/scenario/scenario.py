@@ -316,9 +316,10 @@ class Scenario(Section):
         Raises:
             ValueError: the plan makes no privacy claim (against that adversary).
         """
-        from airfed.auditing import Subject, audit  # upwards, when asked (pyproject.toml lists it)
+        from airfed import auditing  # upwards, when called (pyproject.toml lists this import)
 
-        return audit(Subject.of(self), seed=seed, against=against, **({} if trials is None else {"trials": trials}))
+        more = {} if trials is None else {"trials": trials}
+        return auditing.audit(auditing.Subject.of(self), seed=seed, against=against, **more)
 
     def _informed(self, problem: Problem) -> Settings:
         """The settings with samples of gains that vary: a run knows those of a round only when it comes."""
