@@ -19,8 +19,8 @@ from airfed import scenario
 from airfed.cli import main
 from airfed.experiments import league, league_figures, statistics, sweep
 from airfed.experiments.standings import Entry, League
-from airfed.learning.task import QuadraticLearning
 from airfed.policies import EVERY
+from airfed.running.task import QuadraticLearning
 from airfed.privacy.ledger import Ledger
 from airfed.problem import InfeasibleError
 from airfed.running.directory import RunError

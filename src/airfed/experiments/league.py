@@ -19,7 +19,6 @@ from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.records import Record
 from airfed.experiments.standings import Entry, League, spent
 from airfed.experiments.watching import Progress
-from airfed.learning.task import problem_of
 from airfed.policies import EVERY, find
 from airfed.problem import InfeasibleError
 from airfed.running.directory import RunError
@@ -98,7 +97,7 @@ def one_total(world: Scenario, total: float | None = None) -> Scenario:
     else:
         if world.budget.scope == "total":
             return world
-        problem = problem_of(world)
+        problem = world.problem()
         try:
             plan = world.vary({"policy.name": "full"}).plan(problem)
         except InfeasibleError:
@@ -247,7 +246,7 @@ def _has_plan(point: Point) -> bool:
     if point.scenario is None:
         return False
     try:
-        problem = problem_of(point.scenario)
+        problem = point.scenario.problem()
     except ValueError:
         return True  # the data or the model are missing: no fault of the policy's
     try:

@@ -219,7 +219,7 @@ def dataset_digest(name: str) -> str:
 
 
 def _data(world: Scenario) -> str:
-    from airfed.learning.task import data_source
+    from airfed.scenario.model import data_source
 
     return "" if world.learning.synthetic else str(data_source(world))
 

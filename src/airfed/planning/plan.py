@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
-from airfed._upstairs import upstairs
+from airfed._extras import explained
 from airfed.planning import limits, record
 from airfed.planning.amplitudes import Amplitudes, Devices, Floats
 from airfed.planning.limits import Binding
@@ -381,7 +381,10 @@ class Plan:
 
     def plot(self) -> Any:
         """Return a matplotlib figure: θ and the objective over the devices, and the bound over the rounds."""
-        return upstairs("showing.files").plan_figure(self)
+        with explained():
+            from airfed.showing import files  # upwards, when called (pyproject.toml lists these imports)
+
+        return files.plan_figure(self)
 
     def __repr__(self) -> str:
         return (
@@ -392,10 +395,14 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        return str(upstairs("showing.tables").plan_text(self))
+        from airfed.showing import tables
+
+        return tables.plan_text(self)
 
     def _repr_html_(self) -> str:
-        return str(upstairs("showing.tables").plan_html(self))
+        from airfed.showing import tables
+
+        return tables.plan_html(self)
 
     @classmethod
     def from_dict(

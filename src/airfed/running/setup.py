@@ -15,7 +15,7 @@ import numpy as np
 import airfed
 from airfed import channel, seeds
 from airfed.air import Airs
-from airfed.learning.task import Task, build_task
+from airfed.running.task import Task, build_task
 from airfed.planning import Plan
 from airfed.problem import Fleet
 from airfed.running.directory import sha256
