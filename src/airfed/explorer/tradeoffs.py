@@ -1,4 +1,4 @@
-"""What the budgets buy: the policies side by side, the bound over ε and total power, the price of the next unit."""
+"""What the budgets buy: the best bound over ε and total power, and the sensitivity to one more unit of each."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import planning
-from airfed.planning import prices
+from airfed import policies
+from airfed.planning import Plan
 from airfed.planning.limits import amplified
-from airfed.planning.prices import Price, with_budgets
+from airfed.planning.sensitivities import Sensitivities, sensitivities, with_budgets
 from airfed.problem import InfeasibleError, Problem
 from airfed.scenario import Scenario
-
-__all__ = ["Front", "Price", "front", "price"]
 
 Floats = NDArray[np.float64]
 

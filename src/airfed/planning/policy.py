@@ -92,7 +92,7 @@ class Settings:
             if self.clip_norm is not None:
                 raise ValueError("Expected no clip_norm for a plan by the bound: it is the problem's.")
             return self
-        surrogate = self.objective.only(average=self.average)
+        surrogate = self.objective if self.average is None else self.objective.only(average=self.average)
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
             surrogate = surrogate.at(self.clip_norm)
