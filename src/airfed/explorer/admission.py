@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from airfed.learning.task import dimension_of
-from airfed.planning import POLICIES
+from airfed.policies import POLICIES
 from airfed.scenario import DATASET_SHAPES, Scenario, ScenarioError
 from airfed.scenario.networks import NetworkSection
 from airfed.scenario.usercode import MODELS, NETWORK

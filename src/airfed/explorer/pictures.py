@@ -104,18 +104,6 @@ def candidates(view: View, width: float) -> str:
     return svg.render(upper, width, 204, left=48) + svg.render(lower, width, 160, left=48)
 
 
-def rounds(view: View, width: float) -> str:
-    """Return what is best over the number of rounds, with the chosen one: the bound in its terms, or the accuracy."""
-    if view.accuracy is not None:
-        return svg.render(plans.accuracy_chart(view.plan, view.accuracy), width, 364)
-    return svg.render(plans.rounds_chart(view.plan, view.curve), width, 364)
-
-
-def rounds_legend(view: View) -> str:
-    """Return the key to `rounds`, as HTML."""
-    return term_legend() if view.accuracy is None else svg.legend(plans.accuracy_chart(view.plan, view.accuracy))
-
-
 def over_rounds(chart: Chart, width: float) -> str:
     """Return a chart over the rounds with a line at the one that the page shows."""
     return svg.render(chart, width, 300, cursor=True)

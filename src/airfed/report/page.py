@@ -47,7 +47,6 @@ from airfed.showing.words import (
 _WIDTHS: Final = {"narrow": 326.0, "wide": 520.0}
 _HEIGHT: Final = 280.0
 _MAP_HEIGHT: Final = 400.0  # a row for each of many devices
-_OLDER: Final = "Recorded by an older version, whose ledger names no other file."
 _DARK: Final = (
     '@media screen{:root[data-theme="dark"]{%s}}',
     "@media screen and (prefers-color-scheme: dark){:root:not([data-theme]){%s}}",
@@ -192,7 +191,7 @@ def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
         ],
         "held": _held(plan),
         "terms": [{"name": TERMS[name], "value": value} for name, value in plan.bound.terms.items()],
-        "notes": (*plan.notes, *([_OLDER] if run.older else [])),
+        "notes": plan.notes,
         "toml": run.scenario.to_toml(),
         "engine": run.manifest.get("engine", ""),
         "versions": {"airfed": run.manifest.get("airfed"), **run.manifest.get("versions", {})},

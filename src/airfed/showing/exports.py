@@ -81,6 +81,7 @@ class HtmlConsole(output.CleanConsole):
         self._parts: list[str] = []
 
     def print(self, *objects: Any, style: str = "", markup: bool = True, **options: Any) -> None:
+        """Collect tables and texts."""
         for each in objects:
             if isinstance(each, Table):
                 self._parts.append(html_table(each))

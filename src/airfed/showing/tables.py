@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from rich.console import Console
@@ -14,7 +14,6 @@ from rich.table import Table
 from airfed.planning import Plan
 from airfed.planning.method import OVER_THE_AIR
 from airfed.planning.sensitivities import Sensitivities, next_device
-from airfed.running.run import Run
 from airfed.showing import exports
 from airfed.showing.rows import Row, limit_rows, power_rows, privacy_rows
 from airfed.showing.words import (
@@ -37,6 +36,9 @@ from airfed.showing.words import (
     privacy_basis,
     span,
 )
+
+if TYPE_CHECKING:
+    from airfed.running.run import Run
 
 _LARGE: Final = 10_000  # devices
 
@@ -61,6 +63,8 @@ def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[s
 def bound_basis(plan: Plan) -> str:
     """Return what the plan's bound is good for."""
     gap = plan.problem.learning.initial_gap
+    if plan.objective == "measured":
+        return "The plan was chosen by expected accuracy, not by this bound."
     if plan.bound.total > gap:
         return f"The bound is above the initial gap, G = {gap:g}: it ranks designs only."
     return f"The gap before training is at most G = {gap:g}."
@@ -83,7 +87,9 @@ def _bought(found: Sensitivities, unit: str, budget: str, more: float, double: f
     one, two = (change_text(found.of, found.now, then) for then in (more, double))
     if one == two:
         return f"More {budget}: {one}."
-    return f"One more {unit}: {one}; twice the {budget}: {two.removeprefix('bound ').removeprefix('expected accuracy ')}."
+    return (
+        f"One more {unit}: {one}; twice the {budget}: {two.removeprefix('bound ').removeprefix('expected accuracy ')}."
+    )
 
 
 def print_plan(console: Console, name: str, plan: Plan) -> None:
@@ -196,7 +202,7 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
 
 
 def _timed(plans: Mapping[str, Plan]) -> bool:
-    """Whether symbols or seconds take the place of θ and of ε per round; over the air symbols only repeat the rounds."""
+    """Whether symbols or seconds replace θ and ε per round; over the air, symbols are proportional to the rounds."""
     return any(plan.problem.link.bandwidth or plan.method != OVER_THE_AIR for plan in plans.values())
 
 

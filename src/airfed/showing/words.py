@@ -141,7 +141,11 @@ def exposure_sentence(plan: Plan) -> str:
     """Return the most exposed device and how many are never scheduled; "" where all rounds are alike."""
     if plan.constant:
         return ""
-    rounds = "the only round" if plan.rounds == 1 else f"{plan.amplitudes.sends(plan.most_exposed).size} of {plan.rounds} rounds"
+    rounds = (
+        "the only round"
+        if plan.rounds == 1
+        else f"{plan.amplitudes.sends(plan.most_exposed).size} of {plan.rounds} rounds"
+    )
     left_out = plan.problem.fleet.num_devices - plan.num_scheduled
     never = f" {count(left_out, 'device')} {'is' if left_out == 1 else 'are'} never scheduled." if left_out else ""
     return f"Most exposed is device {plan.most_exposed}, scheduled in {rounds}.{never}"
