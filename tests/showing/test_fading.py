@@ -320,12 +320,8 @@ def test_the_gap_is_never_understated(gap: float) -> None:
 def test_rounds_that_are_alike_are_said_once() -> None:
     plan = a_plan(7, 4, 3)
     theta = np.full(3, float(plan.amplitudes.level.min()))
-    alike = replace(
-        plan, alignments=theta, alignment=theta[0], member=np.ones((3, 4), dtype=bool), scheduled=np.arange(4)
-    )
-    assert words.decision_sentence(alike).startswith(
-        "Schedule 4 of 4 devices in each of 3 rounds (2 or 3 local steps each)"
-    )
+    alike = replace(plan, amplitudes=Amplitudes(level=theta, share=np.ones((1, 4), dtype=bool)))
+    assert words.decision_sentence(alike).startswith("Schedule 4 of 4 devices per round, 3 rounds of 2-3 steps; ")
     assert "smallest" not in str(alike)
     assert "chosen, smallest" in str(plan)
 

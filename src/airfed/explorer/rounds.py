@@ -73,10 +73,7 @@ class Rounds:
 def rounds_of(plan: Plan) -> Rounds:
     """Return the rounds of a plan, devices in bars."""
     fleet = plan.problem.fleet
-    strips = [
-        Strip.of(fleet.gain_in(index), plan.amplitudes.shares(index) > 0, theta, fleet.peak_power)
-        for index, theta in enumerate(plan.amplitudes.level.tolist())
-    ]
+    strips = [Strip.of(plan, index) for index in range(plan.rounds)]
     lit, dark, ceiling = (np.array([getattr(strip, name) for strip in strips]) for name in ("lit", "dark", "ceiling"))
     places, left = fading.budgets_left(plan, most=plan.rounds + 1)
     assert places.size == plan.rounds + 1
