@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
 
-from airfed import planning, scenario
+from airfed import policies, scenario
 from airfed.explorer.design import Design, from_query
 from airfed.explorer.view import decision
 from airfed.running.directory import RunDirectory
