@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, settings
 
 import airfed
 from airfed import Budget, Fleet, Learning, Link, Problem
-from airfed.scenario import Scenario, parse
 
 # The same examples every time, and no stop-watch: machines are busy.
 settings.register_profile("airfed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -311,7 +310,7 @@ WORLD: dict[str, Any] = {
 def world():
     """Return a function that makes the small scenario, with dotted keys changed."""
 
-    def make(**changes: Any) -> Scenario:
-        return parse(WORLD).override({key.replace("__", "."): value for key, value in changes.items()})
+    def make(**changes: Any) -> airfed.Scenario:
+        return airfed.scenario.parse(WORLD).override({key.replace("__", "."): value for key, value in changes.items()})
 
     return make

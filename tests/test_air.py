@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from airfed.air import CLIP_MARGIN, Air, clip
-from airfed.planning import Plan
+from airfed.planning.amplitudes import Amplitudes
+from airfed.planning.plan import Plan
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
 from airfed.running.noise import SecureNoise, SeededNoise
 
@@ -19,7 +20,11 @@ CLIP = 2.0
 
 
 def make_plan(gain, *, scheduled=None, alignment=0.1, peak_power=1.0, noise_std=0.05, dimension=8, clip_norm=CLIP):
-    """A plan as somebody might have decided it: nothing is optimised here."""
+    """A plan as somebody might have decided it: nothing is optimised here.
+
+    Args:
+        alignment: θ, or a_k of every device, (N,).
+    """
     problem = Problem(
         fleet=Fleet(gain=gain, peak_power=peak_power),
         link=Link(noise_std=noise_std),
@@ -35,7 +40,9 @@ def make_plan(gain, *, scheduled=None, alignment=0.1, peak_power=1.0, noise_std=
         budget=Budget(epsilon=2.0, delta=1e-3, total_power=1e6),
     )
     chosen = np.arange(len(gain)) if scheduled is None else np.asarray(scheduled)
-    return Plan(problem=problem, policy="test", scheduled=chosen, alignment=alignment, rounds=5)
+    row = np.zeros(len(gain))
+    row[chosen] = alignment if np.ndim(alignment) == 0 else np.asarray(alignment)[chosen]
+    return Plan(problem=problem, policy="test", amplitudes=Amplitudes.of_table(row, rounds=5))
 
 
 def random_updates(rng, count, dimension, *, scale=3.0):
@@ -145,7 +152,7 @@ def test_a_clip_that_is_not_positive_is_refused(clip_norm):
 # -- against complex baseband
 
 
-def baseband(plan, updates, noise, *, channel, phase, aligned=True):
+def baseband(plan, updates, noise, *, channel, phase):
     """Every device's transmitted complex signal, its own channel, and the receiver, one at a time: eq. (6)-(13)."""
     learning, fleet = plan.problem.learning, plan.problem.fleet
     received = noise.astype(np.complex128) + 0.37j  # whatever is on the quadrature axis is not looked at
@@ -153,16 +160,13 @@ def baseband(plan, updates, noise, *, channel, phase, aligned=True):
     for k, update in zip(plan.scheduled, updates, strict=True):
         g = np.asarray(update, dtype=np.float64)
         g = g * min(1.0, learning.clip_norm * (1 - CLIP_MARGIN) / exact_norm(g))
-        phi_p = (plan.alignment / fleet.gain[k]) ** 2 if aligned else fleet.peak_power[k]
+        phi_p = (plan.amplitude[0, k] / fleet.gain[k]) ** 2
         x = np.exp(-1j * phase[k]) * math.sqrt(phi_p) / learning.clip_norm * g
         received += channel[k] * x
         energies.append(math.fsum(abs(value) ** 2 for value in x))
         arrivals.append(channel[k] * x)
         clipped.append(g)
-    nu = plan.alignment / learning.clip_norm
-    if not aligned:
-        nu = np.mean([abs(channel[k]) * math.sqrt(fleet.peak_power[k]) / learning.clip_norm for k in plan.scheduled])
-    scale = len(plan.scheduled) * nu
+    scale = math.fsum(plan.amplitude[0]) / learning.clip_norm
     ideal = np.sum(clipped, axis=0) / len(plan.scheduled)
     fading = np.sum(arrivals, axis=0).real / scale - ideal
     return {
@@ -197,12 +201,14 @@ def test_the_air_is_the_complex_baseband(nmse, aligned):
         error = math.sqrt(nmse / 2) * (rng.normal(size=12) + 1j * rng.normal(size=12))
         true = known + error
         scheduled = np.sort(rng.choice(12, 9, replace=False))
-        plan = make_plan(gain, scheduled=scheduled, alignment=0.09, peak_power=rng.uniform(1.0, 2.0, 12))
+        peak_power = rng.uniform(1.0, 2.0, 12)
+        alignment = 0.09 if aligned else gain * np.sqrt(peak_power)
+        plan = make_plan(gain, scheduled=scheduled, alignment=alignment, peak_power=peak_power)
         updates = random_updates(rng, 9, 8)
         noise = rng.normal(0, 0.05, 8)
-        air = Air.from_plan(plan, channel=true, phase=phase, aligned=aligned)
+        air = Air.from_plan(plan, channel=true, phase=phase)
         got = transmit(air, updates, noise)
-        want = baseband(plan, updates, noise, channel=true, phase=phase, aligned=aligned)
+        want = baseband(plan, updates, noise, channel=true, phase=phase)
         np.testing.assert_allclose(got.estimate, want["estimate"], rtol=0, atol=1e-12)
         np.testing.assert_allclose(got.energy, want["energy"], rtol=1e-12)
         assert got.fading_error == pytest.approx(want["fading_error"], rel=1e-9, abs=1e-12)
@@ -289,8 +295,9 @@ def test_no_device_exceeds_its_peak_power_whatever_the_plan_says():
 def test_unaligned_devices_use_their_peak_power():
     rng = np.random.default_rng(8)
     peak = rng.uniform(0.2, 2.0, 6)
-    plan = make_plan(rng.uniform(0.2, 1.0, 6), peak_power=peak)
-    got = transmit(Air.from_plan(plan, aligned=False), np.full((6, 8), 9.0, np.float32), np.zeros(8))
+    gain = rng.uniform(0.2, 1.0, 6)
+    plan = make_plan(gain, peak_power=peak, alignment=gain * np.sqrt(peak))
+    got = transmit(Air.from_plan(plan), np.full((6, 8), 9.0, np.float32), np.zeros(8))
     np.testing.assert_allclose(got.energy, peak, rtol=3 * CLIP_MARGIN)
 
 

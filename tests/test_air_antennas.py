@@ -7,10 +7,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from airfed import Budget, Fleet, Learning, Link, Plan, Problem, antennas, plan
+from airfed import antennas
 from airfed.air import CLIP_MARGIN, Air, Airs, clip
-from airfed.planning.fading import Sequence
-from airfed.planning.fading.plan import FadingPlan
+from airfed.planning.amplitudes import Amplitudes
+from airfed.planning.plan import Plan
+from airfed.policies import plan
+from airfed.problem import Budget, Fleet, Learning, Link, Problem
 from airfed.running.noise import SecureNoise, SeededNoise
 
 CLIP, SIGMA = 2.0, 0.5
@@ -43,7 +45,8 @@ def made(rng, *, devices=9, number=4, dimension=8, alignment=0.2, combiner=None,
     problem = problem_of(vectors(rng, devices, number), dimension=dimension, peak_power=50.0)
     problem = problem.heard_by(vectors(rng, number) if combiner is None else combiner)
     who = np.arange(devices) if scheduled is None else np.asarray(scheduled)
-    return Plan(problem=problem, policy="mine", scheduled=who, alignment=alignment, rounds=4)
+    table = Amplitudes.aligned(who, num_devices=devices, level=alignment, rounds=4)
+    return Plan(problem=problem, policy="mine", amplitudes=table)
 
 
 def transmit(air, updates, noise, *, devices=None, chunk=3):
@@ -182,8 +185,8 @@ def test_memory_grows_with_antennas_and_entries_and_not_with_devices_times_anten
 def test_each_round_has_its_own_channels_and_combiner():
     rng = np.random.default_rng(7)
     problem = problem_of(vectors(rng, 3, 5, 2), peak_power=50.0).heard_by(vectors(rng, 3, 2))
-    member = np.ones((3, 5), bool)
-    found = FadingPlan.of(problem, "mine", Sequence(member=member, alignment=np.array([0.1, 0.3, 0.2]), objective=1.0))
+    table = Amplitudes(level=np.array([0.1, 0.3, 0.2]), share=np.ones((1, 5), bool))
+    found = Plan(problem=problem, policy="mine", amplitudes=table)
     airs, fleet = Airs(plan=found), problem.fleet
     updates = rng.normal(size=(5, 8)).astype(np.float32)
     for index in range(3):
@@ -220,7 +223,8 @@ def test_one_antenna_has_the_bits_that_it_always_had():
     gain = rng.uniform(0.2, 1.0, 7)
     problem = problem_of(gain[:, None].astype(complex), dimension=11)
     assert problem.fleet.channel is None
-    decided = Plan(problem=problem, policy="mine", scheduled=np.arange(7), alignment=0.1, rounds=4)
+    table = Amplitudes.aligned(np.arange(7), num_devices=7, level=0.1, rounds=4)
+    decided = Plan(problem=problem, policy="mine", amplitudes=table)
     true = gain * np.exp(0.1j * np.arange(7))
     superposition = Air.from_plan(decided, channel=true, phase=0.09 * np.arange(7)).open_round(11)
     superposition.add(np.arange(7), rng.normal(size=(7, 11)).astype(np.float32))

@@ -25,7 +25,6 @@ from airfed import antennas
 from airfed.antennas import Complexes
 from airfed.clipping import CLIP_MARGIN, clip, precode, squared_norm
 from airfed.planning import Plan
-from airfed.planning.uplink import ALIGNED, UNCLIPPED
 
 __all__ = ["CLIP_MARGIN", "Air", "Airs", "Reception", "Superposition", "clip", "precode"]
 
@@ -47,9 +46,9 @@ class Air:
         coefficient: a_k, complex: what device k's clipped update is multiplied by on its way; with several antennas, up
             to what the combiner makes of it.
         noise_std: of what is received, per real dimension.
-        steady_power: [W] that each scheduled device transmits whatever its update is.
-        by_largest: whether the largest update of a round sets everybody's scale (`schemes.Precoded`): the noise grows,
-            and the power falls, with it. `clip_norm` is then only a guard, at `guard` times the norm of reference.
+        constant_power: [W] that each scheduled device transmits whatever its update is.
+        by_largest: whether the largest update of a round sets the scale of all (COTAF): the noise grows, and the power
+            falls, with it. `clip_norm` is then only a guard, at `guard` times the norm of reference.
         guard: how many times ϖ `clip_norm` is; 1 where updates are clipped to ϖ.
         arrival: the same up to each antenna, (|K|, A); None with one antenna.
         combiner: f, (A,), with which the antennas are combined; None with one.
@@ -63,7 +62,7 @@ class Air:
     transmit_amplitude: Vector
     coefficient: NDArray[np.complex128]
     noise_std: float
-    steady_power: Vector | None = None
+    constant_power: Vector
     by_largest: bool = False
     guard: float = 1.0
     arrival: Complexes | None = None
@@ -78,81 +77,55 @@ class Air:
         *,
         channel: NDArray[np.complex128] | None = None,
         phase: Vector | None = None,
-        aligned: bool = True,
     ) -> Air:
         """Return the air of one round of a plan.
 
         Args:
-            plan: who transmits, and how strongly. Its gains are what the devices *know* of their channels (|ĥ_k|).
-            index: i; the last round unless told.
-            channel: the true h_k of every device of the fleet, (N,), or (N, A) with several antennas; without it what
-                is known of them is the truth.
-            phase: ψ̂_k, the known channel phase of every device; 0 without it, and arg(fᴴh_k) with several antennas.
-            aligned: whether devices scale their power so that all arrive equally strong. If not, each transmits at its
-                peak power in every round, and the receiver divides by the mean amplitude.
+            plan: which devices transmit, and how strongly. Its gains are the devices' CSI (|ĥ_k|).
+            index: i; the last round by default.
+            channel: the true h_k of every device of the fleet, (N,), or (N, A) with several antennas; by default the
+                CSI is exact.
+            phase: ψ̂_k, the known channel phase of every device; by default 0, and arg(fᴴh_k) with several antennas.
 
         Implements [Yan23, (6)], [Yan23, (10)], [Yan23, (14)].
         """
-        if not plan.uplink.on_air:
-            return cls._handed_over(plan, index)
-        decided, fleet = plan.sequence[index], plan.problem.fleet
-        uploads = plan.uploads_in(index)
-        chosen, clip_norm = decided.scheduled, decided.clip_norm
-        gain = fleet.gain_in(decided.index)[chosen]
-        heard = fleet.heard_in(decided.index)
-        if phase is not None:
-            psi = np.asarray(phase, dtype=np.float64)[chosen]
-        else:
-            psi = np.zeros(chosen.size) if heard is None else np.angle(heard[chosen])
-        # √(φ_k P_k): inverts the channel [Yan23, (14)], or does not scale at all. No device exceeds its peak power; one
-        # that a plan asks for more (a printed policy may) arrives weaker than the others.
-        peak = np.sqrt(fleet.peak_power[chosen])
-        amplitude = np.minimum(uploads.amplitude, peak) if aligned else peak
-        arrival = combiner = None
-        if heard is None:
-            known = gain * np.exp(1j * psi)
-            true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
-        else:
-            combiner, vectors = fleet.combiner_in(decided.index), fleet.channel_in(decided.index)
-            assert combiner is not None
-            assert vectors is not None
-            vectors = (vectors if channel is None else np.asarray(channel, dtype=np.complex128))[chosen]
-            arrival = vectors * (np.exp(-1j * psi) * amplitude / clip_norm)[:, None]
-            true = antennas.heard(vectors, combiner)
-        coefficient = true * np.exp(-1j * psi) * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
-        nu = decided.alignment_coefficient if aligned else float(np.mean(np.abs(coefficient)))
-        if plan.uplink != ALIGNED:
-            nu = uploads.divisor / (chosen.size * clip_norm)
-        guard = 1.0 if plan.uplink.clips else UNCLIPPED
+        entry, fleet = plan.sequence[index], plan.problem.fleet
+        signal, chosen, clip_norm = entry.signal, entry.scheduled, entry.clip_norm
+        equal = bool(np.all(signal.amplitude == entry.alignment))
+        heard = fleet.heard_in(entry.index)
+        amplitude, coefficient = np.zeros(chosen.size), (signal.amplitude / clip_norm).astype(np.complex128)
+        psi, arrival, combiner = np.zeros(chosen.size), None, None
+        if signal.transmit_amplitude is not None:
+            # No device exceeds its peak power; one that a plan asks for more (a printed policy may) arrives weaker.
+            amplitude = np.minimum(signal.transmit_amplitude, np.sqrt(fleet.peak_power[chosen]))  # [Yan23, (14)]
+            if phase is not None:
+                psi = np.asarray(phase, dtype=np.float64)[chosen]
+            elif heard is not None:
+                psi = np.angle(heard[chosen])
+            if heard is None:
+                known = fleet.gain_in(entry.index)[chosen] * np.exp(1j * psi)
+                true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
+            else:
+                combiner, vectors = fleet.combiner_in(entry.index), fleet.channel_in(entry.index)
+                assert combiner is not None
+                assert vectors is not None
+                vectors = (vectors if channel is None else np.asarray(channel, dtype=np.complex128))[chosen]
+                arrival = vectors * (np.exp(-1j * psi) * amplitude / clip_norm)[:, None]
+                true = antennas.heard(vectors, combiner)
+            coefficient = true * np.exp(-1j * psi) * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
         return cls(
             scheduled=chosen,
-            clip_norm=clip_norm * guard,
-            alignment_coefficient=nu,
+            clip_norm=clip_norm * signal.guard,
+            alignment_coefficient=entry.alignment_coefficient if equal else signal.divisor / (chosen.size * clip_norm),
             transmit_amplitude=amplitude,
             coefficient=coefficient,
-            noise_std=uploads.noise_std,
-            steady_power=uploads.steady_power if uploads.steady_power.any() else None,
-            by_largest=plan.uplink.by_largest,
-            guard=guard,
+            noise_std=signal.noise_std,
+            constant_power=np.zeros(chosen.size) if signal.constant_power is None else signal.constant_power,
+            by_largest=signal.by_largest,
+            guard=signal.guard,
             arrival=arrival,
             combiner=combiner,
             transmit_phase=None if arrival is None else -psi,
-        )
-
-    @classmethod
-    def _handed_over(cls, plan: Plan, index: int) -> Air:
-        """The air of a scheme in which no channel shapes what is added up."""
-        decided, uploads = plan.sequence[index], plan.uploads_in(index)
-        guard = 1.0 if plan.uplink.clips else UNCLIPPED
-        return cls(
-            scheduled=decided.scheduled,
-            clip_norm=decided.clip_norm * guard,
-            alignment_coefficient=decided.alignment_coefficient,
-            transmit_amplitude=np.zeros(decided.scheduled.size),
-            coefficient=np.full(decided.scheduled.size, decided.alignment_coefficient, dtype=np.complex128),
-            noise_std=uploads.noise_std,
-            steady_power=uploads.steady_power,
-            guard=guard,
         )
 
     def slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -297,8 +270,9 @@ class Superposition:
         if arrival is not None:
             strongest = max(strongest, float(np.max(np.abs(arrival))) * self.air.clip_norm)
         self._quantum = _quantum(count * strongest)
-        steady = 0.0 if self.air.steady_power is None else float(np.sum(self.air.steady_power))
-        self._power_quantum = _quantum(float(np.sum(np.square(self.air.transmit_amplitude))) + steady)
+        self._power_quantum = _quantum(
+            float(np.sum(np.square(self.air.transmit_amplitude))) + float(np.sum(self.air.constant_power))
+        )
         self._longest_norm = self.air.clip_norm * _LONGEST_NORM
         self._norm_quantum = _quantum(count * self._longest_norm)
 
@@ -336,8 +310,7 @@ class Superposition:
         self.norms[slots] = norms
         sent = np.add.reduce(np.square(rows), axis=1)
         self.energy[slots] = np.square(self.air.transmit_amplitude[slots] / self.air.clip_norm) * sent
-        if self.air.steady_power is not None:
-            self.energy[slots] += self.air.steady_power[slots]
+        self.energy[slots] += self.air.constant_power[slots]
         self._count(slots)
         if self.plain is not None:
             self.plain += self._quanta(rows * self.air.alignment_coefficient)

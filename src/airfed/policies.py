@@ -233,10 +233,11 @@ def _cotaf(problem: Problem, *, clipped: bool = False) -> Method | NDArray[np.in
     return _full(problem) if clipped else baselines.Cotaf()
 
 
-_ASKED_ONCE = {"optimal": _optimal, "paper": _paper}
-_PER_ROUND = {"full": _full, "uniform": _uniform, "top_k": _top_k, "threshold": _threshold}
-_TIME_VARYING = {"clairvoyant": _clairvoyant, "myopic": _myopic}
-_BASELINES: dict[str, Callable[..., Any]] = {
+_Rules = dict[str, Callable[..., Any]]
+_ASKED_ONCE: _Rules = {"optimal": _optimal, "paper": _paper}
+_PER_ROUND: _Rules = {"full": _full, "uniform": _uniform, "top_k": _top_k, "threshold": _threshold}
+_TIME_VARYING: _Rules = {"clairvoyant": _clairvoyant, "myopic": _myopic}
+_BASELINES: _Rules = {
     "noise_free": _noise_free,
     "central": _central,
     "digital": _digital,

@@ -544,7 +544,7 @@ class OwnNoise:
 
 def trained(changes: dict[str, Any]) -> tuple[list[str], list[list[float]]]:
     """Return digests of each round's exact sum and model, and the norms of mean and model and the power transmitted."""
-    from airfed.running.loop import NoBooks, federated_averaging
+    from airfed.running.loop import NoBooks, receive, transmit
     from airfed.running.setup import prepare
     from airfed.scenario import parse
 
@@ -556,18 +556,15 @@ def trained(changes: dict[str, Any]) -> tuple[list[str], list[list[float]]]:
             table[last] = value
     made = prepare(parse(tables))
     sums: list[str] = []
-
-    class Books(NoBooks):
-        def send(self, index: int, signal: str) -> str:
-            sums.append(signal)
-            return ""
-
     values = []
-    start = made.task.initial_parameters
-    for done in federated_averaging(made.plan, made.airs, made.task.engine, OwnNoise(), Books(), parameters=start):
-        vectors = (done.reception.estimate, done.parameters.astype(np.float64))
+    model = made.task.initial_parameters
+    for index in range(made.plan.rounds):
+        signal: Any = transmit(made.plan, made.airs, made.task.engine, parameters=model, index=index)
+        done = receive(made.plan, signal, OwnNoise(), NoBooks(), parameters=model, index=index)
+        model = done.parameters
+        vectors = (done.reception.estimate, model.astype(np.float64))
         values.append([*(float(np.linalg.norm(each)) for each in vectors), done.reception.power])
-        sums.append(hashlib.sha256(done.parameters.tobytes()).hexdigest())
+        sums += [hashlib.sha256(each.tobytes()).hexdigest() for each in (signal.integers, model)]
     made.task.engine.close()
     return sums, values
 

@@ -343,3 +343,11 @@ def test_the_world_has_what_the_budget_allows():
     assert made.device_exposure is not None
     assert math.isclose(made.cap, 0.3 * limits.allowed_mu(problem.budget) / 2, rel_tol=1e-11)
     assert np.allclose(made.device_exposure, made.cap**2)
+
+
+def test_the_binding_limit_is_the_smallest_one():
+    plan = airfed.plan(world())
+    plan.__dict__["limits"] = {"privacy": 0.66199, "peak_power": 1.0, "total_power": 0.662}
+    assert plan.binding == "privacy"
+    plan.__dict__["limits"] = {"privacy": 0.662, "peak_power": 1.0, "total_power": 0.662 * (1 + 1e-12)}
+    assert plan.binding == "total_power"  # they differ by rounding: the one that ties the rounds together

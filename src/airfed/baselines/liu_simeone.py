@@ -11,7 +11,17 @@ from airfed import _validate, convergence
 from airfed.planning import limits
 from airfed.planning.amplitudes import Floats
 from airfed.planning.response import Response
-from airfed.planning.time_varying import Samples, Solution, factors, fill, first_sample, gains_of, per_round, world_of
+from airfed.planning.time_varying import (
+    Samples,
+    Solution,
+    factors,
+    fill,
+    first_sample,
+    gains_of,
+    instance_of,
+    per_round,
+    seldom,
+)
 from airfed.problem import InfeasibleError, Problem
 
 _SLACK: Final = 1e-12
@@ -57,7 +67,7 @@ def liu_simeone(
         )
     square = _spread(problem, gains, number) if samples is None else _online(problem, gains, samples, number)
     member = np.broadcast_to(np.True_, (number, problem.fleet.num_devices))
-    return Solution.within(world_of(problem), member, np.sqrt(square))
+    return Solution.within(instance_of(problem), member, np.sqrt(square))
 
 
 def _ceilings(problem: Problem, gains: Floats, rounds: int) -> Floats:
@@ -94,7 +104,7 @@ def _online(problem: Problem, gains: Floats, samples: Samples, rounds: int) -> F
     """θ_i² of all rounds, each decided with the gains so far and the mean of |h|² over samples of the rest."""
     aside = 1 - 4 * _SLACK  # more than `Solution.within` leaves: it must not lower an early θ because of later gains
     left, found = _budget(problem) * aside, np.empty(rounds)
-    weights = convergence.round_weights(problem.learning, rounds)
+    weights, samples = convergence.round_weights(problem.learning, rounds), seldom(samples, problem)
     for index in range(rounds):
         expected = gains[index : index + 1]
         if index + 1 < rounds:

@@ -84,7 +84,8 @@ class OverTheAirFedAvg(Strategy):
         wait_for_devices: float = 120.0,
         clock: Clock = time,
     ) -> None:
-        if not plan.uplink.only_scales:
+        signal = plan.sequence.signal(0)
+        if signal.transmit_amplitude is None or signal.constant_power is not None or signal.by_largest:
             raise ValueError(f"Expected a policy whose devices only scale their updates; {plan.policy!r} does more.")
         self.plan = plan
         self.airs = Airs(plan=plan) if airs is None else airs

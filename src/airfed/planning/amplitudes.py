@@ -108,7 +108,7 @@ class Amplitudes:
 
     def shares(self, index: int) -> Bools | Floats:
         """Return a_ik/θ_i of round i, (N,)."""
-        return self.share[index if len(self.share) > 1 else 0]
+        return np.asarray(self.share[index if len(self.share) > 1 else 0])
 
     def devices(self, index: int) -> Devices:
         """Return K_i, ascending."""

@@ -35,6 +35,8 @@ _KEPT_OF_FEW: Final = 16  # the same, of few devices
 _SIZES: Final = 4  # numbers of devices more, and fewer, for whom the combiner is turned
 _FEW: Final = 12  # devices whose matched filters are starts, too
 _WORTH: Final = 1e-5  # a turn that improves less is the last
+MOST_CHOSEN: Final = 256  # rounds whose combiner is searched for: in each of thousands it takes minutes
+_SEARCHED: Final = ("optimal", "one")  # ways to combine that leave a choice
 
 
 def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
@@ -52,10 +54,10 @@ def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
     found.sort(key=_worth)
     if problem.link.combining != "optimal":
         return found[0]
-    if _reaches(found[0], reach.lower_bound(problem)):
-        return found[0]
     if brief:
         return _turned(found[0], decide, found[0].scheduled)
+    if _reaches(found[0], reach.lower_bound(problem)):
+        return found[0]
     kept = found[: _KEPT if problem.fleet.num_devices > _FEW else _KEPT_OF_FEW]
     kept = sorted((_improved(plan, decide, own=True) for plan in kept), key=_worth)
     distinct = [plan for plan, before in zip(kept, [None, *kept], strict=False) if not _alike(plan, before)]
@@ -270,7 +272,8 @@ def in_rounds(problem: Problem) -> Problem:
     """Return the problem with combiners where each round is decided on its own: one for all, or for each round.
 
     That of a round is the best for the round alone, if it had as many others beside it as the first round would choose:
-    what later rounds bring is not looked at, and batteries neither.
+    what later rounds bring is not looked at, and batteries neither. After `MOST_CHOSEN` rounds it is the first of those
+    that are tried: the strongest eigenvector, where no other way to combine is asked for.
 
     Raises:
         InfeasibleError: there is no plan for the first round.
@@ -281,16 +284,34 @@ def in_rounds(problem: Problem) -> Problem:
     if not problem.fleet.changes:
         return problem.heard_by(first.combiner)
     assert problem.fleet.channel is not None
-    combiners = np.array([_first(alone.at(index)) for index in range(len(problem.fleet.channel))])
+    combiners = _firsts(problem)
     combiners[0] = first.combiner
     chosen = np.array([first.rounds])
-    for index in range(1, min(problem.most_rounds, len(combiners))):
+    for index in range(1, min(problem.most_rounds, len(combiners), MOST_CHOSEN)):
         try:
             found = planned(alone.at(index), lambda there: aligned(there, chosen), brief=True)
         except InfeasibleError:  # nobody can be heard: any combiner of the kind that was asked for does
             continue
         combiners[index] = found.combiner
     return problem.heard_by(combiners)
+
+
+def noted(plan: Plan) -> Plan:
+    """Return a plan for `in_rounds` with a note where combiners were not searched for."""
+    if not plan.problem.fleet.changes or plan.rounds <= MOST_CHOSEN or plan.problem.link.combining not in _SEARCHED:
+        return plan
+    first = "the first antenna" if plan.problem.link.combining == "one" else "the strongest eigenvector"
+    note = f"After {MOST_CHOSEN} rounds the combiner is {first}: a search in every round would take minutes."
+    return replace(plan, notes=(*plan.notes, note))
+
+
+def _firsts(problem: Problem) -> Complexes:
+    """The first combiner of those that are tried, in every round, (R, A)."""
+    channel = problem.fleet.channel
+    assert channel is not None
+    if problem.link.combining in ("optimal", "strongest_eigenvector"):
+        return np.array(antennas.eigenvectors(channel)[..., 0, :])
+    return np.tile(_first(problem.at(0)), (len(channel), 1))
 
 
 def _first(problem: Problem) -> Complexes:

@@ -90,7 +90,7 @@ def by_accuracy(
         feasible = alignment <= limits.largest_alignment(problem, devices, found.rounds) * (1 + FEASIBILITY_RTOL)
         noise = np.where(feasible | ~feasible.any(), noise, np.nan)
     best = best_design(found.rounds, noise[:, None], 1.0 - found.shortfall[:, None], surrogate)
-    number = int(found.rounds[best.index])
+    number = int(found.rounds[best.place])
     plan = Plan(
         problem=replace(problem, learning=replace(problem.learning, clip_norm=best.clip_norm)),
         policy=policy,

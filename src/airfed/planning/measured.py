@@ -31,12 +31,12 @@ class Design(NamedTuple):
     """The place of the highest expected accuracy.
 
     Args:
-        index: of the number of rounds among those asked for.
+        place: of the number of rounds among those asked for.
         column: of the candidate among those of that number of rounds.
         clip_norm, average: as in `Plan`.
     """
 
-    index: int
+    place: int
     column: int
     clip_norm: float
     average: Average
@@ -83,7 +83,7 @@ def optimal(problem: Problem, rounds: Integers, surrogate: Response) -> Aligned:
     with np.errstate(divide="ignore"):
         noise = np.asarray(problem.link.noise_std / (size * theta))
     best = best_design(some, noise, size / problem.fleet.num_devices, surrogate)
-    at, number = (best.index, best.column), int(some[best.index])
+    at, number = (best.place, best.column), int(some[best.place])
     return Aligned(_devices(problem, int(size[at]), float(theta[at]), number), None, number)
 
 

@@ -354,9 +354,8 @@ class Plan:
             share = np.asarray(self.amplitudes.shares(index)[devices], dtype=np.float64)
             privacy[index] = cap / float(np.max(share * self.sequence.factors(devices, index)))
             peak[index] = float(np.min(problem.fleet.reach_in(index)[devices] / share))
-        return {
-            name: np.broadcast_to(each, (self.rounds,)) for name, each in (("privacy", privacy), ("peak_power", peak))
-        }
+        shape = (self.rounds,)
+        return {"privacy": np.broadcast_to(privacy, shape), "peak_power": np.broadcast_to(peak, shape)}
 
     @property
     def binding(self) -> Binding:

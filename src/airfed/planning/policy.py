@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, convergence
 from airfed.planning import combining, reach, time_varying
-from airfed.planning.amplitudes import Amplitudes, Devices, Floats
+from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.completion import by_accuracy, by_bound, expected
 from airfed.planning.method import OVER_THE_AIR, Method
 from airfed.planning.plan import Plan
@@ -166,7 +166,7 @@ class Policy:
                 plan = self._combined(problem, settings)
                 aligned = plan.method is OVER_THE_AIR and plan.amplitudes.constant and plan.amplitudes.equal
                 return replace(plan, lower_bound=reach.lower_bound(problem)) if aligned else plan
-            problem = combining.in_rounds(problem)
+            return combining.noted(self.plan(combining.in_rounds(problem), settings))
         with self._opened() as asked:
             asked.check(self.name, settings)
             if problem.varies:
@@ -176,7 +176,7 @@ class Policy:
         if isinstance(answer, Solution):
             return self._solved(problem, answer, OVER_THE_AIR, settings)
         if isinstance(answer, Plan):
-            return self._solved(problem, Solution.of(answer), answer.method, settings, notes=answer.notes)
+            return self._solved(problem, Solution.of(answer.amplitudes), answer.method, settings, notes=answer.notes)
         return self._completed(problem, answer, settings)
 
     def _completed(self, problem: Problem, answer: Any, settings: Settings) -> Plan:
@@ -194,7 +194,7 @@ class Policy:
             if found.dtype == np.float64:
                 rounds = settings.rounds or problem.most_rounds
                 table = Amplitudes.of_table(found, rounds=rounds)
-                return self._solved(problem, Solution(table, np.inf, -np.inf), method, settings)
+                return self._solved(problem, Solution.of(table), method, settings)
             devices = found
         if settings.objective is not None and method.private:
             try:
@@ -243,10 +243,10 @@ class Policy:
                 f"No plan fits: rounds={settings.rounds} take longer on the air than the {problem.budget.air_time:g} s "
                 "that there are (air_time)."
             )
-        known = {"rounds": settings.rounds, "samples": settings.samples}
+        known: dict[str, Any] = {"rounds": settings.rounds, "samples": settings.samples}
         if asked.mode == "per_round":
 
-            def decide(there: Problem, index: int) -> Devices | Floats:
+            def decide(there: Problem, index: int) -> NDArray[Any]:
                 return self._row(there, asked(there, replace(settings, round_index=index)))
 
             return self._solved(problem, time_varying.per_round(problem, decide, **known), OVER_THE_AIR, settings)
@@ -254,13 +254,13 @@ class Policy:
         if isinstance(answer, Solution):
             return self._solved(problem, answer, OVER_THE_AIR, settings)
         if isinstance(answer, Plan):
-            return self._solved(problem, Solution.of(answer), answer.method, settings, notes=answer.notes)
+            return self._solved(problem, Solution.of(answer.amplitudes), answer.method, settings, notes=answer.notes)
         if isinstance(answer, Method):
             found = time_varying.per_round(problem, lambda there, _: answer.schedule(there), method=answer, **known)
             return self._solved(problem, found, answer, settings)
         if np.ndim(answer) == 2:
             table = Amplitudes.of_table(np.asarray(answer, dtype=np.float64))
-            return self._solved(problem, Solution(table, np.inf, -np.inf), OVER_THE_AIR, settings)
+            return self._solved(problem, Solution.of(table), OVER_THE_AIR, settings)
         row = self._row(problem, answer)
         found = time_varying.per_round(problem, lambda there, _: row, **known)
         return self._solved(problem, found, OVER_THE_AIR, settings)
@@ -301,7 +301,7 @@ class Policy:
             own = ":" in self.name
             yield _Asked(function=self.function, parameters=_parameters(self.function), mode=mode, own=own)
 
-    def _row(self, problem: Problem, answer: Any) -> Devices | Floats:
+    def _row(self, problem: Problem, answer: Any) -> NDArray[Any]:
         """K, ascending, each device once; or a_k of every device, as floats."""
         num_devices = problem.fleet.num_devices
         expected = f"Expected policy {self.name!r} to return device indices from 0 to {num_devices - 1}, each once"

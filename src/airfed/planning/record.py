@@ -173,7 +173,7 @@ def _amplitudes(num_devices: int, recorded: Mapping[str, Any]) -> Amplitudes:
         row[devices] = recorded["amplitude"]
         return Amplitudes.of_table(row, rounds=number)
     equal = all("amplitude" not in entry for entry in rounds)
-    share = np.zeros((len(rounds), num_devices), dtype=np.bool_ if equal else np.float64)
+    share: NDArray[Any] = np.zeros((len(rounds), num_devices), dtype=np.bool_ if equal else np.float64)
     for row, entry in zip(share, rounds, strict=True):
         devices = Members.parse(entry["members"], num_devices).devices
         row[devices] = True if equal else np.asarray(entry["amplitude"]) / entry["alignment"]

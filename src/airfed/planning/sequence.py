@@ -173,7 +173,7 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
                 device_power[devices] += power * repeats
                 largest[devices] = np.maximum(largest[devices], power)
                 exposure[devices] += mu**2 * repeats
-        return Totals(*np.broadcast_to(figures, (5, rounds)), device_power, largest, exposure)
+        return Totals._make((*np.broadcast_to(figures, (5, rounds)), device_power, largest, exposure))
 
     def _mu(self, signal: Signal, devices: Devices, index: int) -> float:
         """μ_i: the sensitivity of the device that an adversary sees most strongly, over the noise that hides it."""
@@ -213,8 +213,8 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
             power, devices = self.signal(index).power, self._plan.amplitudes.devices(index)
             weakest = int(np.argmin(power))
             found.append((float(power[weakest]), int(devices[weakest])))
-        power, device = min(found)
-        return device, power
+        least, device = min(found)
+        return device, least
 
     def exposures(self) -> Floats:
         """Return Σ μ_i² over the rounds in which a device is scheduled, of each that ever is."""

@@ -64,7 +64,7 @@ def check_header(header: dict[str, Any]) -> None:
     for name in ("spent", "estimation_error", "estimation_failure"):
         if name in header:
             number(header, name)
-    if "antennas" in header and whole(header, "antennas") < 2:
+    if "antennas" in header and whole(header, "antennas") < 1:
         raise ValueError
     for name, known in _KNOWN.items():
         if name in header and header[name] not in known:

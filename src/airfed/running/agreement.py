@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from airfed.planning import Plan
-from airfed.planning.uplink import ALIGNED
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running.directory import RunDirectory, RunError, sha256
-from airfed.running.records import FORMAT
 from airfed.running.setup import Setup
 from airfed.scenario import Scenario, flatten, load
 
@@ -21,9 +19,6 @@ _RTOL: Final = 1e-9  # sums that are added up in another order
 def verified_ledger(directory: RunDirectory) -> Ledger:
     """Return the ledger of a run whose files are those that its first line names, and its model the one that it names.
 
-    In format 1 it names none; `run.json` does, and of its digests that of the plan is one of a file. In formats 1 and 2
-    it does not name the model.
-
     Raises:
         LedgerError: the ledger does not hold together, or a file is not the one that the ledger has seen.
         RunError: a file cannot be read.
@@ -31,15 +26,12 @@ def verified_ledger(directory: RunDirectory) -> Ledger:
     model = directory.model_digest()  # before the ledger, which is always ahead of it
     ledger = Ledger.load(directory.file("ledger.jsonl"), repair=True)
     files = {"run.json": "run_sha256", "scenario.toml": "scenario_sha256", "plan.json": "plan_sha256"}
-    named: Mapping[str, Any] = ledger.header
-    if "run_sha256" not in named and (manifest := directory.any_manifest())["format"] == 1:
-        files, named = {"plan.json": "plan_sha256"}, manifest
     for name, key in files.items():
-        if named.get(key) != sha256(directory.read(name)):
+        if ledger.header.get(key) != sha256(directory.read(name)):
             raise LedgerError(f"{directory.file(name)} is not the file that the ledger has seen: it was changed.")
-    if model and not ledger.model and directory.any_manifest()["format"] == FORMAT:
+    if model and not ledger.model:
         raise LedgerError(f"{ledger.path}: the line that names the model is gone.")
-    if model and ledger.model and model != ledger.model:
+    if model and model != ledger.model:
         raise LedgerError(
             f"{directory.file('model.safetensors')} is not the model that the ledger names: it was changed, or is "
             "another run's."
@@ -79,8 +71,7 @@ def check_header(ledger: Ledger, plan: Plan, privacy: str) -> None:
         LedgerError: it counts something else, or towards another budget.
     """
     expected = ledger_header(plan, scenario="", privacy=privacy)
-    if "run_sha256" in ledger.header:  # since format 2
-        expected |= {"rounds": plan.rounds, "mu_round": plan.mu_round}
+    expected |= {"rounds": plan.rounds, "mu_round": plan.mu_round}
     for name, value in expected.items():
         if name != "scenario" and ledger.header.get(name) != value:
             raise LedgerError(f"{ledger.path}: its {name} is not that of the plan and the scenario.")
@@ -99,7 +90,6 @@ def check_account(account: Ledger, ledger: Ledger, run: str) -> None:
 def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
     """Return what the first line of a plan's ledger says: what is counted, and against which budget."""
     budget, link = plan.problem.budget, plan.problem.link
-    several = plan.combiner is not None and plan.uplink.on_air
     return {
         "scenario": scenario,
         "unit": "device",
@@ -116,8 +106,10 @@ def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
         "trust_estimates": link.trust_estimates,
         "privacy": privacy,
         "devices": plan.scheduled.tolist(),
-        **({} if plan.uplink == ALIGNED else {"uplink": plan.uplink.name, "private": plan.private}),
-        **({"antennas": plan.problem.fleet.antennas, "trust": link.trust} if several else {}),
+        "method": plan.method.name,
+        "private": plan.private,
+        "antennas": plan.problem.fleet.antennas if plan.method.radio else 1,
+        "trust": plan.problem.trusted,
     }
 
 

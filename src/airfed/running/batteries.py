@@ -48,7 +48,7 @@ class Batteries:
         plan = self._plan
         for charge in self._ledger.charges[self._counted :]:
             decided = self._decided(charge)
-            if charge.members is None and plan.problem.varies:  # half a line: whichever round that was
+            if charge.members is None:  # any round: all are alike, or it was half a line
                 self._spent[plan.scheduled] += plan.power
             else:
                 self._spent[decided.scheduled] += decided.power

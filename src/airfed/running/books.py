@@ -328,8 +328,8 @@ def _most_exposed(plan: Plan, rounds: range) -> int:
 
 
 def _members(plan: Plan, index: int) -> Members | None:
-    """Who is charged for a round, where rounds may differ in that; else everybody whom the ledger counts."""
-    if not plan.problem.varies:
+    """Who is charged for a round; None where all rounds are alike: everybody whom the ledger counts."""
+    if plan.constant:
         return None
     return Members.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
 

@@ -27,9 +27,9 @@ from airfed._disk import flush, locked, write_whole
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running import records
 from airfed.running.checkpoints import Checkpoint, decode, encode
-from airfed.running.records import FORMAT, Manifest, OldManifest, PlanFigures
+from airfed.running.records import FORMAT, Manifest, PlanFigures
 
-__all__ = ["Checkpoint", "RunDirectory", "RunError", "sha256"]
+__all__ = ["Checkpoint", "OtherVersion", "RunDirectory", "RunError", "sha256"]
 
 _LOG = logging.getLogger(__name__)
 _Checked = TypeVar("_Checked")
@@ -41,6 +41,10 @@ _LONGEST_LINE: Final = 2**16  # bytes of a round's record
 
 class RunError(ValueError):
     """A run directory cannot be used as asked; the message is the user's."""
+
+
+class OtherVersion(RunError):
+    """Another version of airfed made the run."""
 
 
 @dataclass(frozen=True)
@@ -138,21 +142,8 @@ class RunDirectory:
         """Return `run.json`.
 
         Raises:
-            RunError: it is missing, damaged, or of another format.
-        """
-        found = self.any_manifest()
-        if found["format"] != FORMAT:
-            raise RunError(
-                f"Expected a run of format {FORMAT} in {self.path}; this one is of an older version, and can be shown "
-                "but not gone on with. Give another --out."
-            )
-        return found
-
-    def any_manifest(self) -> Manifest | OldManifest:
-        """Return `run.json` of this or of an older format.
-
-        Raises:
-            RunError: it is missing, damaged, or of a format that is not known here.
+            OtherVersion: another version of airfed made the run.
+            RunError: it is missing or damaged.
         """
         file = self.file("run.json")
         if not file.exists():
@@ -162,8 +153,10 @@ class RunDirectory:
             form = json.loads(content).get("format")
         except (ValueError, RecursionError, AttributeError):
             raise RunError(f"Cannot read {file}: it is damaged.") from None
-        if form not in (1, 2, FORMAT):
-            raise RunError(f"Expected a run of format {FORMAT} in {self.path}; this one is of another version.")
+        if form in (1, 2):
+            raise OtherVersion(f"The run in {self.path} was made by airfed 0.2.0 or older, and that version can read it.")
+        if form != FORMAT:
+            raise OtherVersion(f"Expected a run of format {FORMAT} in {self.path}; this one is of another version.")
         return self._checked(records.MANIFEST, content, file.name)
 
     def plan(self) -> PlanFigures:

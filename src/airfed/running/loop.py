@@ -201,7 +201,7 @@ def receive(
         superposition: what the devices have sent.
         index: i.
     """
-    learning, noise_std = plan.problem.learning, plan.noise_std_in(index)
+    learning, noise_std = plan.problem.learning, plan.sequence.signal(index).noise_std
     signal = superposition.digest()
     transmission = f"{books.send(index, signal)} {signal}"
     added = noise.draw(index, superposition.noise_size, noise_std, transmission=transmission)

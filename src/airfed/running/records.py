@@ -108,13 +108,14 @@ LimitName = Literal["privacy", "peak_power", "total_power", "device_power"]
 
 
 class RoundFigures(TypedDict):
-    """What `plan.json` says of one round, where rounds differ in their devices."""
+    """What `plan.json` says of one round, where rounds differ."""
 
     __pydantic_config__ = _READING  # type: ignore[misc]
 
     members: Text
     num_scheduled: Count
     alignment: Amount
+    amplitude: NotRequired[list[Amount]]  # of the devices, where they are not aligned
     local_steps: Count
     power: Amount
     mu: Amount
@@ -132,19 +133,20 @@ class PlanFigures(TypedDict):
     scheduled: list[Whole]
     alignment: Amount
     alignment_coefficient: Amount
-    clip_norm: NotRequired[Amount]
+    amplitude: NotRequired[list[Amount]]
+    clip_norm: Amount
     rounds: Count
     local_steps: list[Count]
-    objective: NotRequired[Literal["bound", "measured"]]
-    average: NotRequired[Average]
-    uplink: NotRequired[dict[Text, bool | int | float | Text]]
-    private: NotRequired[bool]
-    channel_uses: NotRequired[Amount]
-    air_time: NotRequired[Amount | None]
-    predicted_accuracy: NotRequired[Share | None]
-    predicted_loss: NotRequired[Amount | None]
-    predicted_basis: NotRequired[Text]
-    predicted_interval: NotRequired[Annotated[list[Share], Field(min_length=2, max_length=2)] | None]
+    objective: Literal["bound", "measured"]
+    average: Average
+    method: dict[Text, bool | int | float | Text]
+    private: bool
+    channel_uses: Amount
+    air_time: Amount | None
+    predicted_accuracy: Share | None
+    predicted_loss: Amount | None
+    predicted_basis: Text
+    predicted_interval: Annotated[list[Share], Field(min_length=2, max_length=2)] | None
     bound: BoundFigures
     binding: LimitName
     limits: Limits
@@ -167,14 +169,17 @@ class PlanFigures(TypedDict):
     trust: NotRequired[Trust]
     combiner: NotRequired[list[Pair] | list[list[Pair]]]
     epsilon_total_against: NotRequired[dict[Trust, Amount | None]]
-    lower_bound: NotRequired[Amount | None]
+    lower_bound: Amount | None
     most_exposed: NotRequired[Whole]
     sequence: NotRequired[list[RoundFigures]]
 
 
-class _AnyManifest(TypedDict):
-    """What every format of `run.json` holds: versions and digests."""
+class Manifest(TypedDict):
+    """`run.json`: versions and digests, with all that keys the noise and that a resume must find unchanged."""
 
+    __pydantic_config__ = _READING  # type: ignore[misc]
+
+    format: Literal[3]
     airfed: Text
     name: Text
     engine: Text
@@ -183,25 +188,8 @@ class _AnyManifest(TypedDict):
     plan_sha256: Sha256
     data_sha256: Text
     versions: dict[Text, Text | None]
-
-
-class Manifest(_AnyManifest):
-    """`run.json`, with all that keys the noise and that a resume must find unchanged."""
-
-    __pydantic_config__ = _READING  # type: ignore[misc]
-
-    format: Literal[2, 3]  # in format 2 the ledger does not name the model
     rounds: Count
     signal: dict[Text, Text]
-    nonce: NotRequired[Text]
-
-
-class OldManifest(_AnyManifest):
-    """`run.json` of format 1. Such a run is shown, not gone on with: the ledger's first line names no other file."""
-
-    __pydantic_config__ = _READING  # type: ignore[misc]
-
-    format: Literal[1]
 
 
 class DeviceRow(TypedDict):
@@ -215,9 +203,7 @@ class DeviceRow(TypedDict):
 
 ROUND: Final = TypeAdapter(RoundRecord)
 PLAN: Final = TypeAdapter(PlanFigures)
-MANIFEST: Final[TypeAdapter[Manifest | OldManifest]] = TypeAdapter(
-    Annotated[Manifest | OldManifest, Field(discriminator="format")]
-)
+MANIFEST: Final = TypeAdapter(Manifest)
 DEVICE: Final = TypeAdapter(DeviceRow)
 
 

@@ -2,8 +2,8 @@
 
 Nothing in a file is believed before it is checked: each file on its own (`airfed.running.records`), and all of them
 against the ledger, whose first line names the scenario, the plan and the manifest by their digests and whose chain
-holds every ε and every watt. What is wrong is told, not raised, so that a bad run can be shown as bad. What an older
-version recorded (format 1, whose ledger names no other file) is shown after the checks that it allows.
+holds every ε and every watt. What is wrong is told, not raised, so that a bad run can be shown as bad. Of a run that
+another version made nothing is read: `errors` says so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,15 +19,15 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import planning
+from airfed import policies
 from airfed._disk import is_locked
 from airfed._upstairs import upstairs
-from airfed.planning import FadingPlan, Plan
+from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger, LedgerError, Members
 from airfed.problem import Trust
 from airfed.running.books import check_header, check_rounds, verified_ledger
-from airfed.running.directory import RunDirectory, RunError
-from airfed.running.records import FORMAT, Manifest, OldManifest, PlanFigures
+from airfed.running.directory import OtherVersion, RunDirectory, RunError
+from airfed.running.records import Manifest, PlanFigures
 from airfed.running.rounds import Rounds
 from airfed.scenario import Scenario, load
 
@@ -59,16 +59,16 @@ class Run:
     """
 
     path: Path
-    rounds: Rounds
-    devices: Sequence[Mapping[str, float]]
-    checkpoint: int | None
+    rounds: Rounds = field(default_factory=Rounds)
+    devices: Sequence[Mapping[str, float]] = ()
+    checkpoint: int | None = None
     finished: bool
     errors: tuple[ValueError, ...]
-    _manifest: Manifest | OldManifest | None
-    _scenario: Scenario | None
-    _figures: PlanFigures | None
-    _plan: Plan | None
-    _ledger: Ledger | None
+    _manifest: Manifest | None = None
+    _scenario: Scenario | None = None
+    _figures: PlanFigures | None = None
+    _plan: Plan | None = None
+    _ledger: Ledger | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
@@ -89,7 +89,10 @@ class Run:
                 errors.append(error if isinstance(error, ValueError) else RunError(f"Cannot read {path}: {error}."))
                 return None
 
-        manifest = tried(directory.any_manifest)
+        finished = directory.file("model.safetensors").is_file()
+        manifest = tried(directory.manifest)
+        if any(isinstance(error, OtherVersion) for error in errors):
+            return cls(path=directory.path, finished=finished, errors=tuple(errors))
         # Before the ledger, which is always ahead of them while a run goes on.
         recorded = tried(directory.read_metrics)
         rounds = Rounds(recorded or ())
@@ -113,7 +116,7 @@ class Run:
                         f"{ledger.path}: lines that the checkpoint after round {newest.round_index} has seen are gone."
                     )
                 )
-            if newest is None and directory.file("model.safetensors").is_file():
+            if newest is None and finished:
                 errors.append(LedgerError(f"{path}: the checkpoints of a finished run are gone."))
             if newest is not None and recorded is not None and len(rounds) < newest.round_index:
                 errors.append(LedgerError(f"{path}: rounds that a checkpoint has seen are gone from the metrics."))
@@ -130,7 +133,7 @@ class Run:
             _ledger=ledger,
             devices=devices,
             checkpoint=None if newest is None else newest.round_index,
-            finished=directory.file("model.safetensors").is_file(),
+            finished=finished,
             errors=tuple(errors),
         )
 
@@ -151,11 +154,9 @@ class Run:
         return str(self.errors[0]) if self.errors else ""
 
     @property
-    def manifest(self) -> Manifest | OldManifest:
+    def manifest(self) -> Manifest:
         """`run.json`: versions and digests."""
-        if self._manifest is None:
-            raise self.errors[0]
-        return self._manifest
+        return self._there(self._manifest)
 
     @property
     def scenario(self) -> Scenario:
@@ -186,11 +187,6 @@ class Run:
     def name(self) -> str:
         """The name of its scenario."""
         return "" if self._manifest is None else self._manifest["name"]
-
-    @property
-    def older(self) -> bool:
-        """Whether an older version recorded it: it can be shown, not gone on with."""
-        return self._manifest is not None and self._manifest["format"] != FORMAT
 
     @property
     def running(self) -> bool:
@@ -230,11 +226,10 @@ class Run:
             return f"{self.path}: {self.problem}"
         reached = "" if self.accuracy is None else f", accuracy {self.accuracy:.1%}"
         state = "finished" if self.finished else "running" if self.running else "interrupted"
-        older = "; recorded by an older version" if self.older else ""
         return (
             f"{self.name} ({self.label}): {state} after {len(self.rounds)} of {self.rounds_planned} rounds{reached}; "
             f"ε = {self.ledger.epsilon_total:.4g} in total at δ = {self.ledger.header['delta']:g}, "
-            f"{self.ledger.power_planned:.4g} W planned{older}"
+            f"{self.ledger.power_planned:.4g} W planned"
         )
 
     def _repr_html_(self) -> str:
@@ -285,7 +280,7 @@ class Run:
     @property
     def place(self) -> tuple[int, str, int]:
         """Where the run stands among others: by policy (the optimum first), then by settings, then by seed."""
-        known = list(planning.EVERY)
+        known = list(policies.EVERY)
         name = self.scenario.policy.name
         return known.index(name) if name in known else len(known), self.label, self.scenario.seed
 
@@ -306,7 +301,7 @@ def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Pl
     spent = 0.0 if ledger is None else ledger.header.get("spent", 0.0)
     problem = scenario.problem(dimension=figures["dimension"], spent=spent)
     try:
-        return (FadingPlan if "sequence" in figures else Plan).from_dict(problem, figures)
+        return Plan.from_dict(problem, figures, policies.METHODS)
     except ValueError as error:
         raise RunError(f"plan.json does not follow from scenario.toml: {error}") from None
 

@@ -80,36 +80,31 @@ def airs_of(scenario: Scenario, plan: Plan) -> Airs:
         return Airs(plan=plan)
     phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, fleet.num_devices)
     rng = seeds.stream(scenario.seed, "channel", 1)
-    if not fleet.changes:
-        true = channel.true_channel(fleet.gain, phase, nmse=nmse, rng=rng)
-    else:  # drawn anew in each round
-        rows = [channel.true_channel(gain, phase, nmse=nmse, rng=rng) for gain in fleet.gain[: plan.rounds]]
-        true = np.array(rows)
-    return Airs(plan=plan, channel=true, phase=phase)
+    gains = np.atleast_2d(fleet.gain)[: plan.rounds]  # where they change, errors are drawn anew in each round
+    true = np.array([channel.true_channel(gain, phase, nmse=nmse, rng=rng) for gain in gains])
+    return Airs(plan=plan, channel=true if fleet.changes else true[0], phase=phase)
 
 
 def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -> dict[str, str]:
     """Return what shapes the signal, each part as a digest under the name that a message gives it.
 
-    The scenario (less its policy, its name and how to compute), the gains (of several antennas: the channels), and of
-    the task: the data and how they lie on the devices, the model's code, its initial parameters, the engine and the
-    versions it rests on, and the update of one device in one step as it really comes out, to the bit. Whatever else may
-    change how a device trains shows there.
+    The scenario (less its policy, its name and how to compute), the channels, and of the task: the data and how they
+    are partitioned, the model's code, its initial parameters, the engine and the versions it rests on, and the update
+    of one device in one step as it really comes out, to the bit. Whatever else may change how a device trains shows
+    there.
 
     Args:
-        scenario: the world.
+        scenario: what to train.
         fleet: the channels of all devices. Its combiner is left out: like K and θ it is the policy's choice, within
             what the scenario says of antennas, combining and trust.
         task: what is trained; without it (an audit of a scenario) there is nothing to take a digest of.
     """
-    world = {"scenario": scenario.digest()}
-    if fleet.channel is None:
-        world["gains"] = sha256(fleet.gain.tobytes())
-    else:
-        world["channels"] = sha256(f"{fleet.channel.shape}\n".encode() + fleet.channel.tobytes())
+    channels = fleet.gain if fleet.channel is None else fleet.channel
+    shape = f"{channels.dtype} {channels.shape}\n".encode()
+    found = {"scenario": scenario.digest(), "channels": sha256(shape + channels.tobytes())}
     if task is None:
-        return world
-    return world | {
+        return found
+    return found | {
         "data": task.data_digest,
         "model's code": task.code_digest,
         "initial model": sha256(task.initial_parameters.tobytes()),

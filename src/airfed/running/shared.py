@@ -6,6 +6,7 @@ the noise and keeps the books. Nothing else knows that there are several.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.air import Airs, Reception, Superposition
-from airfed.antennas import Complexes
-from airfed.planning import FadingPlan
+from airfed.planning import Plan
 from airfed.running.cluster import Group, LostProcess
-from airfed.running.directory import RunError, sha256
+from airfed.running.directory import RunError
 from airfed.running.loop import Books, NoBooks, Parameters, Round, Stopped, Trainer
 from airfed.running.noise import NoiseSource
 from airfed.running.setup import Setup
@@ -47,15 +47,11 @@ def check_equal(group: Group, setup: Setup) -> None:
     Raises:
         RunError: this one does not.
     """
-    plan, theirs = setup.plan, json.dumps(dict(setup.signal), sort_keys=True).encode()
-    figures = [plan.num_scheduled, plan.rounds, plan.alignment, plan.clip_norm, plan.mu_round, plan.mu_total]
-    who = np.packbits(plan.member).tobytes() if isinstance(plan, FadingPlan) else b""
-    figures += _moments(plan.combiner)
-    squares = np.square(plan.sequence.alignments)
-    figures += [float(squares.sum()), float(squares @ np.arange(1.0, 1.0 + squares.size))]  # in this order
-    mine = np.array([*_bytes(plan.scheduled.tobytes() + who), *figures, *_bytes(theirs)], np.float64)
+    signal = json.dumps(dict(setup.signal), sort_keys=True).encode()
+    decision = _decision(setup.plan)
+    mine = np.array([*decision, *hashlib.sha256(signal).digest()], np.float64)
     first = group.broadcast(mine)  # the same calls in every process, whatever it has been told
-    decided = 32 + len(figures)
+    decided = len(decision)
     if not np.allclose(first[:decided], mine[:decided], rtol=_RTOL, atol=0.0):
         raise RunError(
             f"Expected process {group.rank} to decide as process 0 does; its plan is another, and what it sends would "
@@ -68,17 +64,21 @@ def check_equal(group: Group, setup: Setup) -> None:
         )
 
 
-def _moments(combiner: Complexes | None) -> list[float]:
-    """Two figures that tell one combiner from another, of one or of all rounds; rounding hardly moves them."""
-    if combiner is None:
-        return [0.0, 0.0]
-    weight = np.cos(np.arange(1.0, 1.0 + combiner.size)).reshape(combiner.shape)
-    return [combiner.size + float(np.sum(weight * part)) for part in (combiner.real, combiner.imag)]
+def _decision(plan: Plan) -> list[float]:
+    """Figures that tell one plan from another: a digest of the schedule, and moments that rounding hardly moves."""
+    schedule = hashlib.sha256()
+    for row in plan.amplitudes.share:
+        schedule.update(np.packbits(row > 0))
+    totals, beamformer = plan.sequence.totals, np.ones(1) if plan.combiner is None else plan.combiner
+    figures = (np.square(plan.amplitudes.level), totals.divisor, totals.device_power, beamformer.real, beamformer.imag)
+    moments = [moment for values in figures for moment in _moments(values)]
+    return [*schedule.digest(), plan.rounds, plan.clip_norm, plan.mu_round, plan.mu_total, *moments]
 
 
-def _bytes(content: bytes) -> bytes:
-    """The 32 bytes of a digest."""
-    return bytes.fromhex(sha256(content))
+def _moments(values: NDArray[np.float64]) -> list[float]:
+    """The sum, and one in which the order counts; none of them is near 0, where a relative error says nothing."""
+    size = float(np.sum(np.abs(values))) or 1.0
+    return [size, 2.0 * size + float(np.cos(np.arange(1.0, 1.0 + values.size)) @ values.ravel())]
 
 
 class SharedAir:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Self
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from airfed import _files, planning
+from airfed import _files, policies
 from airfed.channel import ChannelModel
 from airfed.keys.declare import Control, Key, Name, Section, Seed
 from airfed.keys.sentences import sentence
@@ -221,7 +221,7 @@ class Scenario(Section):
     @property
     def decider(self) -> Policy:
         """Who decides: the policy that [policy] names."""
-        return planning.find(self.policy.name, self.folder)
+        return policies.find(self.policy.name, self.folder)
 
     @property
     def response(self) -> Response | None:
@@ -280,18 +280,18 @@ class Scenario(Section):
             problem: the realisation, where it was drawn already.
             rivals: whether the schemes of the field's are asked, too.
         """
-        policies = {**(planning.EVERY if rivals else planning.POLICIES), self.decider.name: self.decider}
+        asked = {**(policies.EVERY if rivals else policies.POLICIES), self.decider.name: self.decider}
         problem = self.problem() if problem is None else problem
-        return planning.compare(problem, self._informed(problem), policies=policies.values())
+        return policies.compare(problem, self._informed(problem), policies=asked.values())
 
     def _informed(self, problem: Problem) -> Settings:
         """The settings with the law of gains that change: a run knows those of a round only when it comes."""
-        return dataclasses.replace(self.settings, law=self.law(problem))
+        return dataclasses.replace(self.settings, samples=self.law(problem))
 
     def vary(self, changes: Mapping[str, Any]) -> Scenario:
         """Return the scenario with dotted keys changed; settings that a new policy does not take are dropped."""
         own_policy(name := changes.get("policy.name", self.policy.name))  # raises where there is no such policy
-        taken = planning.find(name, self.folder).settings
+        taken = policies.find(name, self.folder).settings
         kept = {key: value for key, value in (self.policy.options or {}).items() if key in taken}
         dropped = {f"policy.{key}": None for key in ("size", "threshold") if key not in taken}
         return self.override({**dropped, "policy.options": kept or None, **changes})

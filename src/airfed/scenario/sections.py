@@ -26,7 +26,8 @@ from airfed.keys.declare import (
 )
 from airfed.keys.units import amplitude
 from airfed.network import Network, builtin
-from airfed.planning import EVERY, Average
+from airfed.planning import Average
+from airfed.policies import EVERY
 from airfed.problem import Budget, Combining, Formula, Learning, Link, Relation, Scope, Trust
 from airfed.scenario.networks import NetworkSection, RidgeSection
 from airfed.scenario.usercode import NETWORK, RIDGE, SYNTHETIC, own_policy, user_code
@@ -421,7 +422,7 @@ class PolicySection(Section):
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
-        if own_policy(self.name) is None and self.options and not EVERY[self.name].rival:
+        if own_policy(self.name) is None and self.options and not EVERY[self.name].baseline:
             raise ValueError(f"Expected no policy.options with policy {self.name!r}: they are for your own, or rivals.")
         return self
 

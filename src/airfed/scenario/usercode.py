@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from airfed._usercode import UserCode, named
-from airfed.planning import EVERY
+from airfed.policies import EVERY
 
 NETWORK: Final = "network"
 """What `learning.model` reads where [learning.network] writes the layers down."""

@@ -12,10 +12,11 @@ from airfed.planning.time_varying.planner import (
     factors,
     first_sample,
     gains_of,
+    instance_of,
     mean_problem,
     optimal,
     per_round,
-    world_of,
+    seldom,
 )
 from airfed.planning.time_varying.solution import Solution
 
@@ -27,8 +28,9 @@ __all__ = [
     "fill",
     "first_sample",
     "gains_of",
+    "instance_of",
     "mean_problem",
     "optimal",
     "per_round",
-    "world_of",
+    "seldom",
 ]

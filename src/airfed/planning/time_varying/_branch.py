@@ -18,7 +18,7 @@ from airfed.planning.time_varying._cells import Bools
 from airfed.planning.time_varying._fill import Mixer, Options
 from airfed.planning.time_varying._price import SAFE, PriceSearch
 from airfed.planning.time_varying._round import Answers, Ordered, Unordered
-from airfed.planning.time_varying.world import World
+from airfed.planning.time_varying.instance import Instance
 
 _NEAR = 3  # sizes on either side of an answer that are tried as well
 _FEW = 24  # devices of which every size is tried
@@ -57,25 +57,25 @@ class Attempt:
     member: Bools | None
 
 
-def attempt(world: World, solver: Rounds, search: PriceSearch, rounds: int) -> Attempt:
+def attempt(instance: Instance, solver: Rounds, search: PriceSearch, rounds: int) -> Attempt:
     """The best plan of I rounds that the schedules seen on both sides of the price can be made into."""
     low, high = search.bracket(rounds)
     near = [search.looks[place].answers for place in (low, high) if 0 <= place < len(search.looks)]
     every = np.arange(rounds)
     if isinstance(solver, Ordered):
-        size = _sizes(world.num_devices, np.array([each.size[:rounds] for each in near]))
+        size = _sizes(instance.num_devices, np.array([each.size[:rounds] for each in near]))
         options = Options(size=size, load=solver.load[every, size - 1], limit=solver.limit[every, size - 1])
     else:
         near += [look.answers for place, look in enumerate(search.looks) if place not in (low, high)]
         options = Options.of(near, rounds)
     mixer = Mixer(
         options,
-        world.weight * np.exp(-world.slopes(rounds)),
-        num_devices=world.num_devices,
-        noise_weight=world.noise_weight,
-        budget=world.total_power,
+        instance.weight * np.exp(-instance.slopes(rounds)),
+        num_devices=instance.num_devices,
+        noise_weight=instance.noise_weight,
+        budget=instance.total_power,
     )
-    floor = float(search.best[rounds - 1] - world.offsets()[rounds - 1])
+    floor = float(search.best[rounds - 1] - instance.offsets()[rounds - 1])
     tries = [mixer.improve(np.full(rounds, start), floor=floor) for start in range(min(len(near), 2))]
     value, choice = min(tries, key=lambda found: found[0])
     member = None
@@ -94,7 +94,7 @@ def _sizes(num_devices: int, size: Integers) -> Integers:
 
 
 def close(
-    world: World,
+    instance: Instance,
     solver: Rounds,
     search: PriceSearch,
     found: dict[int, Attempt],
@@ -106,16 +106,16 @@ def close(
     """Return a higher lower bound and better plans, until they agree to `rtol` or so many nodes were looked at.
 
     Args:
-        world, solver, search: as in `attempt`.
+        instance, solver, search: as in `attempt`.
         found: the best plan of some I.
         rtol: the gap, as a share of the best plan, at which to stop.
         nodes: the most nodes.
         only: I, where it is fixed.
     """
-    offsets = world.offsets()
+    offsets = instance.offsets()
     found = dict(found)
     order = itertools.count()
-    ones, full = np.ones(world.most_rounds, dtype=np.intp), np.full(world.most_rounds, world.num_devices)
+    ones, full = np.ones(instance.most_rounds, dtype=np.intp), np.full(instance.most_rounds, instance.num_devices)
     heap = [
         (float(dual), next(order), rounds, ones, full, search)
         for rounds, dual in enumerate(search.best, start=1)
@@ -131,7 +131,7 @@ def close(
         while own.best[rounds - 1] < ceiling and own.refine(rounds):
             pass
         dual = max(dual, float(own.best[rounds - 1]))
-        tried = attempt(world, solver, own, rounds)
+        tried = attempt(instance, solver, own, rounds)
         if rounds not in found or tried.value < found[rounds].value:
             found[rounds] = tried
             ceiling = min(ceiling, float(offsets[rounds - 1] + tried.value))

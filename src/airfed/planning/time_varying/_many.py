@@ -21,7 +21,7 @@ import numpy as np
 from airfed.planning._equal import Floats
 from airfed.planning.time_varying._cells import Bools, cheapest
 from airfed.planning.time_varying._price import dual_values
-from airfed.planning.time_varying.world import World
+from airfed.planning.time_varying.instance import Instance
 
 _POWER = 1.5
 _BOLDEST = 1.5  # of ln(price), in one look
@@ -31,7 +31,7 @@ _FAINT = 1e-12  # a price relative to the highest, from which it can recover
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Budgets:
-    """The budgets of a world in one vector: the total power, the batteries if any, the exposures if any."""
+    """The budgets of a instance in one vector: the total power, the batteries if any, the exposures if any."""
 
     num_devices: int
     amounts: Floats
@@ -39,15 +39,15 @@ class Budgets:
     exposures: bool
 
     @classmethod
-    def of(cls, world: World) -> Budgets:
-        """The world's budgets."""
-        parts = [np.array([world.total_power])]
-        parts += [part for part in (world.device_power, world.device_exposure) if part is not None]
+    def of(cls, instance: Instance) -> Budgets:
+        """The instance's budgets."""
+        parts = [np.array([instance.total_power])]
+        parts += [part for part in (instance.device_power, instance.device_exposure) if part is not None]
         return cls(
-            num_devices=world.num_devices,
+            num_devices=instance.num_devices,
             amounts=np.concatenate(parts),
-            batteries=world.device_power is not None,
-            exposures=world.device_exposure is not None,
+            batteries=instance.device_power is not None,
+            exposures=instance.device_exposure is not None,
         )
 
     def split(self, vector: Floats, otherwise: float = 0.0) -> tuple[float, Floats, Floats]:
@@ -83,26 +83,30 @@ class Budgets:
 
 
 class Market:
-    """The rounds of a world at prices for every budget.
+    """The rounds of a instance at prices for every budget.
 
     Args:
-        world: in units in which P_tot is about 1.
+        instance: in units in which P_tot is about 1.
         rounds: the largest I to think of.
     """
 
-    def __init__(self, world: World, rounds: int) -> None:
-        self.world, self.rounds = world, rounds
-        gain = world.gain[:rounds]
+    def __init__(self, instance: Instance, rounds: int) -> None:
+        self.instance, self.rounds = instance, rounds
+        gain = instance.gain[:rounds]
         with np.errstate(divide="ignore"):
             self.load = np.where(gain > 0, np.square(1.0 / gain), 0.0)  # who cannot be heard is kept out by `limit`
         # one round alone may not exceed a battery or an exposure: without a word on this the bound would be lower
-        peak = world.peak_power if world.device_power is None else np.minimum(world.peak_power, world.device_power)
+        peak = (
+            instance.peak_power
+            if instance.device_power is None
+            else np.minimum(instance.peak_power, instance.device_power)
+        )
         self.limit = np.square(gain) * peak
-        if world.device_exposure is not None:
-            self.limit = np.where(gain > 0, np.minimum(self.limit, world.device_exposure), 0.0)
-        self.steep = np.exp(world.slopes(rounds))
-        self.offsets = world.offsets()[:rounds]
-        self.budgets = Budgets.of(world)
+        if instance.device_exposure is not None:
+            self.limit = np.where(gain > 0, np.minimum(self.limit, instance.device_exposure), 0.0)
+        self.steep = np.exp(instance.slopes(rounds))
+        self.offsets = instance.offsets()[:rounds]
+        self.budgets = Budgets.of(instance)
         self.best = np.full(rounds, -math.inf)  # D_I
 
     def look(self, price: Floats, rounds: int) -> tuple[Floats, Bools]:
@@ -110,10 +114,10 @@ class Market:
         cost = self.budgets.cost(price, self.load[:rounds]) * self.steep[:rounds, None]
         cost[self.limit[:rounds] == 0] = np.inf
         value, square, member = cheapest(
-            cost, self.limit[:rounds], cap=self.world.cap, noise_weight=self.world.noise_weight, rtol=_RTOL
+            cost, self.limit[:rounds], cap=self.instance.cap, noise_weight=self.instance.noise_weight, rtol=_RTOL
         )
         paid = self.steep[:rounds] * float(price @ self.budgets.amounts)
-        dual = dual_values(self.world, self.offsets[:rounds], value, paid)
+        dual = dual_values(self.instance, self.offsets[:rounds], value, paid)
         np.maximum(self.best[:rounds], dual, out=self.best[:rounds])
         self.latest = dual
         return square, member
@@ -122,7 +126,7 @@ class Market:
         """Prices to begin with: what the noise would cost everybody on air, shared between the budgets."""
         load = float(np.median(self.load[self.load > 0]))
         amounts = self.budgets.amounts
-        worth = math.sqrt(self.world.noise_weight * load * self.rounds / amounts[0])
+        worth = math.sqrt(self.instance.noise_weight * load * self.rounds / amounts[0])
         share = np.full(amounts.size, worth / (amounts.size - 1))
         share[0] = worth
         return np.asarray(share / amounts / float(self.steep[0]) ** 0.5)

@@ -29,7 +29,7 @@ def packed(market: Market, rounds: int, price: Floats, square: Floats, member: B
     """The best of a few plans for I rounds.
 
     Args:
-        market: the world.
+        market: the instance.
         rounds: I.
         price, square, member: what the market has settled at.
     """
@@ -50,27 +50,27 @@ class _Packer:
     """I rounds, in units of the weight of the last one, at the prices of the last one."""
 
     def __init__(self, market: Market, rounds: int, price: Floats) -> None:
-        self.world, self.budgets, self.price, self.rounds = market.world, market.budgets, price, rounds
-        self.load, self.limit = market.load[:rounds], np.minimum(market.limit[:rounds], market.world.cap**2)
-        self.steep = np.exp(market.world.slopes(rounds))
+        self.instance, self.budgets, self.price, self.rounds = market.instance, market.budgets, price, rounds
+        self.load, self.limit = market.load[:rounds], np.minimum(market.limit[:rounds], market.instance.cap**2)
+        self.steep = np.exp(market.instance.slopes(rounds))
         self.amounts = market.budgets.amounts * (1 - _SLACK)
 
     def errors(self, size: Floats, square: Floats) -> Floats:
         """φ_i: the errors of leaving devices out and of the noise."""
-        missing = 4.0 * np.square(1.0 - size / self.world.num_devices)
+        missing = 4.0 * np.square(1.0 - size / self.instance.num_devices)
         with np.errstate(divide="ignore", over="ignore"):
-            return np.asarray(missing + self.world.noise_weight / (np.square(size, dtype=np.float64) * square))
+            return np.asarray(missing + self.instance.noise_weight / (np.square(size, dtype=np.float64) * square))
 
     def value(self, member: Bools, square: Floats) -> float:
         """Σ w_iφ_i."""
         size = np.count_nonzero(member, axis=1)
-        return float(self.world.weight * np.sum(self.errors(size, square) / self.steep))
+        return float(self.instance.weight * np.sum(self.errors(size, square) / self.steep))
 
     def pack(self, square: Floats, member: Bools) -> Bools:
         """Each device's rounds at given θ: the most worth for the price first, if it fits into what is left."""
-        num = self.world.num_devices
+        num = self.instance.num_devices
         size = np.maximum(np.count_nonzero(member, axis=1), 1)
-        worth = 8.0 / num * (1.0 - (size - 0.5) / num) + 2.0 * self.world.noise_weight / (size**3.0 * square)
+        worth = 8.0 / num * (1.0 - (size - 0.5) / num) + 2.0 * self.instance.noise_weight / (size**3.0 * square)
         total, battery, exposure = self.budgets.split(self.price)
         with np.errstate(invalid="ignore"):
             power = np.where(self.limit > 0, self.load * square[:, None], np.inf)
@@ -112,7 +112,7 @@ class _Packer:
         """The best θ² found for given schedules, within every budget."""
         limit = np.min(self.limit, axis=1, where=member, initial=np.inf)
         size = np.count_nonzero(member, axis=1)
-        noise = self.world.noise_weight / np.square(size, dtype=np.float64) / self.steep
+        noise = self.instance.noise_weight / np.square(size, dtype=np.float64) / self.steep
         price = np.maximum(self.price, 1e-6 * self.price.max())
         best, kept = np.inf, np.asarray(limit)
         for number in range(_FILLS):
@@ -145,7 +145,7 @@ class _Packer:
             cost = self.price[0] * self.load[row] * self.steep[place]
             cost[limit[None] == 0] = np.inf
             _, found, who = cheapest(
-                cost, limit[None], cap=self.world.cap, noise_weight=self.world.noise_weight, rtol=1e-6
+                cost, limit[None], cap=self.instance.cap, noise_weight=self.instance.noise_weight, rtol=1e-6
             )
             if not who.any():
                 continue

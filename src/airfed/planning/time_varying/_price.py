@@ -21,7 +21,7 @@ import numpy as np
 
 from airfed.planning._equal import Floats
 from airfed.planning.time_varying._round import Answers
-from airfed.planning.time_varying.world import World
+from airfed.planning.time_varying.instance import Instance
 
 SAFE = 1e-12  # of everything that was added up: a lower bound ends on the safe side
 _ULP = 2.0**-52
@@ -59,16 +59,16 @@ class PriceSearch:
     """The search for the best dual value of every I that matters.
 
     Args:
-        world: in units in which P_tot is about 1.
-        solver: of the world's rounds.
-        rounds: the largest I to think of; None: as many as the world has.
+        instance: in units in which P_tot is about 1.
+        solver: of the instance's rounds.
+        rounds: the largest I to think of; None: as many as the instance has.
     """
 
-    def __init__(self, world: World, solver: Solver, *, rounds: int | None = None) -> None:
-        self.world, self.solver = world, solver
-        self.rounds = rounds or world.most_rounds
-        self.slopes = world.slopes(self.rounds)
-        self.offsets = world.offsets()[: self.rounds]
+    def __init__(self, instance: Instance, solver: Solver, *, rounds: int | None = None) -> None:
+        self.instance, self.solver = instance, solver
+        self.rounds = rounds or instance.most_rounds
+        self.slopes = instance.slopes(self.rounds)
+        self.offsets = instance.offsets()[: self.rounds]
         self.looks = [self.look(-math.inf)]
         self.at = [-math.inf]  # ln p of the last round, ascending
 
@@ -76,7 +76,7 @@ class PriceSearch:
         """Solve all rounds where the last one's price is exp(at)."""
         price = np.exp(np.clip(at + self.slopes, -_LARGEST, _LARGEST)) if at > -math.inf else np.zeros(self.rounds)
         answers = self.solver.at(price)
-        dual = dual_values(self.world, self.offsets, answers.value, price * self.world.total_power)
+        dual = dual_values(self.instance, self.offsets, answers.value, price * self.instance.total_power)
         with np.errstate(invalid="ignore"):
             return Look(price=price, answers=answers, dual=dual, spent=np.cumsum(answers.power))
 
@@ -94,12 +94,12 @@ class PriceSearch:
     def bracket(self, rounds: int) -> tuple[int, int]:
         """The places of the neighbouring looks of which only the cheaper one spends too much, within −1..len."""
         spent = np.array([look.spent[rounds - 1] for look in self.looks])
-        over = int(np.count_nonzero(spent > self.world.total_power))
+        over = int(np.count_nonzero(spent > self.instance.total_power))
         return over - 1, over
 
     def bounded(self, rounds: int, solver: Solver) -> PriceSearch:
         """A search for one I with another solver, begun where this one has got to."""
-        search = PriceSearch(self.world, solver, rounds=rounds)
+        search = PriceSearch(self.instance, solver, rounds=rounds)
         for place in self.bracket(rounds):
             if 0 < place < len(self.looks):
                 search.add(self.at[place] + float(self.slopes[rounds - 1]))
@@ -110,7 +110,7 @@ class PriceSearch:
         low, high = self.bracket(rounds)
         if low < 0 or len(self.looks) >= _MOST_LOOKS:
             return False
-        budget = self.world.total_power
+        budget = self.instance.total_power
         if high == len(self.looks):
             self.add(self.dearer(rounds, low))
             return True
@@ -121,7 +121,7 @@ class PriceSearch:
         over, under = cheap.spent[rounds - 1], dear.spent[rounds - 1]
         p, q = cheap.price[rounds - 1], dear.price[rounds - 1]
         # the tangents meet at price p + shift, above every value of the concave D_I between p and q
-        rise, fall = self.world.weight * (over - budget), self.world.weight * (budget - under)
+        rise, fall = self.instance.weight * (over - budget), self.instance.weight * (budget - under)
         difference = dear.dual[rounds - 1] - cheap.dual[rounds - 1]
         shift = (difference + fall * (q - p)) / (rise + fall)
         top = cheap.dual[rounds - 1] + rise * shift
@@ -148,10 +148,10 @@ class PriceSearch:
         if self.at[low] == -math.inf:
             answers = self.looks[0].answers
             size, load = answers.size[rounds - 1], answers.load[rounds - 1]
-            guess = self.world.noise_weight * load * (rounds / (size * self.world.total_power)) ** 2
+            guess = self.instance.noise_weight * load * (rounds / (size * self.instance.total_power)) ** 2
             return math.log(guess) - float(self.slopes[rounds - 1])
         spent = self.looks[low].spent[rounds - 1]
-        return self.at[low] + 2.2 * math.log(spent / self.world.total_power) + 0.5
+        return self.at[low] + 2.2 * math.log(spent / self.instance.total_power) + 0.5
 
     def solve(self, *, only: int | None = None) -> int:
         """The I of the lowest D_I, once that is known; or I = only."""
@@ -161,21 +161,21 @@ class PriceSearch:
                 return rounds
 
 
-def dual_values(world: World, offsets: Floats, value: Floats, paid: Floats) -> Floats:
+def dual_values(instance: Instance, offsets: Floats, value: Floats, paid: Floats) -> Floats:
     """D_I for I = 1..R, rounded down.
 
     Args:
-        world: weights.
+        instance: weights.
         offsets: of the objective, (R,).
         value: F_i, (R,).
         paid: what the budgets are worth at the prices of round I−1, in units of its weight, (R,).
     """
-    shrink = math.exp(-world.decay)
+    shrink = math.exp(-instance.decay)
     total, sums = 0.0, np.empty(value.size)
     for i, each in enumerate(value.tolist()):
         total = total * shrink + each if shrink else each
         sums[i] = total
-    size = world.weight * (sums + paid) + offsets
+    size = instance.weight * (sums + paid) + offsets
     with np.errstate(invalid="ignore"):
-        dual = offsets + world.weight * (sums - paid) - (SAFE + value.size * _ULP) * size
+        dual = offsets + instance.weight * (sums - paid) - (SAFE + value.size * _ULP) * size
     return np.where(np.isinf(sums), np.inf, dual)

@@ -13,8 +13,9 @@ from airfed.planning.time_varying._many import Market
 from airfed.planning.time_varying._pack import packed
 from airfed.planning.time_varying._price import PriceSearch
 from airfed.planning.time_varying._round import Ordered, Unordered
+from airfed.planning.time_varying.instance import Instance
+from airfed.planning.time_varying.myopic import myopic
 from airfed.planning.time_varying.solution import Solution
-from airfed.planning.time_varying.world import World
 
 _RTOL = 1e-3  # a gap worth closing
 _NODES = 400
@@ -25,21 +26,23 @@ _FIRST, _NEXT = (
     80,
     25,
 )  # looks at prices of many budgets for the first of them or one that is still in doubt, and for others
+LONG = 512  # rounds, beyond which prices of many budgets take too long to turn into a plan
 _CLOSE = 1e-3  # by how much the bound of one more I must be lower to be worth that
 
 
-def clairvoyant(world: World, *, rounds: int | None = None, rtol: float = _RTOL) -> Solution:
+def clairvoyant(instance: Instance, *, rounds: int | None = None, rtol: float = _RTOL) -> Solution:
     """Return the best plan over all schedules, alignment factors and numbers of rounds, with its certificate.
 
         min over I, K_i ≠ ∅, θ_i of offset_I + Σ_{i<I} w_i [4(1 − |K_i|/N)² + C/(|K_i|²θ_i²)]
 
     within peak power, privacy per round, total power, and the devices' own budgets where there are any. The
     `lower_bound` is the Lagrangian dual's best value: no plan can be below it. Where the total power is the only budget
-    that ties rounds together, a gap beyond `rtol` is closed by branch and bound, within a limited effort.
+    that ties rounds together, a gap beyond `rtol` is closed by branch and bound, within a limited effort. Where devices
+    have budgets of their own, plans of more than 512 rounds spend equal shares of what is left.
 
     Args:
-        world: the gains and the limits.
-        rounds: I, where it is fixed; None: every I from 1 to `world.most_rounds`.
+        instance: the gains and the limits.
+        rounds: I, where it is fixed; None: every I from 1 to `instance.most_rounds`.
         rtol: the gap at which to stop.
 
     Raises:
@@ -48,30 +51,30 @@ def clairvoyant(world: World, *, rounds: int | None = None, rtol: float = _RTOL)
 
     Deviations: [Yan23] knows one channel for the whole training, one schedule and one θ.
     """
-    world.require_heard(1 if rounds is None else rounds)
-    scaled, unit = world.scaled()
-    if not world.one_price:
+    instance.require_heard(1 if rounds is None else rounds)
+    scaled, unit = instance.scaled()
+    if not instance.one_price:
         found, lower = _many_prices(scaled, rounds)
     else:
         found, lower = _one_price(scaled, rounds, rtol)
-    member = strongest(world.gain[: found.size.size], found.size) if found.member is None else found.member
-    return Solution.within(world, member, np.sqrt(found.square) * unit, lower_bound=lower)
+    member = strongest(instance.gain[: found.size.size], found.size) if found.member is None else found.member
+    return Solution.within(instance, member, np.sqrt(found.square) * unit, lower_bound=lower)
 
 
-def solver_of(world: World) -> Rounds:
-    """What solves the world's rounds at one price per watt."""
-    gain = world.gain[: world.most_rounds]
-    if world.equal_peak_power:
-        return Ordered(gain, float(world.peak_power[0]), cap=world.cap, noise_weight=world.noise_weight)
-    return Unordered(gain, world.peak_power, cap=world.cap, noise_weight=world.noise_weight)
+def solver_of(instance: Instance) -> Rounds:
+    """What solves the instance's rounds at one price per watt."""
+    gain = instance.gain[: instance.most_rounds]
+    if instance.equal_peak_power:
+        return Ordered(gain, float(instance.peak_power[0]), cap=instance.cap, noise_weight=instance.noise_weight)
+    return Unordered(gain, instance.peak_power, cap=instance.cap, noise_weight=instance.noise_weight)
 
 
-def _one_price(world: World, rounds: int | None, rtol: float) -> tuple[Attempt, float]:
+def _one_price(instance: Instance, rounds: int | None, rtol: float) -> tuple[Attempt, float]:
     """The best plan found and the lower bound, where only the total power ties rounds together."""
-    solver = solver_of(world)
-    search = PriceSearch(world, solver, rounds=rounds)
+    solver = solver_of(instance)
+    search = PriceSearch(instance, solver, rounds=rounds)
     search.solve(only=rounds)
-    offsets = world.offsets()
+    offsets = instance.offsets()
     found: dict[int, Attempt] = {}
     ceiling = np.inf
     for number in np.argsort(search.best, kind="stable")[:_TRIES] + 1 if rounds is None else [rounds]:
@@ -79,27 +82,37 @@ def _one_price(world: World, rounds: int | None, rtol: float) -> tuple[Attempt, 
             pass
         if search.best[number - 1] >= ceiling * (1 - rtol / 100):
             continue
-        found[int(number)] = attempt(world, solver, search, int(number))
+        found[int(number)] = attempt(instance, solver, search, int(number))
         ceiling = min(ceiling, float(offsets[number - 1] + found[int(number)].value))
     allowed = search.best if rounds is None else search.best[rounds - 1 :]
     lower = float(np.min(allowed))
     if lower < ceiling * (1 - rtol):
-        nodes = min(_NODES, _WORK // (_LOOKS * world.most_rounds * world.num_devices))
-        lower, found = close(world, solver, search, found, rtol=rtol, nodes=nodes, only=rounds)
+        nodes = min(_NODES, _WORK // (_LOOKS * instance.most_rounds * instance.num_devices))
+        lower, found = close(instance, solver, search, found, rtol=rtol, nodes=nodes, only=rounds)
     best = min(found, key=lambda number: offsets[number - 1] + found[number].value)
     return found[best], lower
 
 
-def _many_prices(world: World, rounds: int | None) -> tuple[Attempt, float]:
+def _many_prices(instance: Instance, rounds: int | None) -> tuple[Attempt, float]:
     """The best plan found and the lower bound, where devices have budgets of their own."""
-    market = Market(world, rounds or world.most_rounds)
+    market = Market(instance, rounds or instance.most_rounds)
     allowed = slice(rounds - 1, rounds) if rounds else slice(0, market.rounds)
     plans: dict[int, Attempt] = {}
     thorough: set[int] = set()  # those I whose prices were looked for as long as it may take
     price, ceiling, settled = market.begin(), math.inf, math.inf
     market.look(np.zeros(price.size), market.rounds)  # free of charge: a first bound for every I
-    for _ in range(_TRIES):
-        number = int(np.argmin(market.best[allowed])) + allowed.start + 1
+    if market.rounds > LONG:  # equal shares of what is left say which I need not be looked at
+        shares = myopic(instance, rounds=rounds, rolling=True)
+        table = shares.amplitudes
+        value = shares.objective - float(market.offsets[shares.rounds - 1])
+        member = np.broadcast_to(table.share > 0, (table.rounds, table.num_devices))
+        plans[shares.rounds] = Attempt(value=value, square=np.square(table.level), size=table.sizes, member=member)
+        ceiling = shares.objective
+    near = slice(allowed.start, min(allowed.stop, LONG))
+    for turn in range(_TRIES if max(plans, default=1) <= LONG else 0):
+        number = int(np.argmin(market.best[near])) + near.start + 1
+        if turn == 0 and plans:  # what is free of charge says little of many rounds
+            number = next(iter(plans))
         enough = ceiling if number in plans else min(settled * (1 - _CLOSE), ceiling)
         if number in thorough or market.best[number - 1] >= enough:
             break

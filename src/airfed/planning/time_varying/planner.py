@@ -5,56 +5,57 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
 from airfed.planning import combining, limits, reach
-from airfed.planning.amplitudes import Amplitudes, Bools, Devices
+from airfed.planning.amplitudes import Amplitudes, Bools
 from airfed.planning.method import OVER_THE_AIR, Method
 from airfed.planning.time_varying.causal import Sampler, causal
 from airfed.planning.time_varying.clairvoyant import clairvoyant
-from airfed.planning.time_varying.myopic import myopic
-from airfed.planning.time_varying.solution import Solution
-from airfed.planning.time_varying.world import World
+from airfed.planning.time_varying.instance import Instance
+from airfed.planning.time_varying.myopic import best_rounds, myopic
+from airfed.planning.time_varying.solution import Solution, thinned
 from airfed.problem import Fleet, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
 Samples = Floats | Sampler
-Decide = Callable[[Problem, int], Devices | Floats]
+Decide = Callable[[Problem, int], NDArray[Any]]  # K_i, or a_ik of all devices as floats
 
 _CEILINGS: Final = 8  # largest amplifications that are tried
 _SLACK: Final = 1e-12
 _TRIES: Final = 24  # numbers of rounds that are compared, evenly over their logarithm
+_MOST_DRAWN: Final = 150_000  # rounds that a conditional sampler draws in all, where it is asked again and again
 _LEAST: Final = 1.0 + 1e-12  # a ceiling; 1 stands for none
 
 
-def world_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1.0) -> World:
-    """Return what plans for channels that change depend on.
+def instance_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1.0) -> Instance:
+    """Return what the planners solve.
 
     Args:
         problem: gains, limits, learning constants.
         gain: other gains than the problem's, (R, N).
-        ceiling: F ≥ 1: nobody may arrive more than F times stronger than θ. Who might cannot be heard, and privacy
-            allows 1/F of what it would.
+        ceiling: F ≥ 1: no device may be seen more than F times stronger than θ. Devices that might get the gain 0, and
+            privacy allows 1/F of what it would.
     """
     budget, fleet = problem.budget, problem.fleet
     gains = gains_of(problem) if gain is None else gain
     silenced = gain is not None and fleet.antennas > 1  # as `_heard` has done
     if limits.amplified(problem) and ceiling > 1.0 and not silenced:
         gains = np.where(factors(problem, gains) <= ceiling, gains, 0.0)
-    cap = limits.privacy_cap(problem) / ceiling * (1 - _SLACK)
-    return World(
+    cap, every = limits.privacy_cap(problem) / ceiling * (1 - _SLACK), (fleet.num_devices,)
+    return Instance(
         gain=gains,
         peak_power=fleet.peak_power,
-        noise_std=problem.link.noise_std,
+        noise_weight=problem.noise_weight,
         learning=problem.learning,
         cap=cap,
         total_power=budget.total_power,
-        device_power=budget.device_power,
-        device_exposure=cap**2 if budget.scope == "total" else None,
+        device_power=None if budget.device_power is None else np.broadcast_to(budget.device_power, every),
+        device_exposure=np.broadcast_to(cap**2, every) if budget.scope == "total" else None,
     )
 
 
@@ -102,8 +103,8 @@ def ceiling_of(problem: Problem, samples: Samples | None) -> float:
     tried = np.append(np.quantile(known, np.linspace(0.05, 1.0, _CEILINGS)), own)
     for each in np.unique(np.maximum(tried, least)).tolist():
         try:
-            there = world_of(problem, draw, ceiling=each)
-            value = (clairvoyant(there) if there.one_price else myopic(there, rolling=True)).objective
+            there = instance_of(problem, draw, ceiling=each)
+            value = clairvoyant(there).objective if there.one_price else best_rounds(there, rolling=True)[1]
         except InfeasibleError:
             continue
         if value < best:
@@ -117,24 +118,25 @@ def optimal(problem: Problem, *, rounds: int | None, samples: Samples | None) ->
     """Return the best plan for what is known: all gains, or with samples those that have come."""
     if samples is None:
         return everything_known(problem, rounds=rounds)
-    samples = _in_time(problem, samples)
-    if problem.budget.scope == "total":  # of devices' own privacy, equal shares of what is left are worth more
+    samples = seldom(_in_time(problem, samples), problem)
+    # Devices have budgets of their own: equal shares of what is left are as good as dual variables for each of them.
+    if problem.budget.scope == "total" or problem.budget.device_power is not None:
         found = equal_shares(problem, rounds=rounds, samples=samples, rolling=True)
     else:
         ceiling = ceiling_of(problem, samples)
-        found = causal(world_of(problem, ceiling=ceiling), _heard(problem, samples, ceiling), rounds=rounds)
+        found = causal(instance_of(problem, ceiling=ceiling), _heard(problem, samples, ceiling), rounds=rounds)
     return found._replace(lower_bound=_least(problem, rounds))
 
 
 def _least(problem: Problem, rounds: int | None) -> float:
     """What no plan can be below, however well channels are known and antennas combined."""
-    return clairvoyant(world_of(reach.ideal(problem)), rounds=rounds).lower_bound
+    return clairvoyant(instance_of(reach.ideal(problem)), rounds=rounds).lower_bound
 
 
 def everything_known(problem: Problem, *, rounds: int | None) -> Solution:
     """Return the optimum where all gains are known, with its certificate."""
     ceiling = ceiling_of(problem, None)
-    found = clairvoyant(world_of(problem, ceiling=ceiling), rounds=rounds)
+    found = clairvoyant(instance_of(problem, ceiling=ceiling), rounds=rounds)
     if ceiling == 1.0 and problem.fleet.antennas == 1:
         return found
     return found._replace(lower_bound=_least(problem, rounds))
@@ -144,7 +146,7 @@ def equal_shares(problem: Problem, *, rounds: int | None, samples: Samples | Non
     """Return the plan in which each round spends 1/I of every budget, or of what is left of it an equal share."""
     ceiling = ceiling_of(problem, samples)
     draw = None if samples is None else first_sample(_heard(problem, samples, ceiling), problem)
-    return myopic(world_of(problem, ceiling=ceiling), rounds=rounds, draw=draw, rolling=rolling)
+    return myopic(instance_of(problem, ceiling=ceiling), rounds=rounds, draw=draw, rolling=rolling)
 
 
 def mean_problem(problem: Problem, samples: Samples | None) -> Problem:
@@ -186,47 +188,82 @@ def per_round(
     return shared(problem, decide, rounds)
 
 
+class _Rounds:
+    """A problem as each of its rounds shows it, and the devices of each; every round is asked about once."""
+
+    def __init__(self, problem: Problem, decide: Decide, method: Method) -> None:
+        self.problem, self.method, self._decide = problem, method, decide
+        self._known: dict[int, tuple[Problem, Devices]] = {}
+
+    def devices(self, index: int) -> tuple[Problem, Devices]:
+        """Return the problem in round i, and K_i."""
+        if index not in self._known:
+            there = self.problem.at(index)
+            self._known[index] = there, self._decide(there, index)
+        return self._known[index]
+
+    def one(self, index: int, rounds: int) -> tuple[Devices, Floats, float, float, float]:
+        """Return the devices, amplitudes, noise share, shortfall and symbols of round i with 1/I of every budget."""
+        there, devices = self.devices(index)
+        amplitude = self.method.amplitudes(there, devices, rounds)
+        devices, amplitude = devices[amplitude > 0], amplitude[amplitude > 0]
+        signal = self.method.signal(
+            there,
+            gain=there.fleet.gain[devices],
+            peak_power=there.fleet.peak_power[devices],
+            amplitude=amplitude,
+            rounds=rounds,
+        )
+        symbols = self.method.symbols(there, devices, rounds)
+        return devices, amplitude, signal.noise_share, signal.shortfall(there.fleet.num_devices), symbols
+
+    def value(self, rounds: int) -> float:
+        """Return the bound of I rounds, of long trainings from some of them."""
+        learning = self.problem.learning
+        places, weights = thinned(learning, rounds)
+        found = [self.one(place, rounds)[2:4] for place in places.tolist()]
+        noise, shortfall = np.array(found).T
+        error = convergence.participation_error(shortfall) + convergence.noise_error(learning, noise)
+        return float(convergence.round_offsets(learning, np.array([rounds]))[0]) + float(np.sum(weights * error))
+
+
 def _shared_by_method(method: Method, problem: Problem, decide: Decide, rounds: int | None) -> Solution:
     """The best of some numbers of rounds, or the one that is fixed, of a method with amplitudes of its own."""
     if problem.budget.device_power is not None:
         raise InfeasibleError(f"No plan fits: {method.name} knows no batteries (device_power).")
+    asked = _Rounds(problem, decide, method)
     if rounds is not None:
-        return _by_method(method, problem, decide, rounds)
-    most = len(gains_of(problem))
-    found: list[Solution] = []
-    refused: InfeasibleError | None = None
-    for number in np.unique(np.geomspace(1, most, _TRIES).round().astype(int)).tolist():
+        return _by_method(asked, rounds)
+    values: dict[int, float] = {}
+    refused = ""
+    for number in np.unique(np.geomspace(1, len(gains_of(problem)), _TRIES).round().astype(int)).tolist():
         try:
-            found.append(_by_method(method, problem, decide, number))
-        except InfeasibleError as error:  # a device is unreachable in some round, or there is no time for more
-            refused = refused or error
-    if not found:
-        assert refused is not None
-        raise refused
-    return min(found, key=lambda each: each.objective)
+            values[number] = asked.value(number)
+        except InfeasibleError as error:  # a device is unreachable in some round
+            refused = refused or str(error)
+    for number in sorted(values, key=values.__getitem__):
+        try:
+            return _by_method(asked, number)
+        except InfeasibleError as error:  # or there is no time for so many rounds
+            refused = refused or str(error)
+    raise InfeasibleError(refused)
 
 
-def _by_method(method: Method, problem: Problem, decide: Decide, rounds: int) -> Solution:
+def _by_method(asked: _Rounds, rounds: int) -> Solution:
     """The plan of I rounds, each with 1/I of every budget."""
-    num_devices, available = problem.fleet.num_devices, len(gains_of(problem))
+    problem, available = asked.problem, len(gains_of(asked.problem))
     if rounds > available:
         raise InfeasibleError(f"No plan fits: there are gains of {available} rounds, not of {rounds}.")
-    table, noise, shortfall, symbols = np.zeros((rounds, num_devices)), np.empty(rounds), np.empty(rounds), 0.0
+    table, noise, shortfall = np.zeros((rounds, problem.fleet.num_devices)), np.empty(rounds), np.empty(rounds)
+    symbols = 0.0
     for index in range(rounds):
-        there = problem.at(index)
-        devices = decide(there, index)
-        table[index, devices] = method.amplitudes(there, devices, rounds)
-        on = np.flatnonzero(table[index])
-        fleet = there.fleet
-        signal = method.signal(
-            there, gain=fleet.gain[on], peak_power=fleet.peak_power[on], amplitude=table[index, on], rounds=rounds
-        )
-        noise[index], shortfall[index] = signal.noise_share, signal.shortfall(num_devices)
-        symbols += method.symbols(there, on, rounds)
+        devices, amplitude, noise[index], shortfall[index], uses = asked.one(index, rounds)
+        table[index, devices] = amplitude
+        symbols += uses
     if symbols > problem.symbols:
         raise InfeasibleError(
             f"No plan fits: rounds={rounds} take {symbols / (problem.link.bandwidth or 1.0):.4g} s on the air "
-            f"({method.name}), and there are {problem.budget.air_time:.4g} s (air_time)."
+            f"({asked.method.name}), and there are {problem.budget.air_time:.4g} s (air_time)."
         )
     bound = convergence.convex_gap(problem.learning, rounds=rounds, shortfall=shortfall, noise_share=noise)
     return Solution(Amplitudes.of_table(table), bound.total, -np.inf)
@@ -234,12 +271,12 @@ def _by_method(method: Method, problem: Problem, decide: Decide, rounds: int) ->
 
 def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
     """Over the air: K_i by the rule, θ_i the largest within 1/I of every budget, unless the rule gives amplitudes."""
-    world = world_of(problem)
-    most = world.most_rounds if rounds is None else rounds
+    instance = instance_of(problem)
+    most = instance.most_rounds if rounds is None else rounds
     _validate.positive_integer(rounds=most)
-    if most > world.most_rounds:
-        raise ValueError(f"Expected rounds={most} <= {world.most_rounds}, the rounds with gains and local steps.")
-    member = np.zeros((most, world.num_devices), dtype=np.bool_)
+    if most > instance.most_rounds:
+        raise ValueError(f"Expected rounds={most} <= {instance.most_rounds}, the rounds with gains and local steps.")
+    member = np.zeros((most, instance.num_devices), dtype=np.bool_)
     given: dict[int, Floats] = {}
     for index in range(most):
         try:
@@ -253,12 +290,11 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
             given[index] = row
             row = np.flatnonzero(row)
         member[index, row] = True
-    heard = _heard_rounds(world, member, most if rounds is not None else 1)
-    each, shared = _allowed(problem, world, member[:heard])
-    values = [_value(world, member[:number], each, shared) for number in range(1, heard + 1)] if rounds is None else []
-    chosen = rounds or 1 + int(np.argmin(values))
+    heard = _heard_rounds(instance, member, most if rounds is not None else 1)
+    each, shared = _allowed(problem, instance, member[:heard])
+    chosen = rounds or 1 + int(np.argmin(_values(instance, member[:heard], each, shared)))
     theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - 4 * _SLACK) / chosen)))
-    found = Solution.within(world, member[:chosen], theta)
+    found = Solution.within(instance, member[:chosen], theta)
     if not given:
         return found
     table = found.amplitudes.dense.copy()
@@ -268,12 +304,12 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
     return Solution(Amplitudes.of_table(table), found.objective, -np.inf)
 
 
-def _heard_rounds(world: World, member: Bools, needed: int) -> int:
+def _heard_rounds(instance: Instance, member: Bools, needed: int) -> int:
     """How many rounds there are before somebody who is scheduled cannot be heard."""
-    deaf = (member & (world.gain[: len(member)] == 0)).any(axis=1)
+    deaf = (member & (instance.gain[: len(member)] == 0)).any(axis=1)
     heard = int(np.argmax(deaf)) if deaf.any() else len(member)
     if heard < needed:
-        device = int(np.flatnonzero(member[heard] & (world.gain[heard] == 0))[0])
+        device = int(np.flatnonzero(member[heard] & (instance.gain[heard] == 0))[0])
         raise InfeasibleError(
             f"No plan fits: device {device} has gain 0 in round {heard + 1} and would need infinite power to be heard "
             "(peak_power)."
@@ -281,32 +317,37 @@ def _heard_rounds(world: World, member: Bools, needed: int) -> int:
     return heard
 
 
-def _allowed(problem: Problem, world: World, member: Bools) -> tuple[Floats, Floats]:
+def _allowed(problem: Problem, instance: Instance, member: Bools) -> tuple[Floats, Floats]:
     """The largest θ_i² by the limits on one round, and by those on all of them if this round had all, (R,) each."""
     rounds = len(member)
-    each, shared = np.full(rounds, world.cap**2), np.empty(rounds)
+    each, shared = np.full(rounds, instance.cap**2), np.empty(rounds)
     factor = np.ones(member.shape) if not limits.amplified(problem) else factors(problem, gains_of(problem))[:rounds]
     for index, on in enumerate(member):
-        square = np.square(world.gain[index, on])
+        square = np.square(instance.gain[index, on])
         loudest = float(factor[index, on].max()) ** 2
-        each[index] = min(each[index] / loudest, float(np.min(square * world.peak_power[on])) * (1 - _SLACK))
-        shared[index] = world.total_power / float(np.sum(1.0 / square))
-        if world.device_power is not None:
-            shared[index] = min(shared[index], float(np.min(world.device_power[on] * square)))
-        if world.device_exposure is not None:
-            shared[index] = min(shared[index], float(np.min(world.device_exposure[on])) / loudest)
+        each[index] = min(each[index] / loudest, float(np.min(square * instance.peak_power[on])) * (1 - _SLACK))
+        shared[index] = instance.total_power / float(np.sum(1.0 / square))
+        if instance.device_power is not None:
+            shared[index] = min(shared[index], float(np.min(instance.device_power[on] * square)))
+        if instance.device_exposure is not None:
+            shared[index] = min(shared[index], float(np.min(instance.device_exposure[on])) / loudest)
     return each, shared
 
 
-def _value(world: World, member: Bools, each: Floats, shared: Floats) -> float:
-    """The bound if each of the rounds has an equal share."""
-    rounds = len(member)
-    square = np.minimum(each[:rounds], shared[:rounds] / rounds)
+def _values(instance: Instance, member: Bools, each: Floats, shared: Floats) -> Floats:
+    """The bounds of 1, 2, … rounds, if each of them has an equal share."""
+    most = len(member)
     size = np.count_nonzero(member, axis=1)
-    with np.errstate(over="ignore", divide="ignore"):
-        error = 4.0 * np.square(1.0 - size / world.num_devices) + world.noise_weight / (np.square(size) * square)
-    weights = world.weights(rounds)
-    return float(world.offsets()[rounds - 1] + np.sum(weights * error, where=weights > 0))
+    missing, noise = 4.0 * np.square(1.0 - size / instance.num_devices), instance.noise_weight / np.square(size)
+    weights = instance.weights(most)  # of fewer rounds they are the last of these
+    found = instance.offsets()[:most].copy()
+    for number in range(1, most + 1):
+        square = np.minimum(each[:number], shared[:number] / number)
+        with np.errstate(over="ignore", divide="ignore"):
+            error = missing[:number] + noise[:number] / square
+        own = weights[most - number :]
+        found[number - 1] += np.sum(own * error, where=own > 0)
+    return found
 
 
 def _all_samples(samples: Samples, problem: Problem) -> Floats:
@@ -324,6 +365,25 @@ def _in_time(problem: Problem, samples: Samples) -> Samples:
     return lambda seen: np.asarray(samples(seen))[:, : most - len(seen)]
 
 
+def seldom(samples: Samples, problem: Problem) -> Samples:
+    """Return a sampler that is not asked in every one of many rounds: those in between get what it gave last.
+
+    It draws all the rounds to come each time. So that this does not grow with their square, it draws some 150,000
+    rounds at most; up to 547 rounds it is asked in each.
+    """
+    if not callable(samples):
+        return samples
+    stride = -(-(len(gains_of(problem)) ** 2) // (2 * _MOST_DRAWN))
+    kept: list[tuple[int, Floats]] = []
+
+    def asked(seen: Floats) -> Floats:
+        if not kept or not 0 <= len(seen) - kept[-1][0] < stride:
+            kept[:] = [(len(seen), np.asarray(samples(seen)))]
+        return kept[-1][1][:, len(seen) - kept[-1][0] :]
+
+    return asked
+
+
 def first_sample(samples: Samples, problem: Problem) -> Floats:
     """Return the gains of one sample, (R, N)."""
     return np.asarray(_all_samples(samples, problem)[0])
@@ -338,7 +398,7 @@ def _heard(problem: Problem, samples: Samples, ceiling: float) -> Samples:
         return samples
 
     def silenced(draws: Floats) -> Floats:
-        return np.array([world_of(problem, draw, ceiling=ceiling).gain for draw in draws])
+        return np.array([instance_of(problem, draw, ceiling=ceiling).gain for draw in draws])
 
     if callable(samples):
         return lambda seen: silenced(np.asarray(samples(seen)))

@@ -7,10 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from airfed import convergence
+from airfed.planning._equal import Integers
 from airfed.planning.amplitudes import Amplitudes, Bools, Floats
-from airfed.planning.time_varying.world import World
+from airfed.planning.time_varying.instance import Instance
+from airfed.problem import Learning
 
 _SLACK = 1e-12  # of a budget, left unspent: whoever adds up again may do so in another order
+_ENOUGH = 256  # rounds that are looked at to judge a number of rounds
 
 
 class Solution(NamedTuple):
@@ -27,6 +31,11 @@ class Solution(NamedTuple):
     objective: float
     lower_bound: float
 
+    @classmethod
+    def of(cls, amplitudes: Amplitudes) -> Solution:
+        """Return amplitudes of which nobody said what they are worth."""
+        return cls(amplitudes, math.inf, -math.inf)
+
     @property
     def rounds(self) -> int:
         """I."""
@@ -38,23 +47,25 @@ class Solution(NamedTuple):
         return math.inf if self.lower_bound == -math.inf else self.objective / self.lower_bound - 1.0
 
     @classmethod
-    def within(cls, world: World, member: Bools, alignment: Floats, *, lower_bound: float = -math.inf) -> Solution:
+    def within(
+        cls, instance: Instance, member: Bools, alignment: Floats, *, lower_bound: float = -math.inf
+    ) -> Solution:
         """Return aligned rounds with θ lowered where float64 would carry it beyond a limit.
 
         Args:
-            world: gains and limits.
+            instance: gains and limits.
             member: who is in K_i, (I, N).
             alignment: θ_i, (I,).
             lower_bound: of the objective.
         """
         rounds = alignment.size
-        gain = world.gain[:rounds]
+        gain = instance.gain[:rounds]
         ulp = float(np.finfo(np.float64).eps)
-        reach = np.min(gain * np.sqrt(world.peak_power), axis=1, where=member, initial=np.inf) * (1 - 4 * ulp)
-        theta = np.minimum(np.minimum(alignment, world.cap), reach)
+        reach = np.min(gain * np.sqrt(instance.peak_power), axis=1, where=member, initial=np.inf) * (1 - 4 * ulp)
+        theta = np.minimum(np.minimum(alignment, instance.cap), reach)
         power, device_power, exposure = spending(gain, member, theta)
-        scale = np.full(rounds, min(1.0, world.total_power * (1 - _SLACK) / float(power.sum())))
-        for spent, budget in ((device_power, world.device_power), (exposure, world.device_exposure)):
+        scale = np.full(rounds, min(1.0, instance.total_power * (1 - _SLACK) / float(power.sum())))
+        for spent, budget in ((device_power, instance.device_power), (exposure, instance.device_exposure)):
             if budget is not None:
                 with np.errstate(divide="ignore"):
                     ratio = np.minimum(1.0, budget * (1 - _SLACK) / spent)
@@ -64,10 +75,10 @@ class Solution(NamedTuple):
         theta = theta * np.where(scale < 1, np.sqrt(scale) * (1 - 2 * ulp), 1.0)
         size = np.count_nonzero(member, axis=1)
         with np.errstate(over="ignore", divide="ignore"):
-            error = 4.0 * np.square(1.0 - size / world.num_devices) + world.noise_weight / np.square(size * theta)
-        weights = world.weights(rounds)
+            error = 4.0 * np.square(1.0 - size / instance.num_devices) + instance.noise_weight / np.square(size * theta)
+        weights = instance.weights(rounds)
         value = float(np.sum(weights * error, where=weights > 0))
-        objective = float(world.offsets()[rounds - 1]) + value
+        objective = float(instance.offsets()[rounds - 1]) + value
         share = member[:1] if member.strides[0] == 0 else member  # one row was broadcast
         return cls(Amplitudes(level=theta, share=share), objective, lower_bound)
 
@@ -88,3 +99,15 @@ def spending(gain: Floats, member: Bools, alignment: Floats) -> tuple[Floats, Fl
         device_power[on] += each
         exposure[on] += theta**2
     return power, device_power, exposure
+
+
+def thinned(learning: Learning, rounds: int) -> tuple[Integers, Floats]:
+    """Return which rounds are looked at to judge a plan of I rounds, evenly spaced, and the weights they stand for.
+
+    Up to 256 rounds these are all of them. The time to choose I then does not grow with the square of the rounds.
+    """
+    weights = convergence.round_weights(learning, rounds)
+    if rounds <= _ENOUGH:
+        return np.arange(rounds), weights
+    edges = np.linspace(0, rounds, _ENOUGH + 1).round().astype(np.intp)
+    return (edges[:-1] + edges[1:] - 1) // 2, np.add.reduceat(weights, edges[:-1])

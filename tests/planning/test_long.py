@@ -1,0 +1,170 @@
+"""Plans of many rounds: the time they take does not grow with the square of the rounds."""
+
+import time
+
+import numpy as np
+import pytest
+
+import airfed
+from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem
+from airfed.convergence import round_weights
+from airfed.planning import POLICIES, RIVALS, combining, others, schemes
+from airfed.planning.decision import Decision
+from airfed.planning.fading import World, clairvoyant, myopic, thinned
+from airfed.planning.varying import seldom, world_of
+
+BUDGETS = {
+    "round": {},
+    "total": {"scope": "total"},
+    "battery": {"device_power": 300.0},
+}
+
+
+def problem(devices=6, rounds=1660, antennas=1, **budget):
+    """Power for so many rounds that most of them are planned."""
+    rng = np.random.default_rng(0)
+    parts = rng.normal(0.0, np.sqrt(0.5), (2, rounds, devices, antennas))
+    channel = parts[0] + 1j * parts[1]
+    return Problem(
+        fleet=Fleet(channel=channel, peak_power=1.0),
+        link=Link(noise_std=1e-3, trust="combiner"),
+        learning=Learning(
+            dimension=21840,
+            total_steps=rounds,
+            clip_norm=1.0,
+            learning_rate=0.1,
+            smoothness=10.0,
+            strong_convexity=0.1,
+            initial_gap=2.3,
+        ),
+        budget=Budget(**{"epsilon": 50.0, "delta": 1e-3, "total_power": 0.3 * devices * rounds} | budget),
+    )
+
+
+def law(there, draws=4):
+    shape = there.fleet.gain.shape if there.fleet.channel is None else there.fleet.channel.shape
+
+    def rest(seen):
+        rng = np.random.default_rng(len(seen))
+        left = (draws, shape[0] - len(seen), *shape[1:])
+        drawn = rng.normal(0.0, np.sqrt(0.5), (2, *left))
+        channel = drawn[0] + 1j * drawn[1]
+        return np.abs(channel) if there.fleet.channel is None else channel
+
+    return rest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [True, False], ids=["known", "law"])
+@pytest.mark.parametrize("antennas", [1, 2])
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("policy", [*POLICIES, *RIVALS])
+def test_ten_thousand_device_rounds_are_planned_in_seconds(policy, budget, antennas, known):
+    there = problem(antennas=antennas, **BUDGETS[budget])
+    options = {"threshold": 0.1} if policy == "threshold" else {}
+    if budget == "battery" and policy in RIVALS and policy != "liu_simeone":
+        with pytest.raises(InfeasibleError, match="batteries"):
+            airfed.plan(there, policy=policy)
+        return
+    before = time.process_time()
+    plan = airfed.plan(there, policy=policy, law=None if known else law(there), **options)
+    assert time.process_time() - before < 30.0
+    assert not plan.violations
+
+
+def test_long_plans_are_judged_by_some_of_their_rounds():
+    learning = problem().learning
+    places, weights = thinned(learning, 256)
+    np.testing.assert_array_equal(places, np.arange(256))
+    np.testing.assert_array_equal(weights, round_weights(learning, 256))
+    places, weights = thinned(learning, 1600)
+    assert places.size == 256
+    assert np.all(np.diff(places) > 0)
+    assert 0 <= places[0] <= places[-1] < 1600
+    assert weights.sum() == pytest.approx(round_weights(learning, 1600).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("rolling", [False, True])
+def test_the_rounds_that_are_chosen_so_are_about_the_best(rolling):
+    world = world_of(problem(devices=2, rounds=600, total_power=20.0))
+    chosen = myopic(world, rolling=rolling)
+    others_ = [myopic(world, rounds=number, rolling=rolling).objective for number in (20, 60, 150, 300, 600)]
+    assert chosen.objective <= min(others_) * 1.02
+
+
+def test_a_scheme_is_asked_once_about_each_round():
+    there, asked = problem(devices=2, rounds=400), []
+
+    def decide(seen, index):
+        asked.append(index)
+        return np.arange(2), Decision(scheduled=np.arange(2), uplink=schemes.Orthogonal())
+
+    first = decide(there.at(0), 0)[1]
+    asked.clear()
+    found = others.per_round(there, decide, first=first, rounds=None, law=None)
+    assert sorted(asked) == sorted(set(asked))
+    assert found.rounds <= 400
+
+
+def test_a_law_is_asked_in_each_round_of_few_and_seldom_of_many():
+    for rounds, most in ((540, 1), (5000, 84)):
+        there, drawn = problem(devices=1, rounds=rounds), []
+        gain = there.fleet.gain
+
+        def draws(seen, drawn=drawn, gain=gain):
+            drawn.append(len(gain) - len(seen))
+            return gain[None, len(seen) :]
+
+        rare = seldom(draws, there)
+        for index in range(rounds):
+            np.testing.assert_array_equal(rare(gain[:index])[0], gain[index:])
+        assert sum(drawn) <= 160_000
+        assert len(drawn) == -(-rounds // most)
+
+
+def test_combiners_of_late_rounds_are_not_searched_for_and_the_plan_says_so(monkeypatch):
+    monkeypatch.setattr(combining, "MOST_CHOSEN", 4)
+    there = problem(devices=3, rounds=12, antennas=2, total_power=1e-5, epsilon=1e5)
+    plan = airfed.plan(there, rounds=8)
+    vectors = airfed.antennas.eigenvectors(plan.problem.fleet.channel)[:, 0]
+    alike = np.abs(np.sum(np.conj(vectors) * plan.problem.fleet.combiner, axis=1))
+    np.testing.assert_allclose(alike[4:], 1.0)
+    assert np.any(alike[:4] < 1 - 1e-6)
+    assert any("strongest eigenvector" in note for note in plan.notes)
+    assert not airfed.plan(there, rounds=4).notes
+
+
+def test_long_plans_with_batteries_are_certified_and_no_worse_than_equal_shares():
+    there = problem(devices=2, rounds=700, device_power=60.0)
+    world = world_of(there)
+    assert isinstance(world, World)
+    found = clairvoyant(world)
+    assert found.lower_bound <= found.objective <= myopic(world, rolling=True).objective * (1 + 1e-9)
+
+
+def test_the_level_spends_the_budget():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        peak = 10 ** rng.uniform(-2, 2, rng.integers(1, 9))
+        needed = peak * rng.uniform(0, 1.5, peak.size) * rng.integers(0, 2)
+        least = np.minimum(peak, needed)
+        budget = rng.uniform(0.0, 1.1) * peak.sum()
+        found = schemes._levelled(peak, budget, needed)
+        assert np.all((found >= least) & (found <= peak))
+        if least.sum() >= budget:
+            np.testing.assert_array_equal(found, least)
+        else:
+            assert min(budget, peak.sum()) * (1 - 1e-12) <= found.sum() <= budget * (1 + 1e-15)
+            free = (found > least * (1 + 1e-9)) & (found < peak * (1 - 1e-9))
+            assert np.ptp(found[free]) <= 1e-9 * peak.max() if free.any() else True
+
+
+def test_of_many_rounds_few_that_batteries_allow_are_planned_as_well_as_ever(monkeypatch):
+    world = world_of(problem(devices=4, rounds=40, total_power=2e-4, device_power=5e-5, epsilon=1e5))
+    before, shares = clairvoyant(world), myopic(world, rolling=True)
+    longest = max(before.rounds, shares.rounds)
+    assert longest < 40
+    monkeypatch.setitem(clairvoyant.__globals__, "LONG", longest)
+    found = clairvoyant(world)
+    assert found.lower_bound <= found.objective <= before.objective * 1.01
+    assert found.objective < shares.objective * 0.99
