@@ -152,7 +152,10 @@ def test_theta_and_sizes_are_the_plans(seed: int, devices: int, rounds: int) -> 
 @pytest.mark.parametrize("rounds", [241, 700])
 def test_a_long_training_is_drawn_as_medians_within_ranges(rounds: int) -> None:
     plan = a_plan(1, 8, rounds)
-    for chart, values in ((fading.alignment_chart(plan), plan.amplitudes.level), (fading.sizes_chart(plan), plan.sizes)):
+    for chart, values in (
+        (fading.alignment_chart(plan), plan.amplitudes.level),
+        (fading.sizes_chart(plan), plan.sizes),
+    ):
         (band,) = (part for part in chart.parts if isinstance(part, Band))
         (line,) = (part for part in chart.parts if isinstance(part, Line) and part.colour == band.colour)
         assert line.x.size <= 240
@@ -298,7 +301,9 @@ def test_text_fits_80_columns_and_says_the_plans_figures(seed: int, devices: int
     ):
         assert fact in flat
     silent = devices - plan.num_scheduled
-    assert (f"{words.count(silent, 'device')} {'is' if silent == 1 else 'are'} never scheduled." in flat) == (silent > 0)
+    assert (f"{words.count(silent, 'device')} {'is' if silent == 1 else 'are'} never scheduled." in flat) == (
+        silent > 0
+    )
     assert ("emptiest battery" in flat) == battery
     assert "μ√I" not in text
     assert "the best plan" not in text
@@ -357,7 +362,9 @@ def test_json_lists_whom_each_round_schedules(tmp_path, capsys, monkeypatch) -> 
 
     found = printed()
     assert found["scheduled_listed"] is True
-    assert [entry["scheduled"] for entry in found["sequence"]] == [np.flatnonzero(row).tolist() for row in members(plan)]
+    assert [entry["scheduled"] for entry in found["sequence"]] == [
+        np.flatnonzero(row).tolist() for row in members(plan)
+    ]
     assert [entry["epsilon"] for entry in found["sequence"]] == [entry.epsilon for entry in plan.sequence]
     assert Plan.from_dict(plan.problem, found).to_dict() == plan.to_dict()
     monkeypatch.setattr(plan_command, "_MOST_LISTED", int(plan.sizes.sum()) - 1)

@@ -47,7 +47,6 @@ def ledger(
                 **devices.summary(run.ledger, run.plan),
                 "checkpoint": run.checkpoint,
                 "trained": len(run.rounds),
-                "older": run.older,
             }
     except LedgerError as error:
         if json:
@@ -205,8 +204,6 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
         seen = " no checkpoint yet," if newest is None else f" the checkpoint after round {newest} is in it,"
         seen = f";{seen}\nand scenario, plan and metrics agree with it"
     console.print(f"[bold green]verified[/bold green]: the chain of hashes is whole{seen}")
-    if summary.get("older"):
-        console.print("[dim]recorded by an older version: it can be shown, not gone on with[/dim]")
 
 
 def _power(summary: dict[str, Any]) -> str:

@@ -86,9 +86,9 @@ class HtmlConsole(output.CleanConsole):
             if isinstance(each, Table):
                 self._parts.append(html_table(each))
                 continue
-            text = Text.from_markup(each, style=style) if markup else Text(each, style=style)
+            text = Text.from_markup(each) if markup else Text(each)
             if text.plain.strip():
-                self._parts.append(f'<p style="margin:.3em 0">{self._marked(text)}</p>')
+                self._parts.append(f'<p style="margin:.3em 0;{_css(style)}">{self._marked(text)}</p>')
 
     def _marked(self, text: Text) -> str:
         return "".join(
@@ -119,10 +119,8 @@ def html_table(table: Table) -> str:
     for place, (cell_row, row) in enumerate(zip(body, table.rows, strict=True)):
         stripe = "background:rgba(128,128,128,.1)" if place % 2 else "background:transparent"
         rows.append(_html_row("td", cell_row, sides, f"{stripe};{_css(row.style)}"))
-    return (
-        '<table style="border-collapse:collapse;margin:.7em 0;font-variant-numeric:tabular-nums">'
-        f"{caption}<thead>{rows[0]}</thead><tbody>{''.join(rows[1:])}</tbody></table>"
-    )
+    look = "color:inherit;font-size:inherit;font-variant-numeric:tabular-nums;border-collapse:collapse;margin:.7em 0"
+    return f'<table style="{look}">{caption}<thead>{rows[0]}</thead><tbody>{"".join(rows[1:])}</tbody></table>'
 
 
 def _html_row(tag: str, row: Sequence[str], sides: Sequence[str], css: str) -> str:
