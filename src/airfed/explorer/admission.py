@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from airfed.planning import POLICIES
+from airfed.policies import POLICIES
 from airfed.scenario import DATASET_SHAPES, Scenario, ScenarioError
 from airfed.scenario.networks import NetworkSection
 from airfed.scenario.usercode import MODELS, NETWORK

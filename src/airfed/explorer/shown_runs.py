@@ -149,9 +149,7 @@ def _entry(root: Path, name: str, stamp: Stamp, training: bool) -> tuple[Entry, 
     done, planned = len(run.rounds), run.rounds_planned
     text = f"{run.figures['policy']} · {done} of {count(planned, 'round')} · {state}"
     text += "" if run.accuracy is None else f", {run.accuracy:.1%}"
-    text += " · recorded by an older version" if run.older else ""
-    resumable = state == "stopped" and not run.older
-    return Entry(name=name, text=text, state=state, done=done, planned=planned, resumable=resumable), run
+    return Entry(name=name, text=text, state=state, done=done, planned=planned, resumable=state == "stopped"), run
 
 
 def _check_files(stamp: Stamp) -> None:
