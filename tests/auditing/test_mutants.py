@@ -17,7 +17,7 @@ from airfed import air
 from airfed.air import Air, Superposition
 from airfed.auditing import Subject, audit
 from airfed.learning.quadratic import QuadraticEngine
-from airfed.learning.task import QuadraticLearning
+from airfed.running.task import QuadraticLearning
 from airfed.planning import FadingPlan, limits, schemes
 from airfed.planning.fading import plan as fading_plan
 from airfed.planning.plan import Plan

@@ -21,7 +21,13 @@ def test_the_ledger_is_printed_within_80_columns(run, capsys, monkeypatch):
     assert main(["ledger", str(run)]) == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
-    for word in ("verified", "simulated", "unit: device", "replace one", "δ = 1e-05", "W metered", "100.0% of ε = 3"):
+    for word in (
+        "verified",
+        "simulated",
+        "δ = 1e-05, device-level, replace-one adjacency",
+        "W metered",
+        "100.0% of ε = 3",
+    ):
         assert word in shown
 
 

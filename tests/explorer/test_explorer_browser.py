@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
 
-from airfed import planning, scenario
+from airfed import policies, scenario
 from airfed.explorer.design import Design, from_query
 from airfed.explorer.view import decision
 from airfed.running.directory import RunDirectory
@@ -269,12 +269,12 @@ def test_a_scrubber_shows_any_round_without_planning_again(visit: Callable[..., 
 def test_policies_are_compared_where_rounds_differ_and_the_map_is_not_drawn(visit: Callable[..., Page]) -> None:
     page = visit("tab=compare&channel.coherence=1&fleet.num_devices=20&policy.rounds=6")
     page.wait_for_selector("#policies tbody tr")
-    assert page.locator("#policies tbody tr").count() == len(planning.POLICIES)
-    assert "where rounds differ" in page.inner_text("#unpriced")
+    assert page.locator("#policies tbody tr").count() == len(policies.POLICIES)
+    assert "where rounds differ" in page.inner_text("#no-front")
     assert page.locator("#front").is_hidden()
     typed(page, "channel.coherence", "")
     page.wait_for_selector("#front svg")
-    assert page.locator("#unpriced").is_hidden()
+    assert page.locator("#no-front").is_hidden()
 
 
 def test_an_impossible_point_shows_why_instead_of_an_empty_plot(visit: Callable[..., Page]) -> None:
@@ -371,16 +371,16 @@ def test_a_signal_ends_it_whatever_it_computes(browser: Any, tmp_path: Path, num
             page.close()
 
 
-def test_policies_prices_and_front_are_compared(visit: Callable[..., Page]) -> None:
+def test_policies_sensitivities_and_front_are_compared(visit: Callable[..., Page]) -> None:
     page = visit("tab=compare&link.noise_std=1.0&budget.total_power=300.0&budget.epsilon=5.0")
     page.wait_for_selector("#front svg")
     rows = page.locator("#policies tbody tr")
-    assert rows.count() == sum(not policy.for_varying for policy in planning.POLICIES.values())
+    assert rows.count() == sum(not policy.time_varying for policy in policies.POLICIES.values())
     design = from_query({"link.noise_std": "1.0", "budget.total_power": "300.0", "budget.epsilon": "5.0"})
-    plan = planning.plan(design.world().problem())
+    plan = policies.plan(design.world().problem())
     assert f"{plan.bound.total:.4g}" in rows.first.inner_text()
-    assert "One more watt lowers the bound" in page.inner_text("#prices")
-    assert "One more unit of ε" in page.inner_text("#prices")
+    assert "One more watt lowers the bound" in page.inner_text("#sensitivities")
+    assert "One more unit of ε" in page.inner_text("#sensitivities")
     assert page.locator("#front .contour.now").count() == 1
     assert "tab=compare" in page.url
 
@@ -534,7 +534,7 @@ def test_the_present_design_is_trained_and_another_stopped(visit: Callable[..., 
     )
     name = page.locator("#training b").inner_text()
     directory = RunDirectory(server.runs / name)
-    plan = planning.plan(scenario.load(directory.file("scenario.toml")).problem())
+    plan = policies.plan(scenario.load(directory.file("scenario.toml")).problem())
     assert len(directory.read_metrics()) == plan.rounds
     assert {"plan.json", "run.json", "ledger.jsonl", "metrics.csv", "model.safetensors"} <= set(
         os.listdir(directory.path)

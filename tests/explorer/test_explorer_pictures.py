@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from airfed.explorer import pictures, pictures_compare, tradeoffs, view
 from airfed.explorer.design import Design
 from airfed.problem import InfeasibleError
+from airfed.showing import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -47,8 +48,8 @@ def test_design_pictures_are_well_formed(
         seen = view.look(design.world())
     except InfeasibleError:
         return
-    for draw in (pictures.strip, pictures.candidates, pictures.rounds):
-        markup = draw(seen, width)
+    drawn = pictures.strip(seen, width), pictures.candidates(seen, width), svg.render(seen.rounds, width, 364)
+    for markup in drawn:
         assert "nan" not in markup.lower().replace("finance", "")
         assert all(np.isfinite(coordinates(markup)))
         assert len(markup) < 60_000
@@ -83,17 +84,17 @@ def test_comparison_pictures_are_well_formed(spread: float) -> None:
     plans, reasons = world.compare()
     table = pictures_compare.policy_table(plans, {**reasons, "threshold": "<b>no</b>"})
     assert "&lt;b&gt;no" in table
-    sentences = dict(pictures_compare.price_sentences(tradeoffs.price(world)))
+    sentences = dict(pictures_compare.sensitivity_sentences(tradeoffs.sensitivity(world)))
     assert set(sentences) == {"One more watt", "One more unit of ε", "Twice the power", "Twice the ε"}
-    assert all(text.startswith(("lowers the bound by", "buys nothing")) for text in sentences.values())
+    assert all(text.startswith(("lowers the bound by", "changes nothing")) for text in sentences.values())
 
 
 @pytest.mark.parametrize("antennas", [1, 2])
 def test_a_level_bound_has_one_line_around_it(antennas: int) -> None:
     design = Design().change("fleet.num_devices", 12).change("link.antennas", antennas).change("link.trust", "combiner")
     front = tradeoffs.front(design.change("budget.total_power", 30000.0).change("budget.epsilon", 50.0).world())
-    here = front.bound[front.power_index, front.epsilon_index]
-    assert np.isclose(front.bound, here, rtol=1e-9).sum() > 20
+    here = front.loss[front.power_index, front.epsilon_index]
+    assert np.isclose(front.loss, here, rtol=1e-9).sum() > 20
     drawn = parse(pictures_compare.front_map(front, 800.0))
     now = [path for path in drawn.iter() if path.get("class") == "contour now"]
     assert sum(path.get("d", "").count("M") for path in now) == 1

@@ -16,7 +16,7 @@ from airfed.explorer.admission import MOST_BATTERIES, MOST_GAINS
 from airfed.explorer.design import Design, from_query
 from airfed.explorer.facts import round_facts
 from airfed.explorer.rounds import rounds_of
-from airfed.planning import FadingPlan
+from airfed.planning import Plan
 from airfed.scenario import ScenarioError
 from airfed.showing.words import decision_sentence, gap_sentence, number
 
@@ -37,10 +37,8 @@ def design(name: str) -> Design:
     return made
 
 
-def plan_of(name: str) -> FadingPlan:
-    plan = design(name).world().plan()
-    assert isinstance(plan, FadingPlan)
-    return plan
+def plan_of(name: str) -> Plan:
+    return design(name).world().plan()
 
 
 @pytest.mark.parametrize("name", sorted(WORLDS))
@@ -105,7 +103,6 @@ def test_a_drawn_round_takes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_large_fleet_shares_bars() -> None:
     made = design("rayleigh").change("fleet.num_devices", 1000).change("policy.rounds", 4)
     plan = made.change("policy.name", "myopic").world().plan()
-    assert isinstance(plan, FadingPlan)
     rounds = rounds_of(plan)
     assert rounds.lit.shape == (4, 400)
     for index, entry in enumerate(plan.sequence):
@@ -193,7 +190,7 @@ def test_policies_are_compared_and_the_missing_map_is_explained() -> None:
     rows = re.findall(r"<tr.*?</tr>", answer.table)[1:]
     assert {"clairvoyant", "myopic"} < set(plans)
     assert len(rows) == len(plans)
-    sizes = plans["optimal"].sizes  # type: ignore[attr-defined]
+    sizes = plans["optimal"].sizes
     assert f"<td>{sizes.min()}–{sizes.max()}</td>" in rows[0]
-    assert answer.unpriced
-    assert not answer.prices
+    assert answer.no_front
+    assert not answer.sensitivities

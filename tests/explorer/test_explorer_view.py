@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from airfed import planning
+from airfed import planning, policies
 from airfed.explorer import knobs, shown, tradeoffs, view
 from airfed.explorer.design import Design
-from airfed.explorer.pictures_compare import levels
+from airfed.explorer.pictures_compare import front_map, levels, slice_chart
 from airfed.planning.limits import amplifications
 from airfed.privacy import gaussian_mu
 from airfed.problem import InfeasibleError
@@ -44,12 +44,13 @@ def test_the_view_is_the_plan(name: str) -> None:
     plan = world.plan()
     assert (seen.plan.scheduled == plan.scheduled).all()
     assert (seen.plan.rounds, seen.plan.alignment) == (plan.rounds, plan.alignment)
-    optimum = planning.plan(world.problem(), rounds=plan.rounds)
-    here = seen.curve.rounds.tolist().index(plan.rounds)
-    assert seen.curve.total[here] == pytest.approx(optimum.bound.total, rel=1e-9)
-    assert seen.curve.rounds.size <= MOST_ROUNDS + 1
+    optimum = policies.plan(world.problem(), rounds=plan.rounds)
+    (curve,) = (part for part in seen.rounds.parts if isinstance(part, Line))
+    here = curve.x.tolist().index(plan.rounds)
+    assert curve.y[here] == pytest.approx(optimum.bound.total, rel=1e-9)
+    assert curve.x.size <= MOST_ROUNDS + 1
     if world.policy.name == "optimal":
-        assert seen.curve.total.min() == pytest.approx(plan.bound.total, rel=1e-9)
+        assert curve.y.min() == pytest.approx(plan.bound.total, rel=1e-9)
         assert seen.space.alignment[plan.num_scheduled - 1] == pytest.approx(plan.alignment, rel=1e-9)
 
 
@@ -74,16 +75,16 @@ def test_the_next_device_is_the_strongest_that_stays_out_and_would_cost() -> Non
     assert view.waiting(seen).startswith("Total power stops the next one")
     everyone = view.look(design("template").change("link.noise_std", 0.1).world())
     assert everyone.next_device is None
-    assert view.waiting(everyone) == "Every device that can be heard transmits."
+    assert view.waiting(everyone) == "Every reachable device transmits."
 
 
 def test_of_several_antennas_every_epsilon_names_its_adversary() -> None:
     seen = view.look(design("radio").world())
     assert view.decision(seen.plan).endswith(" in total, against a server that keeps every antenna's signal.")
     assert str(shown.sentence(seen.plan)).endswith("against a server that keeps every antenna&#39;s signal.")
-    assert "of any combiner" in shown.remarks(seen.plan, 1.0)
+    assert "with any beamformer" in shown.remarks(seen.plan, 1.0)
     trusting = view.look(design("radio").change("link.trust", "combiner").world()).plan
-    assert view.decision(trusting).endswith("against a server that is handed the combined signal only.")
+    assert view.decision(trusting).endswith("against a server that receives the combined signal only.")
     assert "against" not in view.decision(view.look(design("power").world()).plan)
 
 
@@ -140,22 +141,47 @@ def test_a_move_takes_no_time_to_speak_of(spread: float) -> None:
 def test_more_budget_never_hurts(name: str) -> None:
     world = design(name).world()
     front = tradeoffs.front(world)
-    assert (np.diff(front.bound, axis=0) <= 1e-9 * front.bound[1:]).all()
-    assert (np.diff(front.bound, axis=1) <= 1e-9 * front.bound[:, 1:]).all()
-    here = front.bound[front.power_index, front.epsilon_index]
-    assert here == pytest.approx(planning.plan(world.problem()).bound.total, rel=1e-9)
-    price = tradeoffs.price(world)
-    assert price.now == pytest.approx(here)
-    assert price.double_power <= price.watt <= price.now
-    assert price.double_epsilon <= price.epsilon <= price.now
+    assert (np.diff(front.loss, axis=0) <= 1e-9 * front.loss[1:]).all()
+    assert (np.diff(front.loss, axis=1) <= 1e-9 * front.loss[:, 1:]).all()
+    here = front.loss[front.power_index, front.epsilon_index]
+    assert here == pytest.approx(policies.plan(world.problem()).bound.total, rel=1e-9)
+    found = tradeoffs.sensitivity(world)
+    assert found.now == pytest.approx(here)
+    assert found.double_power <= found.watt <= found.now
+    assert found.double_epsilon <= found.epsilon <= found.now
 
 
-def test_the_price_of_a_watt_is_the_difference_of_two_plans() -> None:
+def test_the_sensitivity_to_a_watt_is_the_difference_of_two_plans() -> None:
     moved = design("power")
-    more = planning.plan(moved.change("budget.total_power", 301.0).world().problem()).bound.total
-    loss = planning.plan(moved.change("budget.epsilon", 6.0).world().problem()).bound.total
-    price = tradeoffs.price(moved.world())
-    assert (price.watt, price.epsilon) == (pytest.approx(more, rel=1e-9), pytest.approx(loss, rel=1e-9))
+    more = policies.plan(moved.change("budget.total_power", 301.0).world().problem()).bound.total
+    loss = policies.plan(moved.change("budget.epsilon", 6.0).world().problem()).bound.total
+    found = tradeoffs.sensitivity(moved.world())
+    assert (found.watt, found.epsilon) == (pytest.approx(more, rel=1e-9), pytest.approx(loss, rel=1e-9))
+
+
+def by_accuracy() -> Design:
+    made = Design().change("fleet.num_devices", 1000).change("budget.scope", "total").change("budget.epsilon", 2.0)
+    made = made.change("budget.delta", 1e-5).change("link.noise_std", 1.0).change("policy.objective", "measured")
+    return made.change("learning.model", "cnn")
+
+
+def test_a_plan_by_accuracy_is_compared_by_accuracy() -> None:
+    world = by_accuracy().world()
+    plan = world.plan()
+    assert plan.objective == "measured"
+    found = tradeoffs.sensitivity(world)
+    assert (found.of, found.now) == ("accuracy", plan.predicted_accuracy)
+    front = tradeoffs.front(world)
+    assert front.of == "accuracy"
+    assert 1 - front.loss[front.power_index, front.epsilon_index] == plan.predicted_accuracy
+    assert front.text(0.107) == "89.3%"
+    answer = shown.compare(by_accuracy())
+    assert isinstance(answer, shown.Compared)
+    assert "bound" not in answer.sensitivities
+    assert f"from {found.now:.1%} to {found.epsilon:.1%}." in answer.sensitivities
+    assert f"<td>{found.now:.1%}</td>" in answer.table
+    for markup in (front_map(front, 800.0), slice_chart(front, 380.0, over="epsilon")):
+        assert f"{found.now:.1%}" in markup or "expected accuracy" in markup
 
 
 def test_policies_without_a_plan_tell_why() -> None:

@@ -99,7 +99,7 @@ def test_a_plan_whose_rounds_differ_is_shown_round_by_round(run_directories):
         "most exposed is device",
         "exact, most exposed round",
         f"<b>{span(run.plan.sizes, '–')} / 12</b>",
-        f"What holds θ, {run.plan.alignments.min():.4g} to {run.plan.alignment:.4g}, if all grew together",
+        f"What holds θ, {run.plan.amplitudes.level.min():.4g} to {run.plan.alignment:.4g}, if all grew together",
     ):
         assert fact
         assert fact in said
@@ -161,8 +161,7 @@ def test_the_page_says_what_was_recorded(run_directories):
         f"Schedule {run.plan.num_scheduled} of 12 devices, 6 rounds of 2 steps",
         f"{run.final['epsilon_total']:.4g}",
         f"{run.final['power_transmitted_total']:.4g} W",
-        "unit: device",
-        "neighbours: replace one device",
+        "device-level, replace-one adjacency",
         "simulated",
         run.manifest["scenario_sha256"],
         "noise_std = 0.5",

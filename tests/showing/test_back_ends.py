@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airfed import Budget, Fleet, Learning, Link, Problem, planning
+from airfed import Budget, Fleet, Learning, Link, Problem, planning, policies
 from airfed.showing import files, plans, svg
 from airfed.showing.chart import Axis, Band, Cells, Chart, Columns, Level, Line, Mark
 from airfed.showing.figure import Figure, draw, key, save, sheet
@@ -40,7 +40,7 @@ def a_plan(devices: int = 40) -> planning.Plan:
         ),
         budget=Budget(epsilon=5.0, delta=1e-3, total_power=200.0),
     )
-    return planning.plan(problem)
+    return policies.plan(problem)
 
 
 def catalogue() -> dict[str, Chart]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from airfed import Budget, Fleet, Learning, Link, Problem
 from airfed.cli import main
 from airfed.cli import plan as plan_command
-from airfed.planning import FadingPlan, limits
+from airfed.planning import Amplitudes, Plan, limits
 from airfed.scenario import template
 from airfed.showing import fading, files, svg, tables, words
 from airfed.showing.chart import Band, Cells, Columns, Line
@@ -36,7 +36,7 @@ def a_plan(
     beyond: float = 1.0,
     sizes: tuple[int, ...] = (),
     **changes: object,
-) -> FadingPlan:
+) -> Plan:
     """A random plan whose tightest limit binds; `beyond` > 1 breaks it; `never` devices never send.
 
     With `sizes`, the first so many devices send in each round.
@@ -63,13 +63,17 @@ def a_plan(
     if sizes:
         member = np.arange(devices) < np.array(sizes)[:, None]
     theta = rng.uniform(0.2, 1.0, rounds)
-    values = {"policy": "mine", "member": member, "scheduled": np.flatnonzero(member.any(axis=0)), "rounds": rounds}
-    loose = FadingPlan(problem=problem, alignments=theta, alignment=float(theta.max()), **values)  # type: ignore[arg-type]
+    loose = Plan(problem=problem, policy="mine", amplitudes=Amplitudes(level=theta, share=member))
     theta = theta * (beyond * min(loose.limits.values()) / loose.alignment)
-    return replace(loose, alignments=theta, alignment=float(theta.max()), **changes)  # type: ignore[arg-type]
+    return replace(loose, amplitudes=Amplitudes(level=theta, share=member), **changes)  # type: ignore[arg-type]
 
 
-def cells_of(plan: FadingPlan) -> Cells:
+def members(plan: Plan) -> np.ndarray:
+    """Which device is scheduled in which round, (rounds, devices)."""
+    return plan.amplitude > 0
+
+
+def cells_of(plan: Plan) -> Cells:
     (part,) = fading.map_chart(plan).parts
     assert isinstance(part, Cells)
     return part
@@ -79,9 +83,9 @@ def cells_of(plan: FadingPlan) -> Cells:
 def test_cells_are_the_members(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds, never=devices // 3)
     painted = ~np.isnan(cells_of(plan).values)
-    sends = np.count_nonzero(plan.member, axis=0)
+    sends = np.count_nonzero(members(plan), axis=0)
     order = np.argsort(-sends, kind="stable")
-    assert painted.tolist() == plan.member.T[order].tolist()
+    assert painted.tolist() == members(plan).T[order].tolist()
     assert painted.sum(axis=1).tolist() == sorted(sends.tolist(), reverse=True)
     for entry in plan.sequence:
         column = cells_of(plan).values[:, entry.index]
@@ -105,8 +109,8 @@ def test_cells_of_neighbours_hold_the_same_power_and_stay_few(seed: int, devices
     )
     total = sum(float(np.sum(e.power / plan.problem.fleet.peak_power[e.scheduled])) for e in plan.sequence)
     assert np.nansum(part.values * held) == pytest.approx(total)
-    order = np.argsort(-np.count_nonzero(plan.member, axis=0), kind="stable")
-    ranked = plan.member.T[order]
+    order = np.argsort(-np.count_nonzero(members(plan), axis=0), kind="stable")
+    ranked = members(plan).T[order]
     r, c = rows - 1, columns - 1  # the last ones may hold fewer
     assert np.isnan(part.values[r, c]) == (not ranked[r * tall :, c * wide :].any())
 
@@ -134,21 +138,24 @@ def test_theta_and_sizes_are_the_plans(seed: int, devices: int, rounds: int) -> 
     plan = a_plan(seed, devices, rounds)
     chart = fading.alignment_chart(plan)
     lines = {part.name: part for part in chart.parts if isinstance(part, Line)}
-    assert lines["θ"].y.tolist() == plan.alignments.tolist()
+    assert lines["θ"].y.tolist() == plan.amplitudes.level.tolist()
     assert lines["privacy"].y.tolist() == plan.ceilings["privacy"].tolist()
-    assert lines["peak power of those who send"].y.tolist() == plan.ceilings["peak_power"].tolist()
+    assert lines["peak power of the scheduled devices"].y.tolist() == plan.ceilings["peak_power"].tolist()
     for line in lines.values():
         assert line.x.tolist() == list(range(1, rounds + 1))
         assert chart.y.low < line.y.min() <= line.y.max() < chart.y.high
     (bars,) = (part for part in fading.sizes_chart(plan).parts if isinstance(part, Columns))
-    assert bars.y.sum() == plan.member.sum()
+    assert bars.y.sum() == members(plan).sum()
     assert words.span(plan.sizes) in fading.sizes_chart(plan).title
 
 
 @pytest.mark.parametrize("rounds", [241, 700])
 def test_a_long_training_is_drawn_as_medians_within_ranges(rounds: int) -> None:
     plan = a_plan(1, 8, rounds)
-    for chart, values in ((fading.alignment_chart(plan), plan.alignments), (fading.sizes_chart(plan), plan.sizes)):
+    for chart, values in (
+        (fading.alignment_chart(plan), plan.amplitudes.level),
+        (fading.sizes_chart(plan), plan.sizes),
+    ):
         (band,) = (part for part in chart.parts if isinstance(part, Band))
         (line,) = (part for part in chart.parts if isinstance(part, Line) and part.colour == band.colour)
         assert line.x.size <= 240
@@ -281,20 +288,22 @@ def test_text_fits_80_columns_and_says_the_plans_figures(seed: int, devices: int
     text = str(plan)
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
-    sends = np.count_nonzero(plan.member[:, plan.most_exposed])
+    sends = np.count_nonzero(members(plan)[:, plan.most_exposed])
     when = f"{sends} of {rounds} rounds" if rounds > 1 else "the only round"
     for fact in (
-        f"Schedule {words.span(plan.sizes)} of {devices} devices in ",
+        f"Schedule {words.span(plan.sizes)} of {devices} devices per round, {words.count(rounds, 'round')} of ",
         f"{words.LIMITS[plan.binding]} is the limit.",
         f"most exposed round {plan.epsilon_round:.5g} ",
         f"most exposed device, its rounds {plan.epsilon_total:.5g} √Σμ² = {plan.mu_total:.5g}",
         f"all devices, all rounds {plan.power_total:.5g}",
         f"at most {plan.sequence.device_power(rounds).max():.5g}",
-        f"device {plan.most_exposed}, which sends in {when}.",
+        f"device {plan.most_exposed}, scheduled in {when}.",
     ):
         assert fact in flat
     silent = devices - plan.num_scheduled
-    assert (f"{words.count(silent, 'device')} never" in flat) == (silent > 0)
+    assert (f"{words.count(silent, 'device')} {'is' if silent == 1 else 'are'} never scheduled." in flat) == (
+        silent > 0
+    )
     assert ("emptiest battery" in flat) == battery
     assert "μ√I" not in text
     assert "the best plan" not in text
@@ -315,13 +324,9 @@ def test_the_gap_is_never_understated(gap: float) -> None:
 
 def test_rounds_that_are_alike_are_said_once() -> None:
     plan = a_plan(7, 4, 3)
-    theta = np.full(3, float(plan.alignments.min()))
-    alike = replace(
-        plan, alignments=theta, alignment=theta[0], member=np.ones((3, 4), dtype=bool), scheduled=np.arange(4)
-    )
-    assert words.decision_sentence(alike).startswith(
-        "Schedule 4 of 4 devices in each of 3 rounds (2 or 3 local steps each)"
-    )
+    theta = np.full(3, float(plan.amplitudes.level.min()))
+    alike = replace(plan, amplitudes=Amplitudes(level=theta, share=np.ones((1, 4), dtype=bool)))
+    assert words.decision_sentence(alike).startswith("Schedule 4 of 4 devices per round, 3 rounds of 2-3 steps; ")
     assert "smallest" not in str(alike)
     assert "chosen, smallest" in str(plan)
 
@@ -357,14 +362,16 @@ def test_json_lists_whom_each_round_schedules(tmp_path, capsys, monkeypatch) -> 
 
     found = printed()
     assert found["scheduled_listed"] is True
-    assert [entry["scheduled"] for entry in found["sequence"]] == [np.flatnonzero(row).tolist() for row in plan.member]
+    assert [entry["scheduled"] for entry in found["sequence"]] == [
+        np.flatnonzero(row).tolist() for row in members(plan)
+    ]
     assert [entry["epsilon"] for entry in found["sequence"]] == [entry.epsilon for entry in plan.sequence]
-    assert FadingPlan.from_dict(plan.problem, found).to_dict() == plan.to_dict()
+    assert Plan.from_dict(plan.problem, found).to_dict() == plan.to_dict()
     monkeypatch.setattr(plan_command, "_MOST_LISTED", int(plan.sizes.sum()) - 1)
     found = printed()
     assert found["scheduled_listed"] is False
     assert not any("scheduled" in entry for entry in found["sequence"])
-    assert FadingPlan.from_dict(plan.problem, found).to_dict() == plan.to_dict()
+    assert Plan.from_dict(plan.problem, found).to_dict() == plan.to_dict()
     picture = tmp_path / "plan.png"
     assert main(["plan", str(file), "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from airfed.air import Air, Airs, Reception, Superposition
 from airfed.learning.engine import Engine
-from airfed.learning.task import problem_of
 from airfed.planning import Plan
 from airfed.problem import Trust
 from airfed.running.directory import RunError
@@ -63,7 +62,7 @@ class Subject:
     @classmethod
     def of(cls, scenario: Scenario) -> Subject:
         """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
-        problem = problem_of(scenario)
+        problem = scenario.problem()
         plan = scenario.plan(problem)
         signal = signal_digests(scenario, problem.fleet)
         return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal)

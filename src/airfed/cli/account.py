@@ -16,7 +16,7 @@ from airfed.cli import devices
 from airfed.cli.plan import Json, Seed, TableFormat, whole_number
 from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
-from airfed.showing.words import ADVERSARIES, RELATIONS, count
+from airfed.showing.words import ADVERSARIES, count, privacy_terms
 
 if TYPE_CHECKING:
     from airfed.privacy.ledger import Ledger
@@ -235,13 +235,13 @@ def _channel(summary: dict[str, Any]) -> str:
     if summary["trust_estimates"]:
         return "[bold red]! channel errors are not accounted for: ε does not hold[/bold red]\n"
     return (
-        f"[dim]channels known to an NMSE of {summary['estimation_error']:g}: ε holds except with probability "
+        f"[dim]imperfect CSI, NMSE {summary['estimation_error']:g}: ε holds except with probability "
         f"{summary['estimation_failure']:g}[/dim]\n"
     )
 
 
 def _basis(summary: dict[str, Any]) -> str:
-    text = f"at δ = {summary['delta']:g}\nunit: {summary['unit']}, neighbours: {RELATIONS[summary['relation']]}"
+    text = f"at {privacy_terms(summary['delta'], summary['relation'])}"
     several = summary.get("antennas", 1) > 1 or summary.get("account")
     return f"{text}\nagainst {ADVERSARIES[summary['trust']]}" if several and "trust" in summary else text
 

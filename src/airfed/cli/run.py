@@ -26,7 +26,7 @@ from rich.progress import (
 from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
 from airfed.showing import output, tables
 from airfed.showing.live import LiveLine
-from airfed.showing.words import ADVERSARIES, count
+from airfed.showing.words import ADVERSARIES, count, privacy_terms
 
 LOST = 5  # the exit code where another process of the run, or its host, was lost
 
@@ -154,7 +154,7 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
 
     plan, records, ledger = outcome.setup.plan, outcome.records, outcome.ledger
     last = records[-1] if records else {}
-    several = plan.problem.fleet.antennas > 1 and plan.uplink.on_air
+    several = plan.problem.fleet.antennas > 1 and plan.method.radio
     return {
         "status": outcome.status,
         "message": outcome.message,
@@ -200,15 +200,14 @@ def _print_summary(console: Console, summary: dict[str, Any], seconds: float) ->
         metered = summary["power_transmitted"]
         sent = "" if metered is None else f"{metered:.4g} W transmitted, "  # a private record leaves it out
         console.print(f"power {sent}{summary['power_planned']:.4g} W planned (worst case)")
-        relation = "replace one" if summary["relation"] == "replace" else "add or remove one"
         if summary["private"]:
             against = f"; against {ADVERSARIES[summary['trust']]}" if "trust" in summary else ""
             console.print(
-                f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total, at "
-                f"δ = {summary['delta']:g} (unit: device, {relation}; {summary['privacy']}{against})"
+                f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total "
+                f"({privacy_terms(summary['delta'], summary['relation'])}; {summary['privacy']}{against})"
             )
         else:
-            console.print("[bold red]privacy none: the scheme has no ε; its record stands for infinity[/bold red]")
+            console.print("[bold red]privacy none: the method has no ε; its record stands for infinity[/bold red]")
     for hint in summary["hints"]:
         console.print(f"hint: {hint}", markup=False)
     console.print(f"record: {escape(summary['out'])}")

@@ -20,7 +20,7 @@ import numpy as np
 from airfed import scenario
 from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.admission import NOTHING_OWN, Own, admit, find_own
-from airfed.planning import POLICIES
+from airfed.policies import POLICIES
 from airfed.scenario import Scenario, ScenarioError, flatten, template
 from airfed.scenario.sections import PHYSICS
 from airfed.scenario.usercode import RIDGE

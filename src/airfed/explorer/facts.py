@@ -7,7 +7,7 @@ from typing import Final
 from markupsafe import Markup
 
 from airfed.explorer.rounds import Rounds
-from airfed.planning import FadingPlan, Plan
+from airfed.planning import Plan
 from airfed.privacy import gaussian_epsilon
 from airfed.showing.words import LIMITS, count, gap_sentence, number
 
@@ -59,9 +59,8 @@ def _quality(plan: Plan) -> tuple[str, str, str, float | None, str]:
     if found is not None and plan.objective == "measured":
         remark = f"{found.low:.0%} to {found.high:.0%}, ϖ = {number(plan.clip_norm)}"
         return "Expected accuracy", f"{found.accuracy:.1%}", remark, None, ""
-    remark = f"θ = {number(plan.alignment)}" if found is None else f"expect {found.accuracy:.1%} accuracy"
-    if isinstance(plan, FadingPlan) and gap_sentence(plan):
-        remark = f"any plan: ≥ {number(plan.lower_bound, 4)}"
+    remark = f"any plan: ≥ {number(plan.lower_bound, 4)}" if gap_sentence(plan) else f"θ = {number(plan.alignment)}"
+    remark = remark if found is None else f"expect {found.accuracy:.1%} accuracy"
     return "Bound on the gap", number(plan.bound.total, 4), remark, None, ""
 
 

@@ -190,7 +190,7 @@ class Page:
                 section.refuse(compared.reason)
                 return
             section.show(compared)
-            if not compared.unpriced:
+            if not compared.no_front:
                 try:
                     self._front = await self._house.workers.run(shown.front, design)
                 except TooMuchError as error:

@@ -1,4 +1,4 @@
-"""The comparison section: policies, front, prices."""
+"""The comparison section: policies, front, sensitivities."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ class CompareSection:
                     self._table.props["aria-label"] = "Policies, a table that scrolls sideways"
                 with ui.element("div").classes("card hide") as self._without:
                     Text("What the budgets buy", tag="h2")
-                    self._unpriced = Text(tag="p").classes("sub").props("id=unpriced")
-                with ui.element("div").classes("card") as prices:
+                    self._no_front = Text(tag="p").classes("sub").props("id=no-front")
+                with ui.element("div").classes("card") as bought:
                     Text("What the budgets buy", tag="h2")
                     Text("To the exact optimum at the larger budget.", tag="p").classes("sub")
-                    self._prices = Text().classes("prices").props("id=prices")
+                    self._sensitivities = Text().classes("sensitivities").props("id=sensitivities")
                     with ui.element("div").classes("pair"):
                         self._over_power = Text()
                         self._over_epsilon = Text()
                 with ui.element("div").classes("card") as front:
-                    Text("Privacy against power against the bound", tag="h2")
+                    Text("Privacy against power", tag="h2")
                     Text(
-                        "Along a line the bound stays the same: a Pareto front, on which ε is paid for in watts. "
-                        "The green line is the present bound; the colour tells which limit holds.",
+                        "Along a line the bound, or the expected accuracy, stays the same: a Pareto front, on which ε "
+                        "is traded for watts. The green line is the present design; the colour is the binding limit.",
                         tag="p",
                     ).classes("sub")
                     Text(_limit_keys())
                     self._front = Text().props("id=front")
             self._reason = Text().classes("card wrong hide")
-        self._priced = (prices, front)
+        self._with_front = (bought, front)
 
     def busy(self, working: bool) -> None:
         """Dim the section while it is out of date."""
         self._charts.classes(add="busy" if working else None, remove=None if working else "busy")
 
     def show(self, compared: Compared) -> None:
-        """Tell the policies and the prices."""
+        """Show the policies and the sensitivities."""
         self._charts.classes(remove="hide")
         self._reason.classes(add="hide")
         self._table.content = compared.table
-        self._prices.content = compared.prices
-        self._unpriced.content = compared.unpriced
-        without = bool(compared.unpriced)
+        self._sensitivities.content = compared.sensitivities
+        self._no_front.content = compared.no_front
+        without = bool(compared.no_front)
         self._without.classes(add=None if without else "hide", remove="hide" if without else None)
-        for box in self._priced:
+        for box in self._with_front:
             box.classes(add="hide" if without else None, remove=None if without else "hide")
 
     def show_front(self, front: Front, *, wide: float, half: float) -> None:

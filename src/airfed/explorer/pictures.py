@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.explorer.view import View
+from airfed.planning import Plan
 from airfed.showing import plans, svg
 from airfed.showing.chart import Axis, Chart
 from airfed.showing.svg import Area, Scale
@@ -24,8 +25,8 @@ class Strip:
     """The devices in one round, the strongest first; in a large fleet neighbours share a bar.
 
     Args:
-        lit: [W] of those who transmit, NaN where nobody does.
-        dark: what the others would need for the same θ, NaN where there are none.
+        lit: [W] of scheduled devices, NaN where there are none.
+        dark: [W] that the others would need for the same θ, NaN where there are none.
         ceiling: their peak powers.
         strongest, weakest: |h| at both ends.
     """
@@ -37,12 +38,16 @@ class Strip:
     weakest: float
 
     @classmethod
-    def of(cls, gain: Floats, scheduled: NDArray[np.bool_], alignment: float, peak_power: Floats) -> Strip:
-        """Return the strip of a round: gains, who transmits, θ and peak powers."""
+    def of(cls, plan: Plan, index: int) -> Strip:
+        """Return the strip of round i of a plan."""
+        entry, fleet = plan.sequence[index], plan.problem.fleet
+        gain = fleet.gain_in(index)
         order = np.argsort(-gain, kind="stable")
+        scheduled = plan.amplitudes.shares(index) > 0
         with np.errstate(divide="ignore", over="ignore"):
-            needed = np.square(alignment / gain)
-        lit, dark, ceiling = _bars(needed[order], scheduled[order], peak_power[order])
+            needed = np.square(entry.alignment / gain)
+        needed[entry.scheduled] = entry.power
+        lit, dark, ceiling = _bars(needed[order], scheduled[order], fleet.peak_power[order])
         return cls(lit=lit, dark=dark, ceiling=ceiling, strongest=float(gain[order[0]]), weakest=float(gain[order[-1]]))
 
     @property
@@ -54,8 +59,8 @@ class Strip:
 def strip(view: View, width: float) -> str:
     """Return the devices sorted by gain: scheduled ones lit, transmit power as height, peak power as a line."""
     plan, fleet = view.plan, view.plan.problem.fleet
-    scheduled = np.isin(np.arange(fleet.num_devices), plan.scheduled)
-    found = Strip.of(fleet.gain, scheduled, plan.alignment, fleet.peak_power)
+    scheduled = plan.amplitudes.shares(0) > 0
+    found = Strip.of(plan, 0)
     title = f"{plan.num_scheduled} of {fleet.num_devices} devices transmit; the strongest is on the left"
     prefix = bool(scheduled[np.argsort(-fleet.gain, kind="stable")][: plan.num_scheduled].all())
     limit = view.next_device.limit if view.next_device is not None and prefix else ""
@@ -102,18 +107,6 @@ def candidates(view: View, width: float) -> str:
     upper, lower = plans.alignment_chart(view.plan, view.space), plans.objective_chart(view.plan, view.space)
     upper = replace(upper, x=replace(upper.x, label=""))  # it stands under the lower one
     return svg.render(upper, width, 204, left=48) + svg.render(lower, width, 160, left=48)
-
-
-def rounds(view: View, width: float) -> str:
-    """Return what is best over the number of rounds, with the chosen one: the bound in its terms, or the accuracy."""
-    if view.accuracy is not None:
-        return svg.render(plans.accuracy_chart(view.plan, view.accuracy), width, 364)
-    return svg.render(plans.rounds_chart(view.plan, view.curve), width, 364)
-
-
-def rounds_legend(view: View) -> str:
-    """Return the key to `rounds`, as HTML."""
-    return term_legend() if view.accuracy is None else svg.legend(plans.accuracy_chart(view.plan, view.accuracy))
 
 
 def over_rounds(chart: Chart, width: float) -> str:

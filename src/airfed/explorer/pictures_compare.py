@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.explorer.tradeoffs import Front, Price
+from airfed.explorer.tradeoffs import Front
 from airfed.planning import Plan
+from airfed.planning.sensitivities import Sensitivities
 from airfed.showing import colours, svg
 from airfed.showing.chart import Axis, Chart, Line, Mark, padded
 from airfed.showing.contours import Point, filled, refined, regions
@@ -26,7 +27,7 @@ _HAIR: Final = 0.01  # of a bound: more than smoothing makes of equal ones
 
 def policy_table(plans: Mapping[str, Plan], reasons: Mapping[str, str]) -> str:
     """Return the policies side by side as an HTML table, each bound as a bar of its terms."""
-    best = plans["optimal"].bound.total
+    best, by_accuracy = plans["optimal"].bound.total, plans["optimal"].objective == "measured"
     longest = min(max(plan.bound.total for plan in plans.values()), 4 * best)
     rows = "".join(_policy_row(name, plan, best, longest) for name, plan in plans.items())
     for name, reason in reasons.items():
@@ -38,7 +39,7 @@ def policy_table(plans: Mapping[str, Plan], reasons: Mapping[str, str]) -> str:
         for label, css in (
             ("policy", ""),
             ("bound", ' class="wide"'),
-            ("above the optimum", ""),
+            ("expected accuracy" if by_accuracy else "above the optimum", ""),
             ("devices", ""),
             ("rounds", ""),
             ("W in total", ""),
@@ -56,19 +57,19 @@ def policy_table(plans: Mapping[str, Plan], reasons: Mapping[str, str]) -> str:
 
 
 def front_map(front: Front, width: float) -> str:
-    """Return the bound over ε and total power: hue tells the limit, lines join equal bounds, the star is the design."""
+    """Return the bound or accuracy over ε and total power: hue is the limit, lines join equals, the star is now."""
     height = min(max(0.62 * width, 300.0), 420.0)
     area = Area(left=56, top=24, right=width - 12, bottom=height - 42)
     across = Axis(label="privacy budget ε", low=front.epsilon[0], high=front.epsilon[-1], kind="log")
     up = Axis(label="total power budget [W]", low=front.total_power[0], high=front.total_power[-1], kind="log")
     xs, ys = Scale(across, area.left, area.right), Scale(up, area.bottom, area.top)
     x, y = xs(front.epsilon), ys(front.total_power)
-    now = float(front.bound[front.power_index, front.epsilon_index])
-    heights = np.log(np.where(np.isfinite(front.bound), front.bound, front.bound[np.isfinite(front.bound)].max()))
+    now = float(front.loss[front.power_index, front.epsilon_index])
+    heights = np.log(np.where(np.isfinite(front.loss), front.loss, front.loss[np.isfinite(front.loss)].max()))
     fine = refined(x, y, -heights)
-    level_ground = np.count_nonzero(np.isclose(front.bound, now, rtol=1e-9)) > 3  # more of a budget buys nothing
+    level_ground = np.count_nonzero(np.isclose(front.loss, now, rtol=1e-9)) > 3  # more of a budget buys nothing
     hair = {now: _HAIR if level_ground else 0.0}  # its edge is the line to draw, not the ripples on it
-    better = {level: filled(*fine, -math.log(level) - hair.get(level, 0.0)) for level in levels(front.bound, now)}
+    better = {level: filled(*fine, -math.log(level) - hair.get(level, 0.0)) for level in levels(front.loss, now)}
     held, void = _regions(front, x, y)
     parts = [
         svg.left_axis(ys, area, up.ticks(6), label=up.label),
@@ -76,30 +77,35 @@ def front_map(front: Front, width: float) -> str:
     ]
     here = float(x[front.epsilon_index]), float(y[front.power_index])
     parts += [
-        *_contour_labels(better, now, here, area),
+        *_contour_labels(front, better, here, area),
         svg.bottom_axis(xs, area),
         _told(front, x, y, area),
-        svg.star(*here, title=f"present design: bound {number(now)}"),
+        svg.star(*here, title=f"present design: {front.of} {front.text(now)}"),
     ]
-    return svg.document(width, height, "Bound over privacy budget and total power", *parts)
+    return svg.document(width, height, f"{front.of.capitalize()} over privacy budget and total power", *parts)
 
 
 def slice_chart(front: Front, width: float, *, over: str) -> str:
-    """Return the bound over one budget, the other as it is. `over` is "epsilon" or "total_power"."""
+    """Return the bound or accuracy over one budget, the other fixed. `over` is "epsilon" or "total_power"."""
     if over == "epsilon":
-        values, bound, here = front.epsilon, front.bound[front.power_index], front.epsilon_index
+        values, loss, here = front.epsilon, front.loss[front.power_index], front.epsilon_index
         binding, label = front.binding[front.power_index], "privacy budget ε"
     else:
-        values, bound, here = front.total_power, front.bound[:, front.epsilon_index], front.power_index
+        values, loss, here = front.total_power, front.loss[:, front.epsilon_index], front.power_index
         binding, label = front.binding[:, front.epsilon_index], "total power budget [W]"
-    low, high = padded(bound, below=1.15, above=1.15)
-    seen = np.where(np.isfinite(bound), bound, np.nan)
+    seen = np.where(np.isfinite(loss), loss, np.nan)
+    if front.of == "bound":
+        low, high = padded(loss, below=1.15, above=1.15)
+        y = Axis(label="bound", low=low, high=high, kind="log")
+    else:
+        seen = 1.0 - seen
+        y = Axis(label="expected accuracy", low=0.0, high=1.0, percent=True)
     chart = Chart(
-        title=f"Bound over the {label}",
+        title=f"{y.label.capitalize()} over the {label}",
         x=Axis(label=label, low=values[0], high=values[-1], kind="log"),
-        y=Axis(label="bound", low=low, high=high, kind="log"),
+        y=y,
         parts=(
-            Line(x=values, y=seen, colour="ink", name="bound", listed=False),
+            Line(x=values, y=seen, colour="ink", name=y.label, listed=False),
             Mark(x=float(values[here]), y=float(seen[here]), name="present design"),
         ),
         notes={
@@ -110,19 +116,19 @@ def slice_chart(front: Front, width: float, *, over: str) -> str:
     return svg.render(chart, width, 190)
 
 
-def price_sentences(price: Price) -> list[tuple[str, str]]:
+def sensitivity_sentences(found: Sensitivities) -> list[tuple[str, str]]:
     """Return what the next unit of each budget buys, as (headline, remark) pairs."""
     return [
-        ("One more watt", _bought(price.now, price.watt, price.binding, "total_power")),
-        ("One more unit of ε", _bought(price.now, price.epsilon, price.binding, "privacy")),
-        ("Twice the power", _bought(price.now, price.double_power, price.binding, "total_power")),
-        ("Twice the ε", _bought(price.now, price.double_epsilon, price.binding, "privacy")),
+        ("One more watt", _bought(found, found.watt, "total_power")),
+        ("One more unit of ε", _bought(found, found.epsilon, "privacy")),
+        ("Twice the power", _bought(found, found.double_power, "total_power")),
+        ("Twice the ε", _bought(found, found.double_epsilon, "privacy")),
     ]
 
 
-def levels(bound: Floats, now: float) -> list[float]:
-    """Return up to eight bounds to draw lines for: `now`, and a geometric sequence to both sides."""
-    finite = bound[np.isfinite(bound)]
+def levels(loss: Floats, now: float) -> list[float]:
+    """Return up to eight losses to draw lines for: `now`, and a geometric sequence to both sides."""
+    finite = loss[np.isfinite(loss)]
     if not finite.size or not math.isfinite(now) or finite.max() / finite.min() < 1 + 1e-6:
         return []
     step = max((float(finite.max()) / float(finite.min())) ** (1 / 8), 1.02)
@@ -130,12 +136,19 @@ def levels(bound: Floats, now: float) -> list[float]:
     return [level for level in found if finite.min() < level < finite.max() or level == now]
 
 
+def _score(plan: Plan, best: float) -> str:
+    """The expected accuracy of a plan that was chosen by it, or how far its bound is above the optimum's."""
+    if plan.objective == "measured":
+        return "?" if plan.predicted_accuracy is None else f"{plan.predicted_accuracy:.1%}"
+    return above(plan.bound.total / best - 1)
+
+
 def _policy_row(name: str, plan: Plan, best: float, longest: float) -> str:
     mark = "*" if plan.violations else ""
     cells = "".join(
         f"<td>{cell}</td>"
         for cell in (
-            above(plan.bound.total / best - 1),
+            _score(plan, best),
             devices_text(plan, "–"),
             plan.rounds,
             number(plan.power_total, 4),
@@ -176,22 +189,24 @@ def _told(front: Front, x: Floats, y: Floats, area: Area) -> str:
     across = [area.left, *((x[1:] + x[:-1]) / 2).tolist(), area.right]
     down = [area.bottom, *((y[1:] + y[:-1]) / 2).tolist(), area.top]
     parts = []
-    for i, j in np.ndindex(front.bound.shape):
+    for i, j in np.ndindex(front.loss.shape):
         limit = str(front.binding[i, j])
         title = f"ε = {number(float(front.epsilon[j]))}, {number(float(front.total_power[i]))} W: " + (
-            f"bound {number(float(front.bound[i, j]))}, {LIMITS[limit]} is the limit" if limit else "no plan fits"
+            f"{front.of} {front.text(float(front.loss[i, j]))}, {LIMITS[limit]} is the limit"
+            if limit
+            else "no plan fits"
         )
         size = across[j + 1] - across[j], down[i] - down[i + 1]
         parts.append(svg.rectangle(across[j], down[i + 1], *size, "hover", title=title))
     return "".join(parts)
 
 
-def _contour_labels(better: Mapping[float, Polylines], now: float, star: Point, area: Area) -> list[str]:
+def _contour_labels(front: Front, better: Mapping[float, Polylines], star: Point, area: Area) -> list[str]:
     """The values of the lines, each where it hides no other and not the star; one that finds no place is left out."""
     taken = [_Box(*star, 9.0, 9.0)]
-    found = []
+    found, now = [], float(front.loss[front.power_index, front.epsilon_index])
     for level in sorted(better, key=lambda level: (level != now, level)):
-        label = number(level)
+        label = front.text(level)
         half = 3.5 * len(label) + 2
         inside = [
             (min(max(x, area.left + half), area.right - half), min(max(y, area.top + 10), area.bottom - 4))
@@ -224,10 +239,15 @@ class _Box(NamedTuple):
         )
 
 
-def _bought(now: float, then: float, binding: str, budget: str) -> str:
-    gain = 1 - then / now
-    if gain > 1e-12:
+def _bought(found: Sensitivities, then: float, budget: str) -> str:
+    now = found.now
+    if found.of == "accuracy":
+        if f"{then:.1%}" != f"{now:.1%}" and not math.isnan(then):
+            return f"raises the expected accuracy from {now:.1%} to {then:.1%}."
+    elif (gain := 1 - then / now) > 1e-12:
         share = f"{gain:.1%}" if gain >= 0.001 else f"{gain:.1g}".replace("e-0", "e-") + " of it"
         return f"lowers the bound by {share}, from {number(now, 5)} to {number(then, 5)}."
-    reason = f" {LIMITS[binding]} is the limit" if binding != budget else " other terms hold it"
-    return f"buys nothing:{reason}."
+    if math.isnan(then):
+        return "leads outside the surrogate's range."
+    reason = f"{LIMITS[found.binding]} is the limit" if found.binding != budget else "other terms hold it"
+    return f"changes nothing: {reason}."

@@ -11,7 +11,7 @@ from airfed.running.run import Run
 from airfed.showing import colours, svg
 from airfed.showing.chart import Line
 from airfed.showing.training import training_chart
-from airfed.showing.words import ADVERSARIES, count, number
+from airfed.showing.words import ADVERSARIES, count, number, privacy_terms
 
 MOST_COMPARED: Final = 6
 _MOST_ROWS: Final = 60
@@ -49,11 +49,11 @@ def ledger_table(ledger: Ledger) -> str:
     """Return the latest rounds of a verified ledger as an HTML table."""
     rows, header = ledger.charges[-_MOST_ROWS:], ledger.header
     cut = f" The last {_MOST_ROWS} are shown." if ledger.rounds > len(rows) else ""
-    against = f", against {ADVERSARIES[str(header['trust'])]}" if header["antennas"] > 1 else ""
+    against = f", against {ADVERSARIES[str(header['trust'])]}" if header.get("trust") in ADVERSARIES else ""
+    terms = privacy_terms(float(header["delta"]), header["relation"])
     summary = (
         f'<p class="sub">The chain of {count(ledger.rounds, "charge")} holds. ε = {number(ledger.epsilon_total, 4)} in '
-        f"total at δ = {number(float(header['delta']))}, unit: device, neighbours: "
-        f"{html.escape(str(header['relation']) + against)}; {html.escape(str(header['privacy']))} noise.{cut}</p>"
+        f"total at {html.escape(terms + against)}; {html.escape(str(header['privacy']))} noise.{cut}</p>"
     )
     body = "".join(
         "<tr>"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.explorer.pictures import Strip, drawn_strip
-from airfed.planning import FadingPlan
+from airfed.planning import Plan
 from airfed.showing import fading
 from airfed.showing.chart import Floats
 
@@ -70,13 +70,10 @@ class Rounds:
         )
 
 
-def rounds_of(plan: FadingPlan) -> Rounds:
+def rounds_of(plan: Plan) -> Rounds:
     """Return the rounds of a plan, devices in bars."""
     fleet = plan.problem.fleet
-    strips = [
-        Strip.of(fleet.gain_in(index), plan.member[index], theta, fleet.peak_power)
-        for index, theta in enumerate(plan.alignments.tolist())
-    ]
+    strips = [Strip.of(plan, index) for index in range(plan.rounds)]
     lit, dark, ceiling = (np.array([getattr(strip, name) for strip in strips]) for name in ("lit", "dark", "ceiling"))
     places, left = fading.budgets_left(plan, most=plan.rounds + 1)
     assert places.size == plan.rounds + 1
@@ -87,7 +84,7 @@ def rounds_of(plan: FadingPlan) -> Rounds:
         ceiling=ceiling,
         gains=np.array([(strip.strongest, strip.weakest) for strip in strips]),
         sizes=plan.sizes,
-        alignments=plan.alignments,
+        alignments=plan.amplitudes.level,
         local_steps=plan.local_steps,
         mus=plan.sequence.mus,
         powers=plan.sequence.powers,

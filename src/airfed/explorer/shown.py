@@ -20,18 +20,18 @@ from airfed.explorer.design import Design
 from airfed.explorer.facts import plan_facts
 from airfed.explorer.rounds import Rounds, rounds_of
 from airfed.explorer.tradeoffs import Front
-from airfed.explorer.view import View, decide, decision, look, waiting
-from airfed.planning import FadingPlan, Plan
+from airfed.explorer.view import View, decision, look, waiting
+from airfed.planning import Plan
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
 from airfed.showing import fading, svg
 from airfed.showing.drawings import drawing
-from airfed.showing.words import LIMITS, drowned_sentence, exposure_sentence, gap_sentence, number
+from airfed.showing.words import LIMITS, drowned_sentence, exposure_sentence, gap_sentence, number, privacy_terms
 
 _FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: to \d+)?(?: of \d+(?! steps?\b))?")
-UNPRICED: Final = (
-    "What more of a budget buys is told of one decision for all rounds; where rounds differ, the map would take "
-    "hundreds of plans of a second or more each: turn a budget, and read the bound on top."
+NO_FRONT: Final = (
+    "The map over both budgets is drawn for plans whose rounds are alike: where they differ it would take hundreds of "
+    "plans of a second or more each. Change a budget and read the result above."
 )
 _EPSILON: Final = re.compile(r"ε = <b>.*?</b>")
 
@@ -80,11 +80,11 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The policies side by side, and what a little more of a budget buys, or why that is not told."""
+    """The policies side by side, and what a little more of a budget buys, or why that is not shown."""
 
     table: Markup
-    prices: Markup
-    unpriced: str = ""
+    sensitivities: Markup
+    no_front: str = ""
 
 
 def warm_up() -> None:
@@ -97,8 +97,8 @@ def show(design: Design, wide: float, half: float) -> Shown | Refusal:
     start = time.perf_counter()
     try:
         world = design.world()
-        plan = decide(world)
-        found = plan if isinstance(plan, FadingPlan) else look(world, plan)
+        plan = world.plan()
+        view = None if fading.round_by_round(plan) else look(world, plan)
         _ = plan.epsilon_round, plan.epsilon_total  # they belong to the time that is told
     except InfeasibleError as error:
         return Refusal(reason=str(error), infeasible=True)
@@ -109,13 +109,13 @@ def show(design: Design, wide: float, half: float) -> Shown | Refusal:
         sentence=sentence(plan),
         facts=plan_facts(plan),
         remarks=remarks(plan, milliseconds),
-        cards=_varied_cards(found, half) if isinstance(found, FadingPlan) else _cards(found, wide, half),
-        rounds=rounds_of(found) if isinstance(found, FadingPlan) else None,
+        cards=_round_cards(plan, half) if view is None else _cards(view, wide, half),
+        rounds=rounds_of(plan) if view is None else None,
     )
 
 
 def _cards(view: View, wide: float, half: float) -> tuple[Card, ...]:
-    """The pictures of one decision for all rounds."""
+    """The pictures of a plan whose rounds are alike."""
     return (
         Card(title="Devices, by gain", text=waiting(view), picture=drawing(pictures.strip(view, wide))),
         Card(
@@ -127,14 +127,14 @@ def _cards(view: View, wide: float, half: float) -> tuple[Card, ...]:
         Card(
             title="How many rounds",
             text=rounds_text(view),
-            key=drawing(pictures.rounds_legend(view)),
-            picture=drawing(pictures.rounds(view, half)),
+            key=drawing(svg.legend(view.rounds)),
+            picture=drawing(svg.render(view.rounds, half, 364)),
         ),
     )
 
 
-def _varied_cards(plan: FadingPlan, half: float) -> tuple[Card, ...]:
-    """The pictures of a decision for each round; the first card is for the round that the page shows."""
+def _round_cards(plan: Plan, half: float) -> tuple[Card, ...]:
+    """The pictures of a plan round by round; the first card is for the round that the page shows."""
     charts = (
         Card(
             title=title if title.startswith("θ") else title[:1].upper() + title[1:],
@@ -143,28 +143,28 @@ def _varied_cards(plan: FadingPlan, half: float) -> tuple[Card, ...]:
         )
         for title, chart in fading.pictures(plan).items()
     )
-    return Card(title="Devices, by gain", text="Who transmits in one round, and what that costs."), *charts
+    return Card(title="Devices, by gain", text="The scheduled devices of one round, and their power."), *charts
 
 
 def compare(design: Design) -> Compared | Refusal:
-    """Return the comparison of a design's policies, and the prices."""
+    """Return the comparison of a design's policies, and the sensitivities to the budgets."""
     try:
         world = design.world()
         plans, reasons = world.compare()
         if "optimal" not in plans:
             return Refusal(reason=reasons["optimal"], infeasible=True)
         table = drawing(draw.policy_table(plans, reasons))
-        if isinstance(plans["optimal"], FadingPlan):
-            return Compared(table=table, prices=Markup(""), unpriced=UNPRICED)
-        price = tradeoffs.price(world)
+        if fading.round_by_round(plans["optimal"]):
+            return Compared(table=table, sensitivities=Markup(""), no_front=NO_FRONT)
+        found = tradeoffs.sensitivity(world)
     except ValueError as error:
         return Refusal(reason=str(error))
-    lines = [Markup("<p><b>{}</b> {}</p>").format(headline, remark) for headline, remark in draw.price_sentences(price)]
-    return Compared(table=table, prices=Markup("").join(lines))
+    lines = [Markup("<p><b>{}</b> {}</p>").format(*sentence) for sentence in draw.sensitivity_sentences(found)]
+    return Compared(table=table, sensitivities=Markup("").join(lines))
 
 
 def front(design: Design) -> Front:
-    """Return the best bound over both budgets, around those of a design that has a plan."""
+    """Return the best plan over both budgets, around those of a design that has a plan."""
     return tradeoffs.front(design.world())
 
 
@@ -186,10 +186,10 @@ def sentence(plan: Plan) -> Markup:
 def rounds_text(view: View) -> str:
     """Return what the picture over the rounds shows."""
     plan = view.plan
-    if view.accuracy is not None and plan.predicted_accuracy is not None:
+    if plan.objective == "measured" and plan.predicted_accuracy is not None:
         return (
-            f"The accuracy to expect, {plan.predicted_accuracy:.1%} at I = {plan.rounds} and ϖ = "
-            f"{number(plan.clip_norm)}, as pilots have measured it."
+            f"The expected accuracy, {plan.predicted_accuracy:.1%} at I = {plan.rounds} and ϖ = "
+            f"{number(plan.clip_norm)}, by the accuracy surrogate."
         )
     return (
         f"The bound {number(plan.bound.total, 4)} at I = {plan.rounds}; few rounds drift, many rounds cost power and "
@@ -204,8 +204,7 @@ def remarks(plan: Plan, milliseconds: float) -> Markup:
     warnings += [f"The plan breaks a limit: {LIMITS[limit]}." for limit in plan.violations]
     if budget.formula == "classic" and plan.epsilon_paper_validity == "unsafe":
         warnings.append("Lemma 1 under-states ε here: the exact figure is the one above.")
-    exposed = exposure_sentence(plan) if isinstance(plan, FadingPlan) else ""
-    told = [line] if (line := f"{gap_sentence(plan)} {exposed}".strip()) else []
+    told = [line] if (line := f"{gap_sentence(plan)} {exposure_sentence(plan)}".strip()) else []
     if budget.formula == "classic":
         told.append(
             f"The budget is counted by Lemma 1, as asked: its ε = {number(plan.epsilon_paper)} is "
@@ -216,12 +215,11 @@ def remarks(plan: Plan, milliseconds: float) -> Markup:
             f"The bound is proved for τ = 1/ζ; here τ = {learning.learning_rate:g} and 1/ζ = "
             f"{1 / learning.smoothness:.3g}."
         )
-    relation = "replacing one device’s data" if budget.relation == "replace" else "adding or removing one device"
     lines = [Markup('<p class="warn">{}</p>').format(warning) for warning in warnings]
     lines += [Markup("<p>{}</p>").format(line) for line in told]
     lines.append(
-        Markup('<p>ε is meant at δ = {}, for {}. <span id="timing">Planned in {:.0f} ms.</span></p>').format(
-            number(budget.delta), relation, milliseconds
+        Markup('<p>ε at {}. <span id="timing">Planned in {:.0f} ms.</span></p>').format(
+            privacy_terms(budget.delta, budget.relation), milliseconds
         )
     )
     return Markup("").join(lines)

@@ -1,22 +1,22 @@
-"""What the budgets buy: the policies side by side, the bound over ε and total power, the price of the next unit."""
+"""What the budgets buy: the best plan over ε and total power, and the sensitivity to one more unit of each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import planning
-from airfed.planning import prices
+from airfed import policies
+from airfed.planning import Plan
 from airfed.planning.limits import amplified
-from airfed.planning.prices import Price, with_budgets
+from airfed.planning.sensitivities import Sensitivities, sensitivities, with_budgets
 from airfed.problem import InfeasibleError, Problem
 from airfed.scenario import Scenario
-
-__all__ = ["Front", "Price", "front", "price"]
+from airfed.showing.words import number
 
 Floats = NDArray[np.float64]
 
@@ -27,70 +27,83 @@ _FEWER_POINTS: Final = 13  # where limits differ by device, and a plan takes lon
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Front:
-    """The best bound for each pair of budgets.
+    """The best plan for each pair of budgets, by what the scenario's plan is chosen by.
 
-    Every point is Pareto-optimal in (ε, total power, bound) up to budgets that are not used up; a line of equal bound
-    is the front of ε against total power at that bound.
+    Every point is Pareto-optimal in (ε, total power, loss) up to budgets that are not used up; a line of equal loss
+    is the front of ε against total power at that loss.
 
     Args:
+        of: what the loss is: Theorem 1's "bound", or 1 − the expected "accuracy".
         epsilon: (m,) the privacy budgets, ascending.
         total_power: (n,) the power budgets [W], ascending.
-        bound: (n, m), inf where no plan fits.
+        loss: (n, m), inf where no plan fits.
         binding: (n, m) the limit that holds θ there, "" where no plan fits.
         epsilon_index, power_index: where the present budgets are.
     """
 
+    of: Literal["bound", "accuracy"]
     epsilon: Floats
     total_power: Floats
-    bound: Floats
+    loss: Floats
     binding: NDArray[np.str_]
     epsilon_index: int
     power_index: int
 
+    def text(self, loss: float) -> str:
+        """Return a loss as the bound, or as the accuracy."""
+        return number(loss) if self.of == "bound" else f"{1 - loss:.1%}"
+
 
 def front(world: Scenario) -> Front:
-    """Return the best bound over a grid of ε and total power around the present budgets.
+    """Return the best plan over a grid of ε and total power around the present budgets.
 
     Raises:
-        InfeasibleError: with several antennas, no plan meets the present ones.
+        InfeasibleError: no plan meets the present ones.
     """
-    problem, rounds = _heard(world), world.policy.rounds
+    now, planner = _optimum(world)
+    problem = now.problem
     points = _POINTS if problem.fleet.equal_peak_power and not amplified(problem) else _FEWER_POINTS
     middle = points // 2
     factors = np.logspace(-_SPAN, _SPAN, points)
     factors[middle] = 1.0
     epsilon, power = problem.budget.epsilon * factors, problem.budget.total_power * factors
-    bound = np.full((points, points), np.inf)
+    loss = np.full((points, points), np.inf)
     binding = np.full((points, points), "", dtype="<U16")
     for row, watts in enumerate(power):
-        for column, loss in enumerate(epsilon):
+        for column, allowed in enumerate(epsilon):
             try:
-                plan = planning.plan(
-                    with_budgets(problem, epsilon=float(loss), total_power=float(watts)), rounds=rounds
-                )
+                plan = planner(with_budgets(problem, epsilon=float(allowed), total_power=float(watts)))
             except InfeasibleError:
                 continue
-            bound[row, column], binding[row, column] = plan.bound.total, plan.binding
+            loss[row, column], binding[row, column] = _loss(plan), plan.binding
     return Front(
+        of="accuracy" if now.objective == "measured" else "bound",
         epsilon=epsilon,
         total_power=power,
-        bound=bound,
+        loss=loss,
         binding=binding,
         epsilon_index=middle,
         power_index=middle,
     )
 
 
-def price(world: Scenario) -> Price:
+def sensitivity(world: Scenario) -> Sensitivities:
     """Return what one more watt and one more unit of ε buy, to the exact optimum.
 
     Raises:
         InfeasibleError: no plan meets every limit.
     """
-    return prices.price(_heard(world), partial(planning.plan, rounds=world.policy.rounds))
+    now, planner = _optimum(world)
+    return sensitivities(now.problem, planner)
 
 
-def _heard(world: Scenario) -> Problem:
-    """The realisation; of several antennas with the combiner of the present optimum, which stays where budgets move."""
-    problem = world.problem()
-    return problem if problem.fleet.antennas == 1 else planning.plan(problem, rounds=world.policy.rounds).problem
+def _optimum(world: Scenario) -> tuple[Plan, Callable[[Problem], Plan]]:
+    """The optimum at the present budgets, and what plans at others; several antennas keep the present beamformer."""
+    settings = world.settings
+    known = {"rounds": settings.rounds, "objective": settings.objective, "average": settings.average}
+    planner = partial(policies.plan, clip_norm=settings.clip_norm, **known)
+    return planner(world.problem()), planner
+
+
+def _loss(plan: Plan) -> float:
+    return plan.bound.total if plan.predicted_accuracy is None else 1.0 - plan.predicted_accuracy

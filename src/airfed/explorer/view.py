@@ -9,33 +9,21 @@ import numpy as np
 from airfed import planning
 from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
-from airfed.planning.prices import NextDevice, next_device
+from airfed.planning.sensitivities import NextDevice, next_device
 from airfed.scenario import Scenario
-from airfed.showing.plans import Curve, Expectation, accuracy_curve, bound_curve
+from airfed.showing.chart import Chart
+from airfed.showing.plans import over_rounds
 from airfed.showing.words import LIMITS, against, decision_sentence
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
-    """Everything that the design section draws."""
+    """Everything that the design section draws of a plan whose rounds are alike."""
 
-    world: Scenario
     plan: Plan
     space: CandidateSpace
-    curve: Curve
-    accuracy: Expectation | None
+    rounds: Chart
     next_device: NextDevice | None
-
-
-def decide(world: Scenario) -> Plan:
-    """Return the plan of a scenario, with what a response expects of it.
-
-    Raises:
-        InfeasibleError: no plan meets every limit.
-        ScenarioError: a length does not fit.
-    """
-    plan, response = world.plan(), world.response
-    return plan if response is None else planning.predicted(plan, response)
 
 
 def look(world: Scenario, plan: Plan | None = None) -> View:
@@ -43,40 +31,35 @@ def look(world: Scenario, plan: Plan | None = None) -> View:
 
     Args:
         world: the scenario.
-        plan: its plan, where it is there already.
+        plan: its plan, if it was made already.
 
     Raises:
-        InfeasibleError, ScenarioError: as in `decide`.
+        InfeasibleError: no plan meets every limit.
+        ScenarioError: a length does not fit.
     """
-    plan = decide(world) if plan is None else plan
-    problem, accuracy = plan.problem, None
-    if plan.objective == "measured" and (response := world.response) is not None:
-        accuracy = accuracy_curve(problem, response, plan.rounds)
-    space = planning.candidates(plan)
+    plan = world.plan() if plan is None else plan
     return View(
-        world=world,
         plan=plan,
-        space=space,
-        curve=bound_curve(problem, plan.rounds),
-        accuracy=accuracy,
+        space=planning.candidates(plan),
+        rounds=over_rounds(plan, world.response),
         next_device=next_device(plan),
     )
 
 
 def decision(plan: Plan) -> str:
-    """Return the decision in one sentence, with privacy and, of several antennas, whom it is claimed against."""
+    """Return the schedule in one sentence, with its privacy and, with several antennas, the adversary."""
     budgets = f"ε = {plan.epsilon_round:.3g} per round, {plan.epsilon_total:.3g} in total{against(plan)}."
     return f"{decision_sentence(plan).removesuffix('.')}; {budgets}"
 
 
 def waiting(view: View) -> str:
-    """Return who is next in line and what keeps that device out, in one sentence."""
+    """Return the next device and what keeps it out, in one sentence."""
     plan, out = view.plan, view.next_device
     if out is None:
-        silent = int(np.count_nonzero(plan.problem.fleet.gain == 0))
-        if plan.num_scheduled + silent == plan.problem.fleet.num_devices:
-            return "Every device that can be heard transmits."
-        return "No further device can be heard."
+        unreachable = int(np.count_nonzero(plan.problem.fleet.gain == 0))
+        if plan.num_scheduled + unreachable == plan.problem.fleet.num_devices:
+            return "Every reachable device transmits."
+        return "No further device is reachable."
     change = out.bound / plan.bound.total - 1
     size = f"{abs(change):.1%}" if abs(change) >= 0.0005 else "less than 0.1%"
     effect = f"the bound would {'rise' if change > 0 else 'fall'} by {size}"

@@ -16,10 +16,11 @@ from jinja2 import Environment, StrictUndefined
 
 from airfed import planning
 from airfed._disk import write_whole
-from airfed.planning import FadingPlan, Plan
+from airfed.planning import Plan
 from airfed.problem import InfeasibleError
 from airfed.report.records import ReportError
 from airfed.running.run import Run
+from airfed.scenario import ScenarioError
 from airfed.showing import colours, fading, plans, svg
 from airfed.showing import runs as charts
 from airfed.showing.chart import Cells, Chart
@@ -37,9 +38,9 @@ from airfed.showing.words import (
     expectation,
     exposure_sentence,
     gap_sentence,
+    method_sentence,
     number,
     privacy_basis,
-    uplink_sentence,
 )
 
 # A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
@@ -125,45 +126,43 @@ def _height(chart: Chart) -> float:
     return _MAP_HEIGHT if any(isinstance(part, Cells) for part in chart.parts) else _HEIGHT
 
 
-def _decision(run: Run) -> dict[str, Chart | None]:
-    """What the run's plan looks like."""
+def _plan_charts(run: Run) -> dict[str, Chart | None]:
+    """The charts of the run's plan."""
     plan, rounds = run.plan, None
     devices = {"power per device over the run [W]": plans.devices_chart(run.devices) if run.devices else None}
-    if isinstance(plan, FadingPlan):
+    if fading.round_by_round(plan):
         return {**fading.pictures(plan), **devices}
-    with suppress(InfeasibleError):  # the run's own policy may break limits that the curve keeps
-        rounds = plans.rounds_chart(plan, plans.bound_curve(plan.problem, plan.rounds))
+    by_accuracy = plan.objective == "measured"
+    with suppress(InfeasibleError, ScenarioError):  # a policy may break limits; a surrogate's file may have gone
+        rounds = plans.over_rounds(plan, run.scenario.response if by_accuracy else None)
     return {
         "θ over the number of devices": plans.alignment_chart(plan, planning.candidates(plan)),
-        "bound over the number of rounds": rounds,
+        f"{'expected accuracy' if by_accuracy else 'bound'} over the number of rounds": rounds,
         **devices,
     }
 
 
 def _held(plan: Plan) -> str:
     """What a limit holds: θ, or where rounds differ all of them."""
-    largest = number(plan.alignment, 4)
-    if isinstance(plan, FadingPlan) and (least := number(float(plan.alignments.min()), 4)) != largest:
-        return f"θ, {least} to {largest}, if all grew together"
-    return f"θ = {largest}"
+    least, largest = (number(float(theta), 4) for theta in (plan.amplitudes.level.min(), plan.alignment))
+    return f"θ = {largest}" if least == largest else f"θ, {least} to {largest}, if all grew together"
 
 
 def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
     """What the page says of one run in words and numbers, and pictures of its plan where they are `drawn`."""
     plan, final, budget, ledger = run.plan, run.final, run.plan.problem.budget, run.ledger
-    varied = plan if isinstance(plan, FadingPlan) else None
     return {
         "label": run.label,
         "seed": run.scenario.seed,
         "name": run.scenario.name,
         "path": run.path.name,
-        "sentence": " ".join(filter(None, (decision_sentence(plan), uplink_sentence(plan)))),
+        "sentence": " ".join(filter(None, (decision_sentence(plan), method_sentence(plan)))),
         "expectation": expectation(plan),
         "gap": gap_sentence(plan),
         "antennas": antennas_sentence(plan),
-        "exposure": exposure_sentence(varied) if varied else "",
-        "one_round": "most exposed round" if varied else "one round",
-        "charts": _drawn(_decision(run)) if drawn else [],
+        "exposure": exposure_sentence(plan),
+        "one_round": "one round" if plan.constant else "most exposed round",
+        "charts": _drawn(_plan_charts(run)) if drawn else [],
         "complete": len(run.rounds) == plan.rounds,
         "rounds": len(run.rounds),
         "planned_rounds": plan.rounds,

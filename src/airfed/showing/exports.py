@@ -1,8 +1,9 @@
-"""Tables for elsewhere: CSV, LaTeX and Markdown, from the very tables that commands print."""
+"""Tables for elsewhere: CSV, LaTeX, Markdown and HTML, from the very tables that commands print."""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
 from rich.console import Console, RenderableType
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -66,6 +68,76 @@ class _Exporting(output.CleanConsole):
             self._several = True
         if told or not objects:
             super().print(*told, **options)
+
+
+class HtmlConsole(output.CleanConsole):
+    """Collects what is printed as HTML: tables as tables, texts as paragraphs.
+
+    Colours are the page's own, lines and stripes a translucent grey: it fits light and dark notebooks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(stderr=False, quiet=True)
+        self._parts: list[str] = []
+
+    def print(self, *objects: Any, style: str = "", markup: bool = True, **options: Any) -> None:
+        """Collect tables and texts."""
+        for each in objects:
+            if isinstance(each, Table):
+                self._parts.append(html_table(each))
+                continue
+            text = Text.from_markup(each) if markup else Text(each)
+            if text.plain.strip():
+                self._parts.append(f'<p style="margin:.3em 0;{_css(style)}">{self._marked(text)}</p>')
+
+    def _marked(self, text: Text) -> str:
+        return "".join(
+            f'<span style="{_css(segment.style)}">{html.escape(output.clean(segment.text))}</span>'
+            for segment in text.render(self)
+            if segment.text.strip("\n")
+        )
+
+    def html(self) -> str:
+        """Return everything that was printed."""
+        return f'<div style="max-width:52em">{"".join(self._parts)}</div>'
+
+
+def html_table(table: Table) -> str:
+    """Return a table as HTML that needs no stylesheet, its title first.
+
+    >>> from airfed.showing.tables import plain_table
+    >>> table = plain_table("policy", "ε all", left=("policy",))
+    >>> table.add_row("top_k", "1.2e-05")
+    >>> "<td" in html_table(table), html_table(table).count("<tr")
+    (True, 2)
+    """
+    head, *body = cells(table)
+    sides = ["left" if column.justify != "right" else "right" for column in table.columns]
+    title = html.escape(_plain(str(table.title or "").strip()))
+    caption = f'<caption style="text-align:left;font-weight:600;caption-side:top">{title}</caption>' if title else ""
+    rows = [_html_row("th", head, sides, "border-bottom:1px solid rgba(128,128,128,.6)")]
+    for place, (cell_row, row) in enumerate(zip(body, table.rows, strict=True)):
+        stripe = "background:rgba(128,128,128,.1)" if place % 2 else "background:transparent"
+        rows.append(_html_row("td", cell_row, sides, f"{stripe};{_css(row.style)}"))
+    look = "color:inherit;font-size:inherit;font-variant-numeric:tabular-nums;border-collapse:collapse;margin:.7em 0"
+    return f'<table style="{look}">{caption}<thead>{rows[0]}</thead><tbody>{"".join(rows[1:])}</tbody></table>'
+
+
+def _html_row(tag: str, row: Sequence[str], sides: Sequence[str], css: str) -> str:
+    made = "".join(
+        f'<{tag} style="text-align:{side};padding:.15em 1.2em .15em .3em">{html.escape(cell)}</{tag}>'
+        for cell, side in zip(row, sides, strict=True)
+    )
+    return f'<tr style="{css}">{made}</tr>'
+
+
+def _css(style: Style | str | None) -> str:
+    """The parts of a terminal's style that a page shows, too."""
+    style = Style.parse(style) if isinstance(style, str) else style
+    if style is None:
+        return ""
+    red = style.color is not None and style.color.name == "red"
+    return "font-weight:600;" * bool(style.bold) + "opacity:.7;" * bool(style.dim) + "color:#d33;" * red
 
 
 def exported(table: Table, format: Format) -> str:

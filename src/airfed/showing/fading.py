@@ -1,4 +1,4 @@
-"""Charts of plans whose rounds differ. Pure functions: a plan in, charts out."""
+"""Charts of a plan round by round. Pure functions: a plan in, charts out; none makes a dense table of amplitudes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from airfed.planning import FadingPlan, limits
+from airfed.planning import Plan, limits
 from airfed.planning.plan import FEASIBILITY_RTOL
 from airfed.showing.chart import Axis, Band, Cells, Chart, Columns, Floats, Level, Line, highest, padded, thin
 from airfed.showing.words import LIMITS, count, number, span
@@ -19,20 +19,25 @@ _MOST_BARS: Final = 120  # rounds drawn as bars; more are a line
 _SHADES: Final = 5
 
 
-def pictures(plan: FadingPlan) -> dict[str, Chart]:
-    """Return what such a plan looks like, under the titles that a page gives its pictures."""
+def round_by_round(plan: Plan) -> bool:
+    """Return whether a plan is drawn round by round: its rounds differ, or batteries, which add up, limit it."""
+    return plan.problem.varies or not plan.constant
+
+
+def pictures(plan: Plan) -> dict[str, Chart]:
+    """Return the charts of a plan round by round, under the titles that a page gives them."""
     return {
-        "who sends when, and how strongly": map_chart(plan),
+        "transmit power of each device in each round": map_chart(plan),
         "θ in each round": alignment_chart(plan),
         "devices in each round": sizes_chart(plan),
-        "what the plan leaves of the budgets": budgets_chart(plan),
+        "budgets left after each round": budgets_chart(plan),
     }
 
 
-def map_chart(plan: FadingPlan) -> Chart:
-    """Return the devices over the rounds, those who send most often below: the mean power as a share of the peak.
+def map_chart(plan: Plan) -> Chart:
+    """Return the devices over the rounds, the most frequently scheduled below: mean power as a share of the peak.
 
-    In a large fleet, or a long training, neighbours share a cell, in which the silent ones count as zero.
+    In a large fleet, or a long training, neighbours share a cell, in which inactive devices count as zero.
     """
     num_devices = plan.problem.fleet.num_devices
     tall, wide = -(-num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
@@ -40,9 +45,9 @@ def map_chart(plan: FadingPlan) -> Chart:
     shared = [count(tall, "device")] * (tall > 1) + [count(wide, "round")] * (wide > 1)
     each = f", mean of {' × '.join(shared)}" if shared else ""
     return Chart(
-        title="who sends when, and how strongly",
+        title="transmit power of each device in each round",
         x=_over(plan),
-        y=Axis(label="devices, most frequent senders first", low=0.5, high=num_devices + 0.5, whole=True),
+        y=Axis(label="devices, most often scheduled first", low=0.5, high=num_devices + 0.5, whole=True),
         parts=(
             Cells(
                 corner=(0.5, 0.5),
@@ -54,18 +59,18 @@ def map_chart(plan: FadingPlan) -> Chart:
                 percent=True,
             ),
         ),
-        notes={first + (wide + 1) / 2: _told(plan, first, wide) for first in range(0, plan.rounds, wide)},
+        notes={first + (wide + 1) / 2: _tooltip(plan, first, wide) for first in range(0, plan.rounds, wide)},
     )
 
 
-def power_shares(plan: FadingPlan, tall: int, wide: int) -> Floats:
-    """Return the mean of power/peak power over `tall` devices and `wide` rounds, (rows, columns); NaN: all silent.
+def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
+    """Return the mean of power/peak power over `tall` devices and `wide` rounds, (rows, columns); NaN: all inactive.
 
-    Rows are those who send most often first; of those who send as often, the first device first. The last row and the
+    Rows are ordered by how often a device is scheduled, the most often first, then by its index. The last row and the
     last column may hold fewer.
     """
     peak = plan.problem.fleet.peak_power
-    order = np.argsort(-np.count_nonzero(plan.member, axis=0), kind="stable")
+    order = np.argsort(-np.count_nonzero(plan.amplitudes.share, axis=0), kind="stable")
     row = np.empty(order.size, dtype=np.intp)
     row[order] = np.arange(order.size) // tall
     rows, columns = -(-order.size // tall), -(-plan.rounds // wide)
@@ -84,34 +89,34 @@ def shade_steps(largest: float) -> tuple[float, ...]:
     >>> shade_steps(0.83)
     (0.05, 0.1, 0.2, 0.5, 1.0)
     """
-    exponent = math.floor(math.log10(largest))
+    exponent = math.floor(math.log10(largest)) if largest > 0 else 0
     ladder = [float(f"{factor}e{e}") for e in range(exponent - _SHADES, exponent + 2) for factor in (1, 2, 5)]
     last = next(place for place, step in enumerate(ladder) if step >= largest * (1 - 1e-9))
     return tuple(ladder[last - _SHADES + 1 : last + 1])
 
 
-def alignment_chart(plan: FadingPlan) -> Chart:
-    """Return θ over the rounds, with the largest that privacy and the peak powers of those who send allow in each."""
+def alignment_chart(plan: Plan) -> Chart:
+    """Return θ over the rounds, with the largest that privacy and the peak powers of each round's devices allow."""
     whole = plan.problem.budget.scope == "total"
     names: dict[limits.Binding, str] = {
         "privacy": "privacy, if this were the only round" if whole else LIMITS["privacy"],
-        "peak_power": "peak power of those who send",
+        "peak_power": "peak power of the scheduled devices",
     }
     ceilings = [
         _line(plan.ceilings[limit], f"lim-{limit}", name, dash="dash", weight=0.9) for limit, name in names.items()
     ]
-    low, high = padded(np.concatenate([plan.alignments, *(line.y for line in ceilings)]), below=1.1, above=1.1)
+    low, high = padded(np.concatenate([plan.amplitudes.level, *(line.y for line in ceilings)]), below=1.1, above=1.1)
     return Chart(
         title="θ in each round, and the limits on a single round",
         x=_over(plan),
         y=Axis(label="alignment θ", low=low, high=high, kind="log"),
-        parts=(*ceilings, *_ranged(plan.alignments, "ink", "θ")),
+        parts=(*ceilings, *_ranged(plan.amplitudes.level, "ink", "θ")),
     )
 
 
-def sizes_chart(plan: FadingPlan) -> Chart:
-    """Return the number of devices that send in each round, and the size of the fleet."""
-    sizes, name = plan.sizes.astype(np.float64), "devices that send"
+def sizes_chart(plan: Plan) -> Chart:
+    """Return the number of scheduled devices in each round, and the size of the fleet."""
+    sizes, name = plan.sizes.astype(np.float64), "scheduled devices"
     num_devices = plan.problem.fleet.num_devices
     bars = Columns(x=np.arange(1.0, plan.rounds + 1), y=sizes, colour="lit", name=name)
     return Chart(
@@ -144,7 +149,7 @@ def _ranged(values: Floats, colour: str, name: str) -> tuple[Band | Line, ...]:
     return Band(x=line.x, low=low, high=high, colour=colour, opacity=0.2), line
 
 
-def budgets_chart(plan: FadingPlan) -> Chart:
+def budgets_chart(plan: Plan) -> Chart:
     """Return what is left of each budget that covers the training, as shares, after every round."""
     places, left = budgets_left(plan)
     looks: dict[str, dict[str, Any]] = {
@@ -163,12 +168,12 @@ def budgets_chart(plan: FadingPlan) -> Chart:
     )
 
 
-def budgets_left(plan: FadingPlan, most: int = _MOST_PLACES) -> tuple[Any, dict[str, Floats]]:
+def budgets_left(plan: Plan, most: int = _MOST_PLACES) -> tuple[Any, dict[str, Floats]]:
     """Return at most so many numbers of rounds, 0 and I among them, and which share of each budget is left after each.
 
-    Privacy is Σμ_i², of which a device spends in the rounds in which it sends; it is there only if its budget covers
-    the training, and batteries only if devices have them: that of the device that has least left, and the median of
-    those who ever send. Shares are negative only where a plan breaks the limit.
+    Privacy is Σμ_i² over the rounds in which a device is scheduled; it is included only if its budget covers the
+    training, and batteries only if devices have them: that of the device with the least left, and the median of the
+    devices that are ever scheduled. Shares are negative only where a plan breaks the limit.
     """
     budget, num_devices = plan.problem.budget, plan.problem.fleet.num_devices
     places = thin(plan.rounds + 1, most=most)
@@ -194,11 +199,11 @@ def budgets_left(plan: FadingPlan, most: int = _MOST_PLACES) -> tuple[Any, dict[
 
 
 def _kept(left: Floats) -> Floats:
-    """What is left, without the rounding that a plan within its limits may be beyond them."""
+    """What is left, without the rounding error by which a feasible plan may exceed a limit."""
     return np.where(left > -10 * FEASIBILITY_RTOL, np.maximum(left, 0.0), left)
 
 
-def _over(plan: FadingPlan) -> Axis:
+def _over(plan: Plan) -> Axis:
     return Axis(label="round", low=0.5, high=plan.rounds + 0.5, whole=True)
 
 
@@ -207,12 +212,12 @@ def _held(size: int, each: int) -> Floats:
     return np.minimum(each, size - np.arange(0, size, each)).astype(np.float64)
 
 
-def _told(plan: FadingPlan, first: int, wide: int) -> str:
-    """What the pointer is told of a column of the map."""
+def _tooltip(plan: Plan, first: int, wide: int) -> str:
+    """The tooltip of a column of the map."""
     some = slice(first, first + wide)
     last = min(first + wide, plan.rounds)
     name = f"round {last}" if last == first + 1 else f"rounds {first + 1} to {last}"
-    sizes, theta = plan.sizes[some], plan.alignments[some]
+    sizes, theta = plan.sizes[some], plan.amplitudes.level[some]
     low, high = (number(float(value)) for value in (theta.min(), theta.max()))
     return (
         f"{name}\n{span(sizes)} of {plan.problem.fleet.num_devices} devices\n"

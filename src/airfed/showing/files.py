@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from airfed import planning
-from airfed.planning import FadingPlan, Plan, Response
+from airfed.planning import Plan, Response
 from airfed.running.run import Run
 from airfed.showing import fading
 from airfed.showing import plans as charts
@@ -20,18 +20,15 @@ from airfed.showing.words import BOUND, TERMS, devices_text
 def plan_figure(plan: Plan, note: str = "", *, response: Response | None = None) -> Figure:
     """Return the paper's Fig. 2 for this plan (θ with its limits, and the objective, over |K|) and the bound over I.
 
-    A plan that was chosen by a response is shown with the accuracy over I in place of the bound. One whose rounds
-    differ is shown round by round: who sends, how strongly, and what is left of the budgets.
+    A plan that was chosen by a surrogate is drawn with the expected accuracy over I in place of the bound. Where rounds
+    differ, or devices have batteries, it is drawn round by round.
     """
-    if isinstance(plan, FadingPlan):
-        rounds_of = list(fading.pictures(plan).values())
-        return sheet(rounds_of, height=6.2, places=("ab", "ac", "ad"), widths=(1.1, 1), note=note, titles=True)
-    space, problem = planning.candidates(plan), plan.problem
-    if response is not None and plan.objective == "measured":
-        rounds = charts.accuracy_chart(plan, charts.accuracy_curve(problem, response, plan.rounds))
-    else:
-        rounds = charts.rounds_chart(plan, charts.bound_curve(problem, plan.rounds))
-    drawn = [charts.alignment_chart(plan, space), charts.objective_chart(plan, space), rounds]
+    if fading.round_by_round(plan):
+        drawn = list(fading.pictures(plan).values())
+        return sheet(drawn, height=6.2, places=("ab", "ac", "ad"), widths=(1.1, 1), note=note, titles=True)
+    space = planning.candidates(plan)
+    drawn = [charts.alignment_chart(plan, space), charts.objective_chart(plan, space)]
+    drawn.append(charts.over_rounds(plan, response))
     return sheet(drawn, height=5.0, places=("ac", "bc"), widths=(1, 1.15), note=note, titles=True)
 
 

@@ -1,4 +1,4 @@
-"""Charts of decisions. Pure functions: a plan in, a chart out."""
+"""Charts of plans whose rounds are alike. Pure functions: a plan in, a chart out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import convergence, planning
+from airfed import convergence, policies
 from airfed.planning import Plan, Response
 from airfed.planning.exact import CandidateSpace
 from airfed.planning.limits import amplifications, amplified
@@ -58,7 +58,7 @@ def bound_curve(problem: Problem, chosen: int) -> Curve:
     found, reason = {}, ""
     for rounds in shown_rounds(problem.learning.total_steps, chosen, most):
         try:
-            found[rounds] = planning.plan(problem, rounds=int(rounds)).bound.terms
+            found[rounds] = policies.plan(problem, rounds=int(rounds)).bound.terms
         except InfeasibleError as error:
             reason = str(error)
     if not found:
@@ -69,7 +69,7 @@ def bound_curve(problem: Problem, chosen: int) -> Curve:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Expectation:
-    """The accuracy that a response expects of the best plan for each number of rounds.
+    """The accuracy that a surrogate expects of the best plan for each number of rounds.
 
     Args:
         rounds: I, ascending.
@@ -91,7 +91,7 @@ def accuracy_curve(problem: Problem, response: Response, chosen: int) -> Expecta
     found, reason = {}, ""
     for rounds in shown_rounds(problem.learning.total_steps, chosen, FEWER_ROUNDS):
         try:
-            found[int(rounds)] = planning.plan(problem, rounds=int(rounds), objective=response).prediction
+            found[int(rounds)] = policies.plan(problem, rounds=int(rounds), objective=response).prediction
         except InfeasibleError as error:
             reason = str(error)
     known = {rounds: prediction for rounds, prediction in found.items() if prediction is not None}
@@ -99,6 +99,17 @@ def accuracy_curve(problem: Problem, response: Response, chosen: int) -> Expecta
         raise InfeasibleError(reason)
     columns = np.array([(each.accuracy, each.low, each.high) for each in known.values()]).T
     return Expectation(rounds=np.array(list(known)), accuracy=columns[0], low=columns[1], high=columns[2])
+
+
+def over_rounds(plan: Plan, surrogate: Response | None) -> Chart:
+    """Return what the plan was chosen by over the number of rounds: the expected accuracy, or the bound.
+
+    Raises:
+        InfeasibleError: there is no plan at any of them.
+    """
+    if plan.objective == "measured" and surrogate is not None:
+        return accuracy_chart(plan, accuracy_curve(plan.problem, surrogate, plan.rounds))
+    return rounds_chart(plan, bound_curve(plan.problem, plan.rounds))
 
 
 def accuracy_chart(plan: Plan, curve: Expectation) -> Chart:
@@ -224,7 +235,6 @@ def _sizes(space: CandidateSpace) -> Axis:
 
 
 def _objective(plan: Plan) -> float:
-    """Ψ of the plan's own devices and θ, which need not be the best of their number."""
-    problem, size = plan.problem, plan.num_scheduled
-    noise = convergence.noise_error(problem.learning.dimension, problem.link.noise_std, size, plan.alignment)
-    return convergence.participation_error(size, problem.fleet.num_devices) + noise
+    """Ψ of the plan's own amplitudes, which need not be the best for their number of devices."""
+    noise = convergence.noise_error(plan.problem.learning, plan.noise_share)
+    return float(convergence.participation_error(1.0 - plan.device_share) + noise)

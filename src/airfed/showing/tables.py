@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airfed.planning import FadingPlan, Plan
-from airfed.planning.prices import Price, next_device
-from airfed.planning.uplink import ALIGNED
-from airfed.running.run import Run
+from airfed.planning import Plan
+from airfed.planning.method import OVER_THE_AIR
+from airfed.planning.sensitivities import Sensitivities, next_device
+from airfed.showing import exports
 from airfed.showing.rows import Row, limit_rows, power_rows, privacy_rows
 from airfed.showing.words import (
     LIMITS,
@@ -23,6 +23,7 @@ from airfed.showing.words import (
     above,
     air_sentence,
     antennas_sentence,
+    change_text,
     compact,
     decision_sentence,
     devices_text,
@@ -31,10 +32,13 @@ from airfed.showing.words import (
     expectation,
     exposure_sentence,
     gap_sentence,
+    method_sentence,
     privacy_basis,
     span,
-    uplink_sentence,
 )
+
+if TYPE_CHECKING:
+    from airfed.running.run import Run
 
 _LARGE: Final = 10_000  # devices
 
@@ -59,53 +63,48 @@ def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[s
 def bound_basis(plan: Plan) -> str:
     """Return what the plan's bound is good for."""
     gap = plan.problem.learning.initial_gap
+    if plan.objective == "measured":
+        return "The plan was chosen by expected accuracy, not by this bound."
     if plan.bound.total > gap:
         return f"The bound is above the initial gap, G = {gap:g}: it ranks designs only."
     return f"The gap before training is at most G = {gap:g}."
 
 
-def print_prices(console: Console, plan: Plan, price: Price | None) -> None:
-    """Print what one more watt, unit of ε or device would buy, where one decision is for all rounds."""
-    if price is not None:
-        console.print(_bought("watt", "power", price.now, price.watt, price.double_power))
-        console.print(_bought("unit of ε", "ε", price.now, price.epsilon, price.double_epsilon))
-    waiting = next_device(plan)
+def print_sensitivities(console: Console, plan: Plan, found: Sensitivities | None) -> None:
+    """Print what one more watt, unit of ε or device would buy, in terms of what the plan was chosen by."""
+    if found is not None:
+        console.print(_bought(found, "watt", "power", found.watt, found.double_power))
+        console.print(_bought(found, "unit of ε", "ε", found.epsilon, found.double_epsilon))
+    waiting = None if plan.objective == "measured" else next_device(plan)
     if waiting is not None:
         lower = waiting.alignment < plan.alignment * (1 - 1e-9)
-        effect = f"θ falls to {waiting.alignment:.3g}" if lower else "θ stays"
-        change = _change(plan.bound.total, waiting.bound)
-        console.print(f"One more device (number {waiting.device}, |h| = {waiting.gain:.3g}): {effect}, bound {change}.")
+        effect = f"θ falls to {waiting.alignment:.3g}" if lower else "θ unchanged"
+        change = change_text("bound", plan.bound.total, waiting.bound)
+        console.print(f"One more device (number {waiting.device}, |h| = {waiting.gain:.3g}): {effect}, {change}.")
 
 
-def _bought(unit: str, budget: str, now: float, more: float, double: float) -> str:
-    changes = [_change(now, more), _change(now, double)]
-    if changes[0] == changes[1]:
-        return f"More {budget}: bound {changes[0]}."
-    return f"One more {unit}: bound {changes[0]}; twice the {budget}: {changes[1]}."
-
-
-def _change(now: float, then: float) -> str:
-    change = then / now - 1
-    if abs(change) < 1e-9:
-        return "as it is"
-    return f"{change:+.1%}" if abs(change) >= 0.001 else f"{100 * change:+.1g}%"
+def _bought(found: Sensitivities, unit: str, budget: str, more: float, double: float) -> str:
+    one, two = (change_text(found.of, found.now, then) for then in (more, double))
+    if one == two:
+        return f"More {budget}: {one}."
+    return (
+        f"One more {unit}: {one}; twice the {budget}: {two.removeprefix('bound ').removeprefix('expected accuracy ')}."
+    )
 
 
 def print_plan(console: Console, name: str, plan: Plan) -> None:
-    """Print the decision, what limits it, the bound, the power spent and the privacy."""
+    """Print the schedule, its limits, the bound, the power and the privacy."""
     console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
     console.print(f"[bold]{decision_sentence(plan)}[/bold]")
-    for said in (uplink_sentence(plan), antennas_sentence(plan)):
+    for said in (method_sentence(plan), antennas_sentence(plan)):
         if said:
             console.print(f"[bold]{said}[/bold]")
     console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
     for note in filter(None, (*plan.notes, drowned_sentence(plan))):
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
 
-    varied = isinstance(plan, FadingPlan)
-    console.print(
-        _grid("Limits, if all θ grew together" if varied else "Limits on θ", "largest θ", limit_rows(plan)), ""
-    )
+    limits = "Limits on θ" if plan.constant else "Limits, if all θ grew together"
+    console.print(_grid(limits, "largest θ", limit_rows(plan)), "")
 
     terms = [
         (TERMS[name], f"{value:.5g}", f"{value / plan.bound.total:.1%}") for name, value in plan.bound.terms.items()
@@ -122,15 +121,15 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
     console.print("")
 
     console.print(_grid("Privacy", "ε", privacy_rows(plan)))
-    if isinstance(plan, FadingPlan):
-        console.print(exposure_sentence(plan))
+    if exposed := exposure_sentence(plan):
+        console.print(exposed)
     budget = plan.problem.budget
     console.print(f"[dim]{privacy_basis(plan)}[/dim]")
     console.print(
         f"[dim]budget: ε = {budget.epsilon:g} for {SCOPES[budget.scope]}, by the {budget.formula} formula[/dim]"
     )
     if budget.spent:
-        console.print(f"[dim]of which trainings before have spent μ = {budget.spent:.4g}; this is what is left[/dim]")
+        console.print(f"[dim]earlier trainings spent μ = {budget.spent:.4g} of it; this plan has the rest[/dim]")
     if plan.problem.link.estimation_error:
         console.print(_channel_basis(plan))
     learning = plan.problem.learning
@@ -147,15 +146,15 @@ def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], fai
     _print_policies(console, plans, failures)
     console.print(f"[dim]{bound_basis(plans['optimal'])}[/dim]")
     if any(plan.prediction for plan in plans.values()):
-        console.print("[dim]expected: test accuracy, by the response; W: worst case, all devices and rounds;[/dim]")
+        console.print("[dim]expected: test accuracy, by the surrogate; W: worst case, all devices and rounds;[/dim]")
     else:
         said = "above: how far the bound is above the optimum's; W: worst case, all devices and rounds;"
         console.print(f"[dim]{said}[/dim]")
-    timed = any(plan.problem.link.bandwidth or plan.uplink != ALIGNED for plan in plans.values())
+    timed = _timed(plans)
     if plans["optimal"].problem.link.bandwidth:
         console.print("[dim]s: seconds on the air, all rounds;[/dim]")
     epsilon = "of all rounds" if timed else "of each round and of all"
-    if isinstance(plans["optimal"], FadingPlan):
+    if not plans["optimal"].constant:
         alignment = "" if timed else " θ: in the largest;"
         console.print(f"[dim]devices: in the smallest and the largest round;{alignment}[/dim]")
         epsilon = "of the most exposed device" if timed else "of the most exposed round and of the most exposed device"
@@ -171,8 +170,7 @@ def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan
 def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str], title: str = "") -> None:
     best, link = plans["optimal"].bound.total, plans["optimal"].problem.link
     measured = any(plan.prediction for plan in plans.values())
-    # Of airfed's own policies symbols are the rounds over again; where time is told, two columns make room for it.
-    timed = link.bandwidth is not None or any(plan.uplink != ALIGNED for plan in plans.values())
+    timed = _timed(plans)
     figures: list[tuple[str, Callable[[Plan], str]]] = [
         ("devices", _devices),
         ("rounds", lambda plan: f"{plan.rounds}"),
@@ -203,9 +201,14 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
             console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
 
 
+def _timed(plans: Mapping[str, Plan]) -> bool:
+    """Whether symbols or seconds replace θ and ε per round; over the air, symbols are proportional to the rounds."""
+    return any(plan.problem.link.bandwidth or plan.method != OVER_THE_AIR for plan in plans.values())
+
+
 def _devices(plan: Plan) -> str:
-    """How many devices send: of large fleets whose rounds differ in thousands, so that the column stays narrow."""
-    if isinstance(plan, FadingPlan) and plan.sizes.max() >= _LARGE:
+    """How many devices are scheduled; a range in large fleets in thousands, so that the column stays narrow."""
+    if plan.sizes.max() >= _LARGE and plan.sizes.min() < plan.sizes.max():
         return f"{span(np.round(plan.sizes / 1000), 'k-')}k"
     return devices_text(plan, "-")
 
@@ -223,11 +226,11 @@ def _channel_basis(plan: Plan) -> str:
     link = plan.problem.link
     if link.trust_estimates:
         return (
-            f"[bold red]! The channels are known to an NMSE of {link.estimation_error:g} only, and this is not "
-            "accounted for: devices may arrive stronger than θ, and ε does not hold.[/bold red]"
+            f"[bold red]! Imperfect CSI with an NMSE of {link.estimation_error:g} is not accounted for: devices may "
+            "arrive stronger than θ, and ε does not hold.[/bold red]"
         )
     return (
-        f"[dim]channels known to an NMSE of {link.estimation_error:g}: a device may arrive {plan.amplification:.4g} "
+        f"[dim]imperfect CSI, NMSE {link.estimation_error:g}: a device may arrive {plan.amplification:.4g} "
         f"times stronger; accounted for, except with probability {link.estimation_failure:g}[/dim]"
     )
 
@@ -251,10 +254,10 @@ def as_text(show: Callable[[Console], None]) -> str:
 
 
 def as_html(show: Callable[[Console], None]) -> str:
-    """Return what `show` prints, as HTML for a notebook."""
-    console = Console(file=io.StringIO(), width=100, highlight=False, record=True, force_jupyter=False)
-    show(console)
-    return console.export_html(inline_styles=True, code_format='<pre style="line-height: 1.35">{code}</pre>')
+    """Return what `show` prints as HTML for a notebook: tables as tables, everything else as paragraphs."""
+    page = exports.HtmlConsole()
+    show(page)
+    return page.html()
 
 
 def plan_text(plan: Plan) -> str:

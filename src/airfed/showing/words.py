@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from airfed.planning import FadingPlan, Plan
-from airfed.planning.uplink import ALIGNED
+from airfed.planning import Plan
+from airfed.planning.method import OVER_THE_AIR
 
 FLEET_LIMITS: Final = {"privacy": "privacy", "peak_power": "peak power", "total_power": "total power"}
 LIMITS: Final = {**FLEET_LIMITS, "device_power": "a battery"}
@@ -25,16 +25,16 @@ VALIDITY: Final = {  # of Lemma 1
     "unsafe": "UNSAFE: below the truth",
 }
 _DROWNED: Final = 100.0
-RELATIONS: Final = {"replace": "replace one device's data", "add_remove": "add or remove one device"}
+ADJACENCY: Final = {"replace": "replace-one adjacency", "add_remove": "add/remove adjacency"}
 ADVERSARIES: Final = {  # by what a server keeps of several antennas
     "radio": "a server that keeps every antenna's signal",
-    "combiner": "a server that is handed the combined signal only",
+    "combiner": "a server that receives the combined signal only",
 }
 COMBINING: Final = {
-    "optimal": "the best combiner found",
-    "strongest_eigenvector": "the strongest eigenvector",
-    "sum": "their plain sum",
-    "one": "the best one alone",
+    "optimal": "the best beamformer found",
+    "strongest_eigenvector": "the dominant eigenvector as beamformer",
+    "sum": "equal-gain combining",
+    "one": "antenna selection",
 }
 SCOPES: Final = {"round": "each round", "total": "the whole training"}
 METRICS: Final = {  # columns of a run's record
@@ -83,22 +83,17 @@ def expectation(plan: Plan) -> str:
 
 
 def decision_sentence(plan: Plan) -> str:
-    """Return the decision in one sentence."""
-    if isinstance(plan, FadingPlan):
-        rounds = "the only round" if plan.rounds == 1 else f"each of {plan.rounds} rounds"
-        few, many = min(plan.local_steps), max(plan.local_steps)
-        steps = count(few, "local step") if few == many else f"{few} or {many} local steps"
-        return (
-            f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices in {rounds} "
-            f"({steps}{' each' * (plan.rounds > 1)}); {LIMITS[plan.binding]} is the limit."
-        )
-    limit = f"{LIMITS[plan.binding]} is the limit" if plan.private or plan.uplink.on_air else "nothing is a limit"
-    return f"Schedule {plan.num_scheduled} of {plan.problem.fleet.num_devices} devices, {steps_text(plan)}; {limit}."
+    """Return the schedule in one sentence."""
+    limit = f"{LIMITS[plan.binding]} is the limit" if plan.private or plan.method.radio else "nothing is a limit"
+    each = "" if plan.constant else " per round"
+    return (
+        f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices{each}, {steps_text(plan)}; {limit}."
+    )
 
 
-def uplink_sentence(plan: Plan) -> str:
-    """Return how the updates reach the receiver, in a sentence; "" where that is airfed's own way."""
-    return "" if plan.uplink == ALIGNED else plan.uplink.title
+def method_sentence(plan: Plan) -> str:
+    """Return how a baseline's updates reach the receiver; "" for airfed's own over-the-air aggregation."""
+    return "" if plan.method == OVER_THE_AIR else plan.method.title
 
 
 def air_sentence(plan: Plan) -> str:
@@ -113,17 +108,17 @@ def air_sentence(plan: Plan) -> str:
 
 
 def epsilon_text(plan: Plan, epsilon: float, digits: int) -> str:
-    """Return an ε of a plan for a column of a table; "∞" where the scheme has none."""
+    """Return an ε of a plan for a column of a table; "∞" where the method has none."""
     return compact(epsilon, digits) if plan.private else "∞"
 
 
 def devices_text(plan: Plan, to: str = " to ") -> str:
-    """Return how many devices send in a round: "40", or "35 to 49" where rounds differ."""
-    return span(plan.sizes, to) if isinstance(plan, FadingPlan) else str(plan.num_scheduled)
+    """Return how many devices are scheduled in a round: "40", or "35 to 49" where rounds differ."""
+    return span(plan.sizes, to)
 
 
 def antennas_sentence(plan: Plan) -> str:
-    """Return how several antennas are combined, and whom privacy is claimed against; "" with one antenna."""
+    """Return the receive beamforming and the adversary of several antennas, in a sentence; "" with one antenna."""
     fleet, link = plan.problem.fleet, plan.problem.link
     if fleet.antennas == 1:
         return ""
@@ -134,7 +129,7 @@ def gap_sentence(plan: Plan) -> str:
     """Return how far a plan may be from the best one, in a sentence; "" where nothing is known about that."""
     if not 0 < plan.lower_bound <= plan.bound.total:  # a plan that breaks a limit may be below
         return ""
-    knowing = " of any combiner" if plan.problem.fleet.antennas > 1 else ""
+    knowing = " with any beamformer" if plan.problem.fleet.antennas > 1 else ""
     knowing += " that knows all gains" if plan.problem.fleet.changes else ""
     step = 1e-5 if plan.gap < 1e-3 else 1e-3
     above = max(math.ceil(plan.gap / step), 1) * step  # never less than it is
@@ -142,13 +137,18 @@ def gap_sentence(plan: Plan) -> str:
     return f"At most {distance} above the best plan{knowing}: no bound is below {plan.lower_bound:.5g}."
 
 
-def exposure_sentence(plan: FadingPlan) -> str:
-    """Return who is most exposed, and how many devices never send, in a sentence or two."""
-    sends = np.count_nonzero(plan.member[:, plan.most_exposed])
-    silent = plan.problem.fleet.num_devices - plan.num_scheduled
-    never = f" {count(silent, 'device')} never {'sends' if silent == 1 else 'send'}." if silent else ""
-    rounds = "the only round" if plan.rounds == 1 else f"{sends} of {plan.rounds} rounds"
-    return f"Most exposed is device {plan.most_exposed}, which sends in {rounds}.{never}"
+def exposure_sentence(plan: Plan) -> str:
+    """Return the most exposed device and how many are never scheduled; "" where all rounds are alike."""
+    if plan.constant:
+        return ""
+    rounds = (
+        "the only round"
+        if plan.rounds == 1
+        else f"{plan.amplitudes.sends(plan.most_exposed).size} of {plan.rounds} rounds"
+    )
+    left_out = plan.problem.fleet.num_devices - plan.num_scheduled
+    never = f" {count(left_out, 'device')} {'is' if left_out == 1 else 'are'} never scheduled." if left_out else ""
+    return f"Most exposed is device {plan.most_exposed}, scheduled in {rounds}.{never}"
 
 
 def drowned_sentence(plan: Plan) -> str:
@@ -157,7 +157,7 @@ def drowned_sentence(plan: Plan) -> str:
     Noise of 29 to 43 times it left the trainings of docs/rivals.md at chance level.
     """
     ratio = math.sqrt(plan.problem.learning.dimension) * plan.noise_share
-    if ratio <= _DROWNED or not plan.uplink.clips:
+    if ratio <= _DROWNED or plan.sequence.signal(0).guard != 1:
         return ""
     return (
         f"The noise on the mean update of a round is {number(ratio, 2)} times the clipping norm: do not expect to "
@@ -168,13 +168,39 @@ def drowned_sentence(plan: Plan) -> str:
 def privacy_basis(plan: Plan) -> str:
     """Return what every ε of a plan refers to."""
     budget = plan.problem.budget
-    return f"at δ = {budget.delta:g}, unit: device, neighbours: {RELATIONS[budget.relation]}{against(plan)}"
+    return f"at {privacy_terms(budget.delta, budget.relation)}{against(plan)}"
+
+
+def privacy_terms(delta: float, relation: str) -> str:
+    """Return δ, the unit of privacy and the adjacency.
+
+    >>> privacy_terms(1e-3, "replace")
+    'δ = 0.001, device-level, replace-one adjacency'
+    """
+    return f"δ = {delta:g}, device-level, {ADJACENCY[relation]}"
 
 
 def against(plan: Plan) -> str:
-    """Return whom the privacy of a plan is claimed against, to go on a sentence with; "" where all see the same."""
-    several = plan.problem.fleet.antennas > 1 and plan.uplink.on_air
+    """Return the adversary of several antennas, to continue a sentence; "" with one antenna."""
+    several = plan.problem.fleet.antennas > 1 and plan.method.radio
     return f", against {ADVERSARIES[plan.problem.link.trust]}" if several else ""
+
+
+def change_text(of: str, now: float, then: float) -> str:
+    """Return how a bound or an expected accuracy changes.
+
+    >>> change_text("bound", 200.0, 190.0), change_text("accuracy", 0.8852, 0.8913)
+    ('bound -5.0%', 'expected accuracy 88.5% → 89.1%')
+    >>> change_text("bound", 2.0, 2.0), change_text("accuracy", 0.88521, 0.88522)
+    ('bound unchanged', 'expected accuracy unchanged (88.5%)')
+    """
+    if of == "accuracy":
+        before, after = f"{now:.1%}", "outside the surrogate's range" if math.isnan(then) else f"{then:.1%}"
+        return f"expected accuracy {f'unchanged ({before})' if before == after else f'{before} → {after}'}"
+    change = then / now - 1
+    if abs(change) < 1e-9:
+        return "bound unchanged"
+    return f"bound {f'{change:+.1%}' if abs(change) >= 0.001 else f'{100 * change:+.1g}%'}"
 
 
 def span(values: ArrayLike, to: str = " to ") -> str:
