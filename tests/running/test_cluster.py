@@ -60,19 +60,21 @@ class Second(Solo):
 def prepared(tmp_path, **changes):
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n"
-        "from airfed.planning import once\n"
+        "from airfed.planning import Amplitudes, Plan, once\n"
+        "def planned(problem, table):\n"
+        "    return Plan(problem=problem, policy='mine', amplitudes=Amplitudes.of_table(table))\n"
         "@once\n"
         "def some(problem, *, first=0, count=3, level=0.01, last=0.01, times=4):\n"
         "    table = np.zeros((times, problem.fleet.num_devices))\n"
         "    table[:, first : first + count] = level\n"
         "    table[:, first + count - 1] = last\n"
-        "    return table\n"
+        "    return planned(problem, table)\n"
         "@once\n"
         "def turns(problem, *, first=0.01, middle=2):\n"
         "    table = np.zeros((2, problem.fleet.num_devices))\n"
         "    table[0, :middle] = first\n"
         "    table[1, middle:3] = 0.03 - first\n"
-        "    return table\n"
+        "    return planned(problem, table)\n"
     )
     world = parse(tomllib.loads(template.SCENARIO), folder=tmp_path).override(
         {
@@ -134,6 +136,9 @@ def test_partial_superpositions_merge_to_the_whole(aligned):
         alignment_coefficient=0.3,
         transmit_amplitude=rng.uniform(0.5, 2.0, count),
         coefficient=coefficient.astype(complex),
+        arrival=coefficient.astype(complex)[:, None],
+        combiner=np.ones(1, complex),
+        transmit_phase=np.zeros(count),
         noise_std=1.0,
         constant_power=np.zeros(count),
     )
@@ -167,6 +172,9 @@ def test_what_is_exchanged_does_not_grow_with_the_devices():
             alignment_coefficient=1.0,
             transmit_amplitude=ones,
             coefficient=ones.astype(complex),
+            arrival=ones.astype(complex)[:, None],
+            combiner=np.ones(1, complex),
+            transmit_phase=np.zeros(count),
             noise_std=1.0,
             constant_power=np.zeros(count),
         )
