@@ -494,12 +494,12 @@ def receiver_noise_for_artificial_noise_in_the_plan(patch):
 def receiver_noise_for_artificial_noise_in_the_round_loop(patch):
     real = training.receive
 
-    def receive(plan, superposition, noise, **options):
+    def receive(plan, superposition, noise, *books, **options):
         class Quiet:
             def draw(self, index, dimension, noise_std, *, transmission=""):
                 return noise.draw(index, dimension, plan.problem.link.noise_std, transmission=transmission)
 
-        return real(plan, superposition, Quiet(), **options)
+        return real(plan, superposition, Quiet(), *books, **options)
 
     patch.setattr(training, "receive", receive)
     patch.setattr(training, "_check_noise", lambda noise, noise_std: None)
@@ -554,12 +554,12 @@ def noise_repeats_after_120_rounds_with_the_other_sign(patch):
 def round_loop_repeats_noise_after_100_rounds(patch):
     real = training.receive
 
-    def receive(plan, superposition, noise, **options):
+    def receive(plan, superposition, noise, *books, **options):
         class Repeated:
             def draw(self, index, *arguments, **more):
                 return noise.draw(index % 100, *arguments, **more)
 
-        return real(plan, superposition, Repeated(), **options)
+        return real(plan, superposition, Repeated(), *books, **options)
 
     patch.setattr(training, "receive", receive)
     return MANY
