@@ -138,7 +138,7 @@ def test_an_update_whose_squares_overflow_counts_as_usable_and_clipped(value, by
     superposition.add(np.arange(2), np.stack([np.full(8, value), np.full(8, 1e-3)]))
     received = superposition.receive(np.ones(8))
     assert (received.usable, received.clipped, received.refused.size) == (2, 1, 0)
-    assert exact_norm(superposition.signal * superposition._quantum) <= 2 * 0.1
+    assert exact_norm(superposition.signal.ravel() * superposition._quantum) <= 2 * 0.1
     assert np.std(received.received) < 1e-12  # noise of 1 as it was given: the longest update decides its size
     assert abs(received.received[0]) > 0.9
 
@@ -309,7 +309,7 @@ def contribution(air, device, update, dimension):
     superposition = air.open_round(dimension)
     superposition.add(np.array([device]), np.asarray(update)[None, :])
     quantum = Fraction(superposition._quantum)
-    return [int(value) * quantum for value in superposition.signal]
+    return [int(value) * quantum for value in superposition.signal.ravel()]
 
 
 @pytest.mark.parametrize("value", [*BAD, *ODD, 1.0, -7.0])
@@ -433,7 +433,7 @@ def test_the_sum_is_exact_to_half_a_quantum_a_device():
     assert quantum <= Fraction(2) ** -61 * count * Fraction(plan.alignment) * (1 + Fraction(1, 10**9))
     for j in range(dimension):
         products = [Fraction(float(c) * float(g)) for c, g in zip(air.coefficient.real, clipped[:, j], strict=True)]
-        error = int(superposition.signal[j]) * quantum - sum(products)
+        error = int(superposition.signal[0, 0, j]) * quantum - sum(products)
         assert abs(error) <= count * quantum / 8  # each is rounded to the nearest, so they nearly cancel
 
 

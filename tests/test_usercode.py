@@ -9,7 +9,7 @@ import pytest
 
 from airfed import _usercode, scenario
 from airfed.learning import models
-from airfed.learning.task import build_task
+from airfed.running.task import build_task
 from airfed.scenario import template
 
 MAKE = "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, {width}))\n"

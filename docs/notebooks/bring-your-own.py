@@ -152,43 +152,36 @@ assert any(0 not in each.scheduled for each in run.plan.sequence)
 # ## A policy
 #
 # A function from a problem to devices. airfed takes the largest θ that every limit allows and checks everything else, so a poor policy gives a poor plan, but never one that spends more than the budget.
-# This one sends whoever is at least half as strong as the strongest; `options` come from the scenario or from here.
+# This one schedules the devices that are at least half as strong as the strongest.
 
 # %%
-
-
+_ = Path("mypolicy.py").write_text("""
 def near_the_best(problem, *, share=0.5):
-    """Return the devices whose gain is at least a share of the largest."""
     gain = problem.fleet.gain
-    return np.flatnonzero(gain >= share * gain.max())
+    return gain >= share * gain.max()
+""")
 
-
-def noise_left(plan):
-    """Return the noise in the mean, σ/(Kθ), averaged over the rounds."""
-    sigma = plan.problem.link.noise_std
-    return np.mean(
-        [sigma / (len(each.scheduled) * each.alignment) for each in plan.sequence]
-    )
-
-
-problem = scenario.problem(dimension=run.plan.problem.learning.dimension)
-for name, policy, options in (
-    ("optimal, knowing all rounds", "optimal", None),
-    ("at least half of the best", near_the_best, None),
-    ("nine tenths of the best", near_the_best, {"share": 0.9}),
-    ("everybody", "full", None),
+for name, changes in (
+    ("optimal", {"policy.name": "optimal"}),
+    ("optimal, knowing all rounds", {"policy.name": "clairvoyant"}),
+    ("at least half of the best", {"policy.name": "mypolicy:near_the_best"}),
+    (
+        "nine tenths of the best",
+        {"policy.name": "mypolicy:near_the_best", "policy.options": {"share": 0.9}},
+    ),
+    ("all devices", {"policy.name": "full"}),
 ):
-    found = airfed.plan(problem, policy=policy, rounds=12, options=options)
-    senders = np.mean([len(each.scheduled) for each in found.sequence])
+    found = scenario.override(changes).plan()
     print(
-        f"{name:27}: {senders:.1f} devices a round, noise {noise_left(found):.3f}, ε "
-        f"in total {found.epsilon_total:5.1f}, {found.power_total:4.1f} W"
+        f"{name:27}: {found.sizes.mean():.1f} devices a round, noise "
+        f"{found.noise_share:.3f}, ε in total {found.epsilon_total:5.1f}, "
+        f"{found.power_total:4.1f} W"
     )
     assert found.epsilon_total <= 200.0 * (1 + 1e-9)
     assert found.power_total <= 60.0 * (1 + 1e-9)
 
 # %% [markdown]
-# In a scenario it is `[policy] name = "mypolicy:near_the_best"` with `options = {share = 0.9}`; then `plan`, `compare`, `run`, `sweep` and `explore` know it.
+# In the file it is `[policy] name = "mypolicy:near_the_best"` with `options = {share = 0.9}`; `plan`, `compare`, `run`, `sweep` and `explore` all accept it.
 #
 # ## What you have seen
 #
@@ -197,28 +190,28 @@ for name, policy, options in (
 # | channel | `[channel] model = "file"`, or `Fleet(gain=…)` | [Your own channel](../howto/channel.md) |
 # | data | `[learning] dataset = "file.npz"` or a folder | [Your own data](../howto/data.md) |
 # | model | `[learning] model = "file:callable"` | [Your own model](../howto/model.md) |
-# | policy | `[policy] name = "file:callable"`, or `plan(problem, policy=function)` | [Your own policy](../howto/policy.md) |
+# | policy | `[policy] name = "file:callable"` | [Your own policy](../howto/policy.md) |
 #
 # ## Exercise
 #
-# ε = 200 is no privacy. Tile the trace so that there are 40 times as many devices (`np.tile(np.abs(trace), (1, 40))`), keep the noise, give each device the same share of the total power, and plan for ε = 8 in total. What noise is left in the
-# mean, compared with the eight devices at ε = 200? (`noise_left` above tells.)
+# ε = 200 is no privacy. Tile the trace so that there are 40 times as many devices (`np.tile(trace, (1, 40))`), keep the noise, give each device the same share of the total power, and plan for ε = 8 in total. What noise is left in the
+# mean, compared with the eight devices at ε = 200? (`plan.noise_share` tells.)
 
 # %% tags=["solution"]
-from dataclasses import replace
-
-from airfed import Fleet
-
-many = replace(
-    problem,
-    fleet=Fleet(gain=np.tile(np.abs(trace), (1, 40)), peak_power=1.0),
-    budget=replace(problem.budget, epsilon=8.0, total_power=60.0 * 40),
-)
-crowd, few = airfed.plan(many, rounds=12), airfed.plan(problem, rounds=12)
+np.save("crowd.npy", np.tile(trace, (1, 40)))
+few = scenario.plan()
+crowd = scenario.override(
+    {
+        "fleet.num_devices": 320,
+        "channel.path": "crowd.npy",
+        "budget.epsilon": 8.0,
+        "budget.total_power": 60.0 * 40,
+    }
+).plan()
 for name, each in (("8 devices, ε = 200", few), ("320 devices, ε = 8", crowd)):
     print(
         f"{name}: ε in total {each.epsilon_total:.1f}, noise in the mean "
-        f"{noise_left(each):.4f}"
+        f"{each.noise_share:.4f}"
     )
 assert crowd.epsilon_total <= 8.0 * (1 + 1e-9)
-assert noise_left(crowd) < 0.25 * noise_left(few)
+assert crowd.noise_share < 0.25 * few.noise_share

@@ -2,8 +2,9 @@
 
 Complex baseband, eq. (6)-(13) of [Yan23]. Device k transmits x_k = e^{−jψ̂_k} √(φ_k P_k)/ϖ · g_k on the in-phase axis;
 its channel h_k turns that into a_k g_k with one complex number a_k, and the receiver reads the real part of the sum
-plus noise of standard deviation σ per real dimension. A receiver with several antennas hears a vector Y of such sums,
-each with noise of its own, and reads the real part of what its combiner f makes of them: Re(fᴴY).
+plus noise of standard deviation σ per real dimension. A receiver with A antennas receives a vector Y of such sums,
+each with noise of its own, and reads the real part of what its combiner f makes of them, Re(fᴴY). One antenna is A = 1
+and f = 1; of it only the real part is formed.
 
 Sums over devices are exact, at each antenna: every contribution is rounded once to a whole multiple of a tiny power of
 two (about 2⁻⁶² of the largest possible sum) and added as a 64-bit integer. Integer addition is associative, so the
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Final
 
 import numpy as np
@@ -43,31 +44,29 @@ class Air:
         clip_norm: ϖ.
         alignment_coefficient: ν, by which the receiver divides.
         transmit_amplitude: √(φ_k P_k) [√W] of each scheduled device at full norm.
-        coefficient: a_k, complex: what device k's clipped update is multiplied by on its way; with several antennas, up
-            to what the combiner makes of it.
+        coefficient: a_k, complex: what device k's clipped update is multiplied by up to what the combiner makes of it.
+        arrival: the same up to each antenna, (|K|, A).
+        combiner: f, (A,), with which the antennas are combined.
+        transmit_phase: −arg(fᴴh_k), by which each scheduled device turns its carrier.
         noise_std: of what is received, per real dimension.
         constant_power: [W] that each scheduled device transmits whatever its update is.
         by_largest: whether the largest update of a round sets the scale of all (COTAF): the noise grows, and the power
             falls, with it. `clip_norm` is then only a guard, at `guard` times the norm of reference.
         guard: how many times ϖ `clip_norm` is; 1 where updates are clipped to ϖ.
-        arrival: the same up to each antenna, (|K|, A); None with one antenna.
-        combiner: f, (A,), with which the antennas are combined; None with one.
-        transmit_phase: −arg(fᴴh_k), by which each scheduled device turns its carrier; None with one antenna, where it
-            knows that phase by itself.
     """
 
     scheduled: NDArray[np.intp]
     clip_norm: float
     alignment_coefficient: float
     transmit_amplitude: Vector
-    coefficient: NDArray[np.complex128]
+    coefficient: Complexes
+    arrival: Complexes
+    combiner: Complexes
+    transmit_phase: Vector
     noise_std: float
     constant_power: Vector
     by_largest: bool = False
     guard: float = 1.0
-    arrival: Complexes | None = None
-    combiner: Complexes | None = None
-    transmit_phase: Vector | None = None
 
     @classmethod
     def from_plan(
@@ -75,57 +74,52 @@ class Air:
         plan: Plan,
         index: int = -1,
         *,
-        channel: NDArray[np.complex128] | None = None,
+        channel: Complexes | None = None,
         phase: Vector | None = None,
     ) -> Air:
         """Return the air of one round of a plan.
 
         Args:
-            plan: which devices transmit, and how strongly. Its gains are the devices' CSI (|ĥ_k|).
+            plan: which devices transmit, and how strongly. Its channels are the devices' CSI (ĥ_k).
             index: i; the last round by default.
-            channel: the true h_k of every device of the fleet, (N,), or (N, A) with several antennas; by default the
-                CSI is exact.
-            phase: ψ̂_k, the known channel phase of every device; by default 0, and arg(fᴴh_k) with several antennas.
+            channel: the true h_k of every device of the fleet, (N, A), or (N,) with one antenna; by default the CSI is
+                exact.
+            phase: the phase that every device corrects; by default arg(fᴴĥ_k).
 
         Implements [Yan23, (6)], [Yan23, (10)], [Yan23, (14)].
         """
         entry, fleet = plan.sequence[index], plan.problem.fleet
         signal, chosen, clip_norm = entry.signal, entry.scheduled, entry.clip_norm
         equal = bool(np.all(signal.amplitude == entry.alignment))
-        heard = fleet.heard_in(entry.index)
-        amplitude, coefficient = np.zeros(chosen.size), (signal.amplitude / clip_norm).astype(np.complex128)
-        psi, arrival, combiner = np.zeros(chosen.size), None, None
-        if signal.transmit_amplitude is not None:
+        if signal.transmit_amplitude is None:  # no channel shapes what is added up
+            amplitude, psi, combiner = np.zeros(chosen.size), np.zeros(chosen.size), np.ones(1, np.complex128)
+            coefficient = (signal.amplitude / clip_norm).astype(np.complex128)
+            arrival = coefficient[:, None]
+        else:
             # No device exceeds its peak power; one that a plan asks for more (a printed policy may) arrives weaker.
             amplitude = np.minimum(signal.transmit_amplitude, np.sqrt(fleet.peak_power[chosen]))  # [Yan23, (14)]
-            if phase is not None:
-                psi = np.asarray(phase, dtype=np.float64)[chosen]
-            elif heard is not None:
-                psi = np.angle(heard[chosen])
-            if heard is None:
-                known = fleet.gain_in(entry.index)[chosen] * np.exp(1j * psi)
-                true = known if channel is None else np.asarray(channel, dtype=np.complex128)[chosen]
+            psi = np.angle(fleet.heard_in(entry.index, chosen)) if phase is None else np.asarray(phase)[chosen]
+            combiner = fleet.combiner_in(entry.index)
+            if channel is None:
+                vectors = fleet.channel_in(entry.index, chosen)
             else:
-                combiner, vectors = fleet.combiner_in(entry.index), fleet.channel_in(entry.index)
-                assert combiner is not None
-                assert vectors is not None
-                vectors = (vectors if channel is None else np.asarray(channel, dtype=np.complex128))[chosen]
-                arrival = vectors * (np.exp(-1j * psi) * amplitude / clip_norm)[:, None]
-                true = antennas.heard(vectors, combiner)
-            coefficient = true * np.exp(-1j * psi) * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
+                vectors = np.reshape(channel, (-1, fleet.antennas))[chosen]
+            received, turned = antennas.heard(vectors, combiner), np.exp(-1j * psi)
+            coefficient = received * turned * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
+            arrival = vectors * turned[:, None] * amplitude[:, None] / clip_norm
         return cls(
             scheduled=chosen,
             clip_norm=clip_norm * signal.guard,
             alignment_coefficient=entry.alignment_coefficient if equal else signal.divisor / (chosen.size * clip_norm),
             transmit_amplitude=amplitude,
             coefficient=coefficient,
+            arrival=arrival,
+            combiner=combiner,
+            transmit_phase=-psi,
             noise_std=signal.noise_std,
             constant_power=np.zeros(chosen.size) if signal.constant_power is None else signal.constant_power,
             by_largest=signal.by_largest,
             guard=signal.guard,
-            arrival=arrival,
-            combiner=combiner,
-            transmit_phase=None if arrival is None else -psi,
         )
 
     def slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -157,7 +151,17 @@ class Air:
     @property
     def antennas(self) -> int:
         """A: at how many antennas signals add up."""
-        return 1 if self.arrival is None else int(self.arrival.shape[1])
+        return self.combiner.size
+
+    @cached_property
+    def factors(self) -> Vector:
+        """What an update is multiplied by in each part of the signal, (|K|, A, c).
+
+        c = 2: the real and the imaginary part of `arrival`. With one antenna the receiver reads the real part only, and
+        c = 1.
+        """
+        parts = (self.arrival.real, self.arrival.imag)
+        return np.stack(parts[: min(self.antennas, 2)], axis=-1)
 
     def open_round(self, dimension: int) -> Superposition:
         """Return an empty superposition for one round's uploads of the given dimension."""
@@ -170,12 +174,12 @@ class Airs:
 
     Args:
         plan, phase: as in `Air.from_plan`.
-        channel: the true h_k of every device, (N,), or of every round, too, (I, N), each of them a vector, (…, A), with
-            several antennas; without it what is known of them is the truth.
+        channel: the true h_k of every device, (N, A), or of every round, too, (I, N, A); with one antenna the last axis
+            may be left out. By default the CSI is exact.
     """
 
     plan: Plan
-    channel: NDArray[np.complex128] | None = None
+    channel: Complexes | None = None
     phase: Vector | None = None
 
     def at(self, index: int) -> Air:
@@ -191,9 +195,10 @@ class Airs:
         return self._made(-1)
 
     def _made(self, index: int) -> Air:
-        true = self.channel
-        if true is not None and true.ndim == (2 if self.plan.problem.fleet.channel is None else 3):
-            true = true[range(self.plan.rounds)[index]]
+        fleet, true = self.plan.problem.fleet, self.channel
+        if true is not None:
+            rows = np.reshape(true, (-1, fleet.num_devices, fleet.antennas))
+            true = rows[range(self.plan.rounds)[index] if len(rows) > 1 else 0]
         return Air.from_plan(self.plan, index, channel=true, phase=self.phase)
 
 
@@ -202,7 +207,7 @@ class Reception:
     """What the receiver makes of one round, and what it cost.
 
     Args:
-        received: y, the real part of the received signal, noise included; with several antennas, of fᴴY.
+        received: y = Re(fᴴY), noise included.
         estimate: g̃ = y/(|K|ν), the recovered mean update.
         fading_error, noise_error: 2-norms of the two parts of the error (9).
         signal_to_noise: ‖y − r‖²/‖r‖², where r is the noise in y.
@@ -213,7 +218,8 @@ class Reception:
         refused: devices whose update had a NaN or an Inf and counted as zero.
         missing: scheduled devices that sent nothing (they count as zero; the divisor stays |K|).
         energy: [W] really transmitted by each scheduled device, φ_k P_k ‖g_k‖²/ϖ².
-        antennas: Y, what every antenna has received, noise included, (A, d); None with one antenna.
+        parts: Y, what every antenna has received, noise included: real and imaginary parts, (A, 2, d); with one antenna
+            the real part only, (1, 1, d).
 
     Norms, refused, missing and energy speak of the devices that were added in this process; all else is of the whole
     round.
@@ -234,7 +240,12 @@ class Reception:
     refused: NDArray[np.intp]
     missing: NDArray[np.intp]
     energy: Vector
-    antennas: Complexes | None = None
+    parts: Vector
+
+    @property
+    def antennas(self) -> Complexes:
+        """Y, complex, (A, d)."""
+        return np.asarray(np.tensordot(np.array([1, 1j])[: self.parts.shape[1]], self.parts, axes=(0, 1)))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -247,7 +258,7 @@ class Superposition:
 
     air: Air
     dimension: int
-    signal: NDArray[np.int64] = field(init=False)  # Σ Re(a_k) g_k in quanta, (d,); real and imaginary part, (A, 2, d)
+    signal: NDArray[np.int64] = field(init=False)  # Y in quanta, (A, c, d)
     plain: NDArray[np.int64] | None = field(init=False)  # Σ ν g_k in quanta; None while all are aligned
     tally: NDArray[np.int64] = field(init=False)  # heard, usable, clipped; power and Σ‖g_k‖ in quanta of their own
     norm_max: float = 0.0
@@ -256,8 +267,8 @@ class Superposition:
     heard: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
-        count, arrival = self.air.scheduled.size, self.air.arrival
-        self.signal = np.zeros(self.dimension if arrival is None else (self.air.antennas, 2, self.dimension), np.int64)
+        count = self.air.scheduled.size
+        self.signal = np.zeros((*self.air.factors.shape[1:], self.dimension), np.int64)
         real = self.air.coefficient.real
         nu = self.air.alignment_coefficient
         aligned = bool(np.all(np.abs(real - nu) <= 1e-14 * nu))
@@ -266,9 +277,8 @@ class Superposition:
         self.norms = np.full(count, np.nan)
         self.energy = np.zeros(count)
         self.heard = np.zeros(count, np.bool_)
-        strongest = max(self.air.largest_amplitude, nu * self.air.clip_norm)
-        if arrival is not None:
-            strongest = max(strongest, float(np.max(np.abs(arrival))) * self.air.clip_norm)
+        antenna = float(np.max(np.abs(self.air.arrival))) * self.air.clip_norm
+        strongest = max(self.air.largest_amplitude, nu * self.air.clip_norm, antenna)
         self._quantum = _quantum(count * strongest)
         self._power_quantum = _quantum(
             float(np.sum(np.square(self.air.transmit_amplitude))) + float(np.sum(self.air.constant_power))
@@ -291,7 +301,7 @@ class Superposition:
 
     @property
     def noise_size(self) -> int:
-        """How many values the noise of the round has: d, or two for each entry of each of several antennas."""
+        """How many values the noise of the round has: one for each of the signal."""
         return self.signal.size
 
     def add(self, devices: NDArray[np.intp], updates: ArrayLike) -> None:
@@ -314,14 +324,10 @@ class Superposition:
         self._count(slots)
         if self.plain is not None:
             self.plain += self._quanta(rows * self.air.alignment_coefficient)
-        if self.air.arrival is None:
-            real = self.air.coefficient.real[slots]
-            self.signal += self._quanta(np.multiply(rows, real[:, None], out=rows))
-            return
-        product = np.empty_like(rows)  # one for all antennas: what is held does not grow with them
-        for total, coefficient in zip(self.signal, self.air.arrival[slots].T, strict=True):
-            for part, factor in zip(total, (coefficient.real, coefficient.imag), strict=True):
-                part += self._quanta(np.multiply(rows, factor[:, None], out=product))
+        factors = self.air.factors[slots]
+        product = rows if self.signal.size == self.dimension else np.empty_like(rows)  # one for all parts
+        for place in np.ndindex(factors.shape[1:]):
+            self.signal[place] += self._quanta(np.multiply(rows, factors[:, *place, None], out=product))
 
     def _count(self, slots: NDArray[np.intp]) -> None:
         norms = self.norms[slots]
@@ -350,8 +356,8 @@ class Superposition:
         """Return what the receiver recovers once all devices have transmitted.
 
         Args:
-            noise: r of eq. (7), (d,): already of standard deviation σ per real dimension. With several antennas the
-                real parts of the first one's, its imaginary parts, those of the next, and so on, (2Ad,).
+            noise: r of eq. (7), (Acd,): already of standard deviation σ per real dimension. The real parts of the first
+                antenna's come first, then its imaginary parts, those of the next antenna, and so on.
 
         Implements [Yan23, (8)], [Yan23, (9)], [Yan23, (12)].
         """
@@ -365,13 +371,9 @@ class Superposition:
             largest = min(self.norm_max, self.air.clip_norm)
             noise = noise * (largest / (self.air.clip_norm / self.air.guard))
             share = (self.air.clip_norm / largest) ** 2 if largest else 0.0
-        every = None
-        if self.air.combiner is not None:
-            noise = noise.reshape(signal.shape)
-            every = np.empty((self.air.antennas, self.dimension), np.complex128)
-            np.add(signal[:, 0], noise[:, 0], out=every.real)
-            np.add(signal[:, 1], noise[:, 1], out=every.imag)
-            signal, noise = (_combined(self.air.combiner, parts) for parts in (signal, noise))
+        noise = noise.reshape(signal.shape)
+        parts = signal + noise
+        signal, noise = (_combined(self.air.combiner, each) for each in (signal, noise))
         received = signal + noise
         noise_power = squared_norm(noise)
         refused = self.heard & np.isnan(self.norms)
@@ -391,15 +393,13 @@ class Superposition:
             refused=self.air.scheduled[refused],
             missing=self.air.scheduled[~self.heard],
             energy=self.energy * share if self.air.by_largest else self.energy,
-            antennas=every,
+            parts=parts,
         )
 
     def _fading(self, signal: Vector) -> float:
         """‖Σ (Re(a_k) − ν) g_k‖: how far the noise-free signal is from that of devices that all arrive alike."""
         if self.plain is None:
             return 0.0
-        if self.air.arrival is None:
-            return math.sqrt(squared_norm((self.signal - self.plain).astype(np.float64) * self._quantum))
         return math.sqrt(squared_norm(signal - self.plain.astype(np.float64) * self._quantum))
 
     def _slots(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -428,8 +428,9 @@ def _whole(values: Vector, quantum: float) -> int:
 
 
 def _combined(combiner: Complexes, parts: Vector) -> Vector:
-    """Re(fᴴY), (d,), of the real and the imaginary parts of Y, (A, 2, d); antenna by antenna, in their order."""
+    """Re(fᴴY), (d,), of the parts of Y, (A, c, d); antenna by antenna, in their order."""
     total = np.zeros(parts.shape[-1])
-    for weight, (real, imaginary) in zip(combiner, parts, strict=True):
-        total += weight.real * real + weight.imag * imaginary
+    for weight, antenna in zip(combiner, parts, strict=True):
+        pairs = zip((weight.real, weight.imag), antenna, strict=False)  # one antenna has no imaginary part
+        total += reduce(np.add, (each * part for each, part in pairs))
     return total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,41 +22,50 @@ from airfed.planning.uncertain import Aligned
 from airfed.problem import InfeasibleError, Problem
 
 
+@runtime_checkable
+class Plannable(Protocol):
+    """A scenario, as `plan` sees it."""
+
+    def plan(self, problem: Problem | None = None, **changes: Any) -> Plan:
+        """Return the plan, with other values for keys of the scenario."""
+
+
 def plan(
-    problem: Problem,
+    problem: Problem | Plannable,
     *,
-    policy: str | Callable[..., Any] | Policy = "optimal",
+    policy: str | Callable[..., Any] | Policy | None = None,
     rounds: int | None = None,
     size: int | None = None,
     threshold: float | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     objective: Response | None = None,
     clip_norm: float | None = None,
     average: Average | None = None,
     samples: Samples | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Return a policy's plan for a problem whose gains are all known.
+    """Return the plan of a scenario, or of a problem that you wrote yourself and whose gains are all known.
 
-    Minimise Theorem 1's bound over the devices K, the alignment θ and the rounds I, subject to the privacy budget, the
+    For a scenario this is `scenario.plan(...)`, the plan that `airfed plan` prints and `airfed run` executes; the
+    arguments change keys of [policy] and the seed. For a problem, minimise Theorem 1's bound over the devices K, the alignment θ and the rounds I, subject to the privacy budget, the
     peak powers and the total power (P1). "optimal" solves that exactly; the others fix K by a rule of their own and
     take the best θ and I for it.
 
     Args:
-        problem: the fleet, the link, the learning constants and the budgets.
-        policy: "optimal", "paper" (Algorithms 1 and 2 as printed), "full" (every device), "uniform" (`size` devices at
+        problem: the fleet, the link, the learning constants and the budgets; or a scenario.
+        policy: "optimal" (the default for a problem), "paper" (Algorithms 1 and 2 as printed), "full" (every device), "uniform" (`size` devices at
             random), "top_k" (the `size` devices of largest gain), "threshold" (every gain of at least `threshold`);
             a baseline (`BASELINES`: "central", "digital", "truncated", ...); or your own: a function from a `Problem`
             to devices or amplitudes (`planning.Policy`), or "module:callable".
         rounds: I, to fix it; otherwise every I in 1..T is considered.
         size: |K| of "uniform" and "top_k"; half the fleet by default.
         threshold: smallest gain that "threshold" schedules.
-        seed: of the stream that "uniform" draws from.
-        objective: an accuracy surrogate, to choose K, θ, I, ϖ and the average together by the accuracy that it expects;
+        seed: of the stream that "uniform" draws from, 0 by default; of a scenario also of its channel.
+        objective: (of a problem) an accuracy surrogate, to choose K, θ, I, ϖ and the average together by the accuracy that it expects;
             otherwise Theorem 1's bound decides, which says nothing of ϖ.
         clip_norm: ϖ, to fix it where an objective would choose it.
         average: "tail" or "exponential" to have the receiver average the models, as in `Plan`.
-        samples: for plans that know the gains of a round only when it comes: Monte Carlo samples of them, (samples,
+        samples: (of a problem) for plans that know the gains of a round only when it comes: Monte Carlo samples of them, (samples,
             rounds, N), or a function from the gains so far, (i, N), to samples of the rest, (samples, R − i, N).
         options: what else your own policy, or a baseline, takes, by name.
 
@@ -77,20 +86,17 @@ def plan(
 
     Implements [Yan23, P1].
     """
-    if not isinstance(policy, Policy):
-        policy = find(policy) if isinstance(policy, str) else Policy.own(policy)
-    settings = Settings(
-        rounds=rounds,
-        size=size,
-        threshold=threshold,
-        seed=seed,
-        objective=objective,
-        clip_norm=clip_norm,
-        average=average,
-        samples=samples,
-        options=options or {},
-    )
-    return policy.plan(problem, settings)
+    given = {"rounds": rounds, "size": size, "threshold": threshold, "clip_norm": clip_norm, "average": average}
+    if isinstance(problem, Problem):
+        settings = Settings(seed=seed or 0, objective=objective, samples=samples, options=options or {}, **given)
+        name = "optimal" if policy is None else policy
+        chosen = find(name) if isinstance(name, str) else name if isinstance(name, Policy) else Policy.own(name)
+        return chosen.plan(problem, settings)
+    if not isinstance(problem, Plannable):
+        raise TypeError(f"Expected a Scenario or a Problem to plan, got {type(problem).__name__}.")
+    if objective is not None or samples is not None:
+        raise ValueError("Expected no objective or samples with a scenario: it has its own ([policy] objective).")
+    return problem.plan(policy=policy, seed=seed, options=options, **given)
 
 
 def find(name: str, folder: Path = Path()) -> Policy:

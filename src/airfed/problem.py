@@ -24,6 +24,9 @@ Relation = Literal["replace", "add_remove"]
 Trust = Literal["radio", "combiner"]
 Combining = Literal["optimal", "strongest_eigenvector", "sum", "one"]
 
+_ONE: Final = np.ones(1, np.complex128)  # the combiner of one antenna
+_ONE.flags.writeable = False
+
 MOST_STEPS: Final = 1_000_000  # T: what is held for each number of rounds in 1..T then stays within megabytes
 
 
@@ -48,20 +51,16 @@ def _as_float(value: object, *names: str) -> None:
         object.__setattr__(value, name, float(getattr(value, name)))
 
 
-def _combined(channel: ArrayLike, combiner: ArrayLike | None) -> tuple[Complexes | None, Complexes | None]:
-    """The channels and the combiner at norm 1; of one antenna neither."""
-    vectors = antennas.checked("channel", channel, (2, 3))
-    _require_moderate("‖channel‖", antennas.strengths(vectors), zero=True)
-    chosen = None
-    if combiner is not None:
-        chosen = antennas.checked("combiner", combiner, (1, 2))
-        expected = (vectors.shape[-1],) if chosen.ndim == 1 or vectors.ndim == 2 else (len(vectors), vectors.shape[-1])
-        if chosen.shape != expected or not np.abs(chosen).max(axis=-1).all():
-            raise ValueError(f"Expected a combiner of shape {expected} other than 0; got shape {chosen.shape}.")
-        if np.abs(antennas.strengths(chosen) - 1.0).max() > 1e-15:  # what is recorded comes back to the bit
-            chosen = antennas.unit(chosen)
-        chosen.flags.writeable = False
-    return (None, None) if vectors.shape[-1] == 1 else (vectors, chosen)
+def _unit(combiner: ArrayLike, vectors: Complexes) -> Complexes:
+    """The combiner of the given channels at norm 1."""
+    chosen = antennas.checked("combiner", combiner, (1, 2))
+    expected = (vectors.shape[-1],) if chosen.ndim == 1 or vectors.ndim == 2 else (len(vectors), vectors.shape[-1])
+    if chosen.shape != expected or not np.abs(chosen).max(axis=-1).all():
+        raise ValueError(f"Expected a combiner of shape {expected} other than 0; got shape {chosen.shape}.")
+    if np.abs(antennas.strengths(chosen) - 1.0).max() > 1e-15:  # what is recorded comes back to the bit
+        chosen = antennas.unit(chosen)
+    chosen.flags.writeable = False
+    return chosen
 
 
 def _require_moderate(name: str, values: NDArray[np.float64], *, zero: bool) -> None:
@@ -84,10 +83,10 @@ class Fleet:
             round i. 0 marks a device that cannot be heard at all. With several antennas it is |fᴴh_k|, what the
             combiner hears.
         peak_power: P_k [W], one number for all devices or one per device.
-        channel: h_k in place of `gain`, complex, (N, A) or (rounds, N, A), of a receiver with A antennas; one antenna
-            is the same as its gains, and kept as those.
-        combiner: f, (A,), or one for each round, (rounds, A), which is brought to norm 1. Without it `gain` is what the
-            strongest eigenvector of Σ h_k h_kᴴ hears, until a plan chooses.
+        channel: h_k in place of `gain`, complex, (N, A) or (rounds, N, A), of a receiver with A antennas. One antenna
+            is a beamformer of length 1: of its channels only the gains are kept.
+        combiner: f, (A,), or one for each round, (rounds, A), which is brought to norm 1; (1,) with one antenna.
+            Without it `gain` is what the dominant eigenvector of Σ h_k h_kᴴ receives, until a plan chooses.
 
     Raises:
         ValueError: a gain, a channel or a peak power is out of range, or shapes differ.
@@ -97,6 +96,8 @@ class Fleet:
     >>> changing = Fleet(gain=[[0.2, 0.5], [0.7, 0.1], [0.3, 0.3]], peak_power=1.0)
     >>> changing.num_devices, changing.changes, changing.at(1).gain
     (2, True, array([0.7, 0.1]))
+    >>> changing.antennas, changing.combiner, changing.channel_in(1)[:, 0]
+    (1, array([1.+0.j]), array([0.7+0.j, 0.1+0.j]))
     >>> two = Fleet(channel=[[3j, 4.0], [1.0, 0.0]], peak_power=1.0, combiner=[1.0, 0.0])
     >>> two.antennas, two.gain, two.exposure
     (2, array([3., 1.]), array([1.66666667, 1.        ]))
@@ -104,7 +105,7 @@ class Fleet:
 
     gain: NDArray[np.float64]
     peak_power: NDArray[np.float64]
-    channel: Complexes | None
+    antennas: int
     combiner: Complexes | None
 
     def __init__(
@@ -117,17 +118,21 @@ class Fleet:
     ) -> None:
         if (gain is None) == (channel is None):
             raise ValueError("Expected either gain or channel of a fleet.")
-        vectors, chosen = (None, None) if channel is None else _combined(channel, combiner)
         if combiner is not None and channel is None:
             raise ValueError("Expected a combiner only with channel: it combines antennas.")
-        if vectors is not None:
-            best = antennas.eigenvectors(vectors)[..., 0, :] if chosen is None else chosen
-            gain = np.abs(antennas.heard(vectors, best))
-        elif channel is not None:
-            gain = np.abs(antennas.checked("channel", channel, (2, 3))[..., 0])
+        values: dict[str, object] = {"antennas": 1, "combiner": _ONE}
+        if channel is not None:
+            vectors = antennas.checked("channel", channel, (2, 3))
+            _require_moderate("‖channel‖", antennas.strengths(vectors), zero=True)
+            chosen = None if combiner is None else _unit(combiner, vectors)
+            gain = np.abs(vectors[..., 0])
+            if vectors.shape[-1] > 1:
+                best = antennas.eigenvectors(vectors)[..., 0, :] if chosen is None else chosen
+                gain = np.abs(antennas.heard(vectors, best))
+                values = {"antennas": vectors.shape[-1], "combiner": chosen, "channel": vectors}
         assert gain is not None
         gains = _validate.vector(gain=gain, minimum=0.0, strict=False, table=True)
-        if vectors is None:  # a combiner may all but miss a device
+        if channel is None:  # a combiner may all but miss a device
             _require_moderate("gain", gains, zero=True)
         num_devices = gains.shape[-1]
         if np.ndim(peak_power) == 0:
@@ -140,18 +145,21 @@ class Fleet:
                 raise ValueError(
                     f"Expected one peak_power per device: {num_devices} gains but {powers.size} peak powers."
                 )
-        for name, value in (("gain", gains), ("peak_power", powers), ("channel", vectors), ("combiner", chosen)):
+        self._keep({"gain": gains, "peak_power": powers, **values})
+
+    def _keep(self, values: dict[str, object]) -> None:
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def antennas(self) -> int:
-        """A, how many antennas the receiver has."""
-        return 1 if self.channel is None else int(self.channel.shape[-1])
+    @cached_property
+    def channel(self) -> Complexes:
+        """h_k, (N, A) or (rounds, N, A); with one antenna the gains, made complex when they are asked for."""
+        return self.gain[..., None].astype(np.complex128)
 
     @cached_property
     def exposure(self) -> NDArray[np.float64]:
         """‖h_k‖/|fᴴh_k| ≥ 1, of the shape of `gain`: how much more of a device all antennas hear than the combiner."""
-        if self.channel is None:
+        if self.antennas == 1:
             return np.ones(self.gain.shape)
         with np.errstate(divide="ignore", invalid="ignore"):
             more = antennas.strengths(self.channel) / self.gain * (1 + 8 * np.finfo(np.float64).eps)
@@ -184,18 +192,25 @@ class Fleet:
         """Return |h_k|√P_k of round i, (N,)."""
         return self.gain[index] * np.sqrt(self.peak_power) if self.changes else self.reach
 
-    def channel_in(self, index: int) -> Complexes | None:
-        """Return h_k of round i, (N, A); None with one antenna."""
-        return self.channel[index] if self.channel is not None and self.changes else self.channel
+    def channel_in(self, index: int, devices: NDArray[np.intp] | slice = slice(None)) -> Complexes:
+        """Return h_k of round i, of all devices or of some, (m, A)."""
+        if "channel" not in vars(self):  # of many gains only those that are asked for are made complex
+            return self.gain_in(index)[devices, None].astype(np.complex128)
+        return (self.channel[index] if self.changes else self.channel)[devices]
 
-    def combiner_in(self, index: int) -> Complexes | None:
-        """Return f of round i, (A,); None with one antenna, or before a plan has chosen."""
-        return self.combiner[index] if self.combiner is not None and self.combiner.ndim == 2 else self.combiner
+    def combiner_in(self, index: int) -> Complexes:
+        """Return f of round i, (A,).
 
-    def heard_in(self, index: int) -> Complexes | None:
-        """Return fᴴh_k of round i, (N,), whose modulus is the gain; None with one antenna."""
-        channel, combiner = self.channel_in(index), self.combiner_in(index)
-        return None if channel is None or combiner is None else antennas.heard(channel, combiner)
+        Raises:
+            ValueError: none is chosen yet.
+        """
+        if self.combiner is None:
+            raise ValueError("Expected a fleet whose combiner is chosen.")
+        return self.combiner[index] if self.combiner.ndim == 2 else self.combiner
+
+    def heard_in(self, index: int, devices: NDArray[np.intp] | slice = slice(None)) -> Complexes:
+        """Return fᴴh_k of round i, of all devices or of some, (m,); its modulus is the gain."""
+        return antennas.heard(self.channel_in(index, devices), self.combiner_in(index))
 
     def mean_gain(self, rounds: int) -> NDArray[np.float64]:
         """Return the mean of |h_k| over the first rounds, (N,)."""
@@ -205,12 +220,13 @@ class Fleet:
         """Return the fleet of round i, whose gains are that round's."""
         if not self.changes:
             return self
-        if self.channel is None:
-            return Fleet(gain=self.gain[index], peak_power=self.peak_power)
-        combiner = self.combiner
-        if combiner is not None and combiner.ndim == 2:
-            combiner = combiner[index]
-        return Fleet(channel=self.channel[index], peak_power=self.peak_power, combiner=combiner)
+        there = object.__new__(Fleet)  # all of it is checked already
+        there._keep(vars(self))
+        if self.combiner is not None:
+            there._keep({"combiner": self.combiner_in(index)})
+        tables = {"gain", "channel", "exposure", "reach"} & vars(self).keys()
+        there._keep({name: vars(self)[name][index] for name in tables})
+        return there
 
     @property
     def equal_peak_power(self) -> bool:

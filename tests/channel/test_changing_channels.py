@@ -1,6 +1,5 @@
 """Channels that change: how blocks follow each other, and what is known of them ahead (with stated sample sizes)."""
 
-import hashlib
 import itertools
 
 import numpy as np
@@ -150,17 +149,20 @@ def test_more_of_one_never_shifts_another():
 
 
 def test_draws_are_those_of_earlier_releases():
-    # Golden: the release before channels could change, seed 7, 50 devices.
+    # Golden: the release before channels could change, seed 7, 50 devices. Powers and logarithms differ in their last
+    # digit between processors.
     golden = {
-        Rayleigh(scale=0.7): "80efa9e4b8712d9d",
-        Rician(scale=2.0, k_factor=3.0): "1eab55ab66a30a6e",
-        Uniform(low=0.1, high=2.0): "f1cc0568603422c8",
-        Cell(radius=300.0, shadowing_db=4.0, reference_distance=50.0, scale=2.0): "64b1ff79f801bbab",
-        Cell(radius=300.0, minimum=0.01, pin_minimum=True): "9fba8f6e8617ddfd",
+        Rayleigh(scale=0.7): (29.0617411582686, 0.5187269693210002, 0.5347706619341223),
+        Rician(scale=2.0, k_factor=3.0): (99.08272316514037, 2.9400988539785633, 2.899582463365228),
+        Uniform(low=0.1, high=2.0): (45.78168071404626, 1.0131058108980424, 1.6362776728855448),
+        Cell(radius=300.0, shadowing_db=4.0, reference_distance=50.0, scale=2.0): (
+            *(21.890371941758254, 0.47418326915694337, 0.31114082330631554),
+        ),
+        Cell(radius=300.0, minimum=0.01, pin_minimum=True): (0.5, 0.01, 0.01),
     }
-    for model, digest in golden.items():
+    for model, expected in golden.items():
         gains = gains_of(model, num_devices=50, seed=7)
-        assert hashlib.sha256(gains.tobytes()).hexdigest().startswith(digest), model
+        assert (gains.sum(), gains[0], gains[-1]) == pytest.approx(expected, rel=1e-13), model
 
 
 def test_too_many_gains_are_refused():

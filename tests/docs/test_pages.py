@@ -13,8 +13,7 @@ import airfed
 from airfed.cli import main
 from airfed.cli.app import app
 from airfed.experiments import points
-from airfed.learning.task import problem_of
-from airfed.planning import EVERY
+from airfed.policies import EVERY
 from airfed.scenario import reference, template
 from airfed.scenario.scenario import flatten
 
@@ -108,7 +107,7 @@ def test_the_code_of_the_how_to_pages_runs(tmp_path, monkeypatch):
     assert sum(part.numel() for part in given["net"]().parameters()) == 784 * 64 + 64 + 64 * 10 + 10
     assert not list(given["normalised"]().buffers())
     scenario = airfed.load(ROOT / "examples" / "paper.toml")
-    found = airfed.plan(problem_of(scenario), policy=given["strongest"], options={"share": 0.3})
+    found = airfed.plan(scenario.problem(), policy=given["strongest"], options={"share": 0.3})
     assert found.num_scheduled == 30
 
 

@@ -12,7 +12,7 @@ from airfed.experiments import bounds
 from airfed.experiments.calibrate import calibrate
 from airfed.learning import curvature
 from airfed.network import Network
-from airfed.planning import plan
+from airfed.policies import plan
 from airfed.scenario import worlds
 
 SCENARIO = """

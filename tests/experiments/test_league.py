@@ -19,8 +19,8 @@ from airfed import scenario
 from airfed.cli import main
 from airfed.experiments import league, league_figures, statistics, sweep
 from airfed.experiments.standings import Entry, League
-from airfed.learning.task import QuadraticLearning
-from airfed.planning import EVERY
+from airfed.policies import EVERY
+from airfed.running.task import QuadraticLearning
 from airfed.privacy.ledger import Ledger
 from airfed.problem import InfeasibleError
 from airfed.running.directory import RunError
@@ -87,7 +87,7 @@ def test_the_list_of_schemes_has_every_policy_once():
 
 def test_all_play_but_those_that_lack_a_setting(tiny):
     field = league.Field.of(tiny, seeds=2)
-    varying = {name for name, policy in EVERY.items() if policy.for_varying}
+    varying = {name for name, policy in EVERY.items() if policy.time_varying}
     assert {point.label for point in field.points} == set(EVERY) - varying - {"threshold"}
     assert [point.values["seed"] for point in field.points] == [3, 4] * (len(field.points) // 2)
     assert set(field.absent) == varying

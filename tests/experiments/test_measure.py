@@ -16,7 +16,7 @@ from airfed.experiments.measure import Unmeasured, better_half, means, measure, 
 from airfed.experiments.pilots import Cell, design
 from airfed.experiments.points import dataset_digest
 from airfed.experiments.records import Record
-from airfed.learning.task import build_task, problem_of
+from airfed.running.task import build_task
 from airfed.planning import load_response
 from airfed.scenario.errors import ScenarioError
 
@@ -145,7 +145,7 @@ def test_what_is_not_asked_for_follows_from_the_scenario(world):
     assert list(pilots.clip_norm) == sorted(set(pilots.clip_norm))
     assert pilots.noise[0] == 1e-3
     assert len(pilots.noise) >= 6
-    problem = problem_of(world)
+    problem = world.problem()
     left = [plan(problem, rounds=rounds) for rounds in (1, 6)]
     assert pilots.noise[-1] >= max(0.1 / (each.num_scheduled * each.alignment) for each in left)
     coarse = design(world.override({"learning.total_steps": 200}), quick=True)
@@ -250,7 +250,7 @@ def test_the_command_writes_a_response_that_plans(file, capsys):
     assert response.about["model"] == "logistic"
     assert response.about["dataset"] == "tiny.npz"
     assert (response.about["devices"], response.about["images_per_device"]) == (4, 8)
-    problem = problem_of(scenario.load(file).override({"budget.epsilon": 50.0}))
+    problem = scenario.load(file).override({"budget.epsilon": 50.0}).problem()
     assert plan(problem, objective=response).clip_norm in (0.5, 2.0)
     assert not file.with_name("account.jsonl").exists()  # pilots charge nothing
     # 8 places, 4 of them again
@@ -353,6 +353,6 @@ def test_the_responses_that_come_with_airfed_are_what_their_names_say(shipped, r
     paper = scenario.load(repository / "examples" / "paper.toml").override({"learning.model": model})
     for key in ("learning_rate", "batch_size"):
         assert about[key] == getattr(paper.learning, key)
-    decision = plan(problem_of(paper), objective=response)
+    decision = plan(paper.problem(), objective=response)
     assert decision.violations == ()
     assert decision.predicted_accuracy > (0.7 if dataset == "mnist-5k" else 0.6)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from airfed import scenario
 from airfed.learning.cifar import FILES
 from airfed.learning.data import DataError, load, shape_of
-from airfed.learning.task import build_task, dimension_of
+from airfed.running.task import build_task
 
 NAMES = [*FILES["train"], *FILES["test"]]
 
@@ -90,7 +90,7 @@ def test_a_scenario_plans_and_trains_on_it(tmp_path):
     (tmp_path / "own.toml").write_text(text + "[learning.network]\nconvolutions = [[6, 5], [8, 5]]\nhidden = [12]\n")
     world = scenario.load(tmp_path / "own.toml")
     expected = 6 * 75 + 6 + 8 * 150 + 8 + 12 * 200 + 12 + 10 * 12 + 10
-    assert dimension_of(world) == expected
+    assert world.dimension == expected
     task = build_task(world)
     ((_, rows),) = task.engine.updates(task.initial_parameters, np.array([2]), steps=1, round_index=0)
     assert rows.shape == (1, expected)

@@ -20,7 +20,7 @@ from airfed.learning.engine import make_engine
 from airfed.learning.fused import available
 from airfed.learning.partition import partition
 from airfed.learning.recognition import Unlike, recognise
-from airfed.learning.task import build_task
+from airfed.running.task import build_task
 from airfed.network import Network
 
 if not available():

@@ -5,7 +5,7 @@ import pytest
 
 from airfed import seeds
 from airfed.learning.partition import partition
-from airfed.learning.task import build_task
+from airfed.running.task import build_task
 from airfed.scenario.errors import ScenarioError
 
 

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from airfed import scenario
 from airfed.learning.quadratic import QuadraticEngine
-from airfed.learning.task import QuadraticLearning
+from airfed.running.task import QuadraticLearning
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running import setup
 from airfed.running.books import RunBooks

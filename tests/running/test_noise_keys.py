@@ -10,7 +10,7 @@ from scipy import stats
 
 from airfed import Fleet
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
-from airfed.learning.task import QuadraticLearning
+from airfed.running.task import QuadraticLearning
 from airfed.running import noise, setup
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute

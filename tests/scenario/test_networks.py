@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airfed import scenario
 from airfed.cli.app import main
 from airfed.explorer.design import from_query, from_scenario
-from airfed.learning.task import build_task, dimension_of
+from airfed.running.task import build_task
 from airfed.network import Network, builtin
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
@@ -45,7 +45,7 @@ def test_it_is_the_network_of_those_sizes(convolutions, hidden, l2):
         input_shape=(1, 28, 28), convolutions=tuple(convolutions), hidden=tuple(hidden), classes=10, l2=l2
     )
     assert found.learning.build_network(input_shape=(1, 28, 28), classes=10) == network
-    assert found.dimension == dimension_of(found) == found.problem().learning.dimension == network.dimension
+    assert found.dimension == found.problem().learning.dimension == network.dimension
     again = scenario.parse(tomllib.loads(found.to_toml()))
     assert again.content() == found.content()
     assert again.digest() == found.digest()
@@ -139,11 +139,11 @@ def test_images_too_small_for_it_are_one_sentence(tmp_path):
     images, labels = np.zeros((40, 6, 6), np.float32), np.arange(40) % 2
     np.savez(tmp_path / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
     small = written().override({"learning.dataset": str(tmp_path / "tiny.npz")})
-    for ask in (dimension_of, build_task):
+    for ask in (Scenario.problem, build_task):
         with pytest.raises(ScenarioError, match="6×6 is too small"):
             ask(small)
     fits = small.override({"learning.network.convolutions": [[3, 5]]})
-    assert dimension_of(fits) == 3 * 25 + 3 + 3 * 6 + 6 + 6 * 2 + 2
+    assert fits.dimension == 3 * 25 + 3 + 3 * 6 + 6 + 6 * 2 + 2
 
 
 def test_a_written_cnn_trains_as_the_built_in_one():

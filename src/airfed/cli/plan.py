@@ -1,4 +1,4 @@
-"""airfed plan, compare and new: decide without training (no torch needed)."""
+"""airfed plan, compare and new: no training, and no torch unless the model is your own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Annotated, Any, Final
 
 from cyclopts import ArgumentCollection, Group, Parameter, Token
 
-from airfed import planning, scenario
-from airfed.learning.task import problem_of
-from airfed.planning import FadingPlan, Plan, prices
+from airfed import policies, scenario
+from airfed.planning import Plan, sensitivities
 from airfed.planning.limits import amplified
-from airfed.planning.prices import Price
-from airfed.problem import InfeasibleError, Problem
+from airfed.planning.sensitivities import Sensitivities
+from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, template, worlds
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import exports, output, tables
@@ -53,9 +52,9 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
 _MOST_DIGITS: Final = 1000
 Seed = Annotated[int | None, Parameter(help="Use this seed instead of the scenario's.", converter=whole_number)]
 _MOST_LISTED: Final = 1_000_000  # devices of all rounds together that are listed in JSON
-_MOST_PRICED: Final = 1000  # devices of different limits: their plans take longer to find
+_MOST_UNEQUAL: Final = 1000  # devices of different limits: their plans take longer to find
 Policy = Annotated[
-    str | None, Parameter(help=f"Who decides: {', '.join(planning.EVERY)}, or your own as module:callable.")
+    str | None, Parameter(help=f"The policy: {', '.join(policies.EVERY)}, or your own as module:callable.")
 ]
 Rounds = Annotated[int | None, Parameter(help="Fix the number of aggregation rounds.", converter=whole_number)]
 
@@ -79,16 +78,6 @@ def check_new(out: Path) -> None:
         raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
 
 
-def decide(world: Scenario) -> Plan:
-    """Return the plan of the scenario's own policy, and what a response expects of it, if there is one."""
-    return _expected(world, world.plan(problem_of(world)))
-
-
-def _expected(world: Scenario, decision: Plan) -> Plan:
-    response = world.response
-    return planning.predicted(decision, response) if response is not None and decision.uplink.predictable else decision
-
-
 def plan(
     file: ScenarioFile,
     /,
@@ -100,21 +89,21 @@ def plan(
     format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the decision (png, pdf, svg).")] = None,
 ) -> int:
-    """Decide which devices transmit, how strongly and in how many rounds; no training."""
+    """Plan which devices transmit, how strongly and in how many rounds; no training."""
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
-    decision = decide(world)
+    found = world.plan()
     if plot is not None:
         from airfed.showing import figure, files
 
-        figure.save(files.plan_figure(decision, response=world.response), plot)
+        figure.save(files.plan_figure(found, response=world.response), plot)
     if json:
-        output.print_json({"scenario": world.name, **_values(decision)})
+        output.print_json({"scenario": world.name, **_values(found)})
         return 0
     console = exports.make_console(format)
-    tables.print_plan(console, world.name, decision)
-    if not isinstance(decision, FadingPlan):  # what more budget buys is known of one decision for all rounds
+    tables.print_plan(console, world.name, found)
+    if found.constant:
         console.print("")
-        tables.print_prices(console, decision, _price(world, decision))
+        tables.print_sensitivities(console, found, _sensitivities(world, found))
     if plot is not None:
         console.print(f"\ndrawn: {plot}", markup=False)
     return 0
@@ -130,7 +119,7 @@ def compare(
     format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the policies' bounds (png, pdf, svg).")] = None,
     rivals: Annotated[
-        bool, Parameter(help="Show the schemes of the field, too (docs/rivals.md).", negative="")
+        bool, Parameter(help="Show the methods of other papers, too (docs/rivals.md).", negative="")
     ] = False,
     total: Annotated[
         float | None, Parameter(help="ε in total of the second table (default: what full participation spends).")
@@ -144,10 +133,10 @@ def compare(
     world = read(file, policy__rounds=rounds, seed=seed)
     if total is not None and not 0 < total < math.inf:
         raise ValueError(f"Expected --total={total:g} to be a number > 0.")
-    plans, failures = _compared(world, problem_of(world), rivals=rivals)
+    plans, failures = world.compare(baselines=rivals)
     if "optimal" not in plans:
         raise InfeasibleError(failures["optimal"])
-    equal = _equal_total(world, plans, total, rivals=rivals)
+    equal = _equal_total(world, plans, total, baselines=rivals)
     if plot is not None:
         from airfed.showing import figure, files
 
@@ -166,21 +155,16 @@ def compare(
     return 0
 
 
-def _compared(world: Scenario, problem: Problem, *, rivals: bool) -> tuple[dict[str, Plan], dict[str, str]]:
-    plans, failures = world.compare(problem, rivals=rivals)
-    return {name: _expected(world, decision) for name, decision in plans.items()}, failures
-
-
-def _values(decision: Plan) -> dict[str, Any]:
-    """The plan as plain values; where rounds differ, each says whom it schedules and its ε, unless these are too many.
+def _values(found: Plan) -> dict[str, Any]:
+    """The plan as plain values; where rounds differ, each lists its devices and its ε, unless these are too many.
 
     `scheduled_listed` then says whether the rounds have that list. Packed, as `members`, they always have it.
     """
-    values = decision.to_dict()
-    if not isinstance(decision, FadingPlan):
+    values = found.to_dict()
+    if "sequence" not in values:
         return values
-    listed = int(decision.sizes.sum()) <= _MOST_LISTED
-    for values_of, entry in zip(values["sequence"], decision.sequence, strict=True):
+    listed = int(found.sizes.sum()) <= _MOST_LISTED
+    for values_of, entry in zip(values["sequence"], found.sequence, strict=True):
         values_of["epsilon"] = entry.epsilon
         if listed:
             values_of["scheduled"] = entry.scheduled.tolist()
@@ -189,11 +173,11 @@ def _values(decision: Plan) -> dict[str, Any]:
 
 def _rows(plans: Mapping[str, Plan]) -> dict[str, Any]:
     best = plans["optimal"].bound.total
-    return {name: {**decision.to_dict(), "excess": decision.bound.total / best - 1} for name, decision in plans.items()}
+    return {name: {**each.to_dict(), "excess": each.bound.total / best - 1} for name, each in plans.items()}
 
 
 def _equal_total(
-    world: Scenario, plans: Mapping[str, Plan], epsilon: float | None, *, rivals: bool
+    world: Scenario, plans: Mapping[str, Plan], epsilon: float | None, *, baselines: bool
 ) -> tuple[float, dict[str, Plan], dict[str, str]] | None:
     """The policies planned for one ε in total; None where the budget is a total already."""
     if epsilon is None:
@@ -201,7 +185,7 @@ def _equal_total(
         if world.budget.scope == "total" or not 0 < epsilon < math.inf:  # no budget could say so
             return None
     budget = {"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": epsilon}
-    found, failures = _compared(world, problem_of(world.override(budget)), rivals=rivals)
+    found, failures = world.override(budget).compare(baselines=baselines)
     if "optimal" not in found:
         raise InfeasibleError(failures["optimal"])
     return epsilon, found, failures
@@ -231,13 +215,13 @@ def new(
     return 0
 
 
-def _price(world: Scenario, decision: Plan) -> Price | None:
+def _sensitivities(world: Scenario, found: Plan) -> Sensitivities | None:
     """What more budget buys under the scenario's policy; None where four more plans take too long, or there is none."""
-    problem = decision.problem
-    if problem.fleet.num_devices > _MOST_PRICED and (not problem.fleet.equal_peak_power or amplified(problem)):
+    problem = found.problem
+    if problem.fleet.num_devices > _MOST_UNEQUAL and (not problem.fleet.equal_peak_power or amplified(problem)):
         return None
     try:
-        return prices.price(problem, world.plan)
+        return sensitivities.sensitivities(problem, world.plan)
     except ValueError:  # twice the budget is out of range, or a policy has no plan there
         return None
 

@@ -6,15 +6,16 @@ the optimal devices train over the air in a given number of rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from airfed import convergence
 from airfed.experiments.calibrate import Calibration, calibrate, mean_gradient, training_loss
 from airfed.experiments.records import require
-from airfed.learning.task import ImageTask
+from airfed.running.task import ImageTask
 from airfed.planning import Plan
 from airfed.running.loop import federated_averaging
 from airfed.running.setup import prepare
@@ -93,8 +94,8 @@ def gap_bounds(plan: Plan) -> list[float]:
     """
     learning = plan.problem.learning
     gap, found = learning.initial_gap, []
-    for decided, error in zip(plan.sequence, _errors(plan), strict=True):
-        gap = learning.contraction * gap + decided.clip_norm**2 / learning.smoothness * error  # [Yan23, Thm 1]
+    for error in _errors(plan).tolist():
+        gap = learning.contraction * gap + learning.clip_norm**2 / learning.smoothness * error  # [Yan23, Thm 1]
         found.append(gap)
     return found
 
@@ -107,18 +108,15 @@ def gradient_bounds(plan: Plan) -> list[float]:
     learning = plan.problem.learning
     counts = np.arange(1, plan.rounds + 1)
     start = 2 * learning.initial_gap / (learning.learning_rate * counts)
-    squares = [decided.clip_norm**2 * error for decided, error in zip(plan.sequence, _errors(plan), strict=True)]
-    return list(start + 2 * np.cumsum(squares) / counts)  # [Yan23, Thm 2]
+    return list(start + 2 * learning.clip_norm**2 * np.cumsum(_errors(plan)) / counts)  # [Yan23, Thm 2]
 
 
-def _errors(plan: Plan) -> Iterator[float]:
-    """The error of each round: devices left out, local steps, and noise."""
-    problem = plan.problem
-    dimension, noise_std = problem.learning.dimension, problem.link.noise_std
-    for decided in plan.sequence:
-        left_out = convergence.participation_error(decided.scheduled.size, problem.fleet.num_devices)
-        noise = convergence.noise_error(dimension, noise_std, decided.scheduled.size, decided.alignment)
-        yield left_out + (decided.local_steps - 1) ** 2 + noise
+def _errors(plan: Plan) -> NDArray[np.float64]:
+    """The error of each round, (I,): participation, local steps, and noise."""
+    totals = plan.sequence.totals
+    noise = convergence.noise_error(plan.problem.learning, totals.noise_std / totals.divisor)
+    drift = np.square(np.array(plan.local_steps) - 1.0)
+    return np.asarray(convergence.participation_error(totals.shortfall) + drift + noise)
 
 
 def _last(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from airfed.experiments.points import Point
 from airfed.experiments.sweep import is_open
-from airfed.learning.task import ImageTask, Task, build_task
+from airfed.running.task import ImageTask, Task, build_task
 from airfed.scenario import Scenario
 from airfed.showing.words import count, duration
 

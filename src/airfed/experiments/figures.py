@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from airfed import planning
 from airfed._disk import write_whole
 from airfed.experiments import (
     antennas,
@@ -33,6 +32,7 @@ from airfed.experiments.notes import definition_file
 from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.records import Record, csv_text
 from airfed.experiments.verdicts import Verdict
+from airfed.planning import candidates
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario
 from airfed.showing import files
@@ -217,7 +217,7 @@ def _world(study: Study) -> Scenario:
 def _fig2(found: Studies) -> tuple[Rows, Figure]:
     world = _world(found["fig2"])
     plan = world.plan()
-    space = planning.candidates(plan)
+    space = candidates(plan)
     columns = {
         "num_scheduled": space.size,
         "alignment": space.alignment,
@@ -319,7 +319,7 @@ def _limits(found: Studies) -> tuple[Rows, Figure]:
             for epsilon in np.geomspace(0.1, 20, 26):
                 devices = point.scenario.num_devices
                 changes = {"budget.epsilon": float(epsilon), "budget.total_power": float(power) * devices}
-                plan = planning.plan(point.scenario.override(changes).problem())
+                plan = point.scenario.override(changes).plan()
                 rows.append(
                     {
                         "num_devices": devices,

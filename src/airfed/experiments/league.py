@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from airfed import _extras, _validate, planning
+from airfed import _extras, _validate
 from airfed._disk import write_new, write_whole
 from airfed.experiments import points, records, sweep, workers
 from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.records import Record
 from airfed.experiments.standings import Entry, League, spent
 from airfed.experiments.watching import Progress
-from airfed.learning.task import problem_of
-from airfed.planning import EVERY
+from airfed.policies import EVERY, find
 from airfed.problem import InfeasibleError
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario, load
@@ -98,7 +97,7 @@ def one_total(world: Scenario, total: float | None = None) -> Scenario:
     else:
         if world.budget.scope == "total":
             return world
-        problem = problem_of(world)
+        problem = world.problem()
         try:
             plan = world.vary({"policy.name": "full"}).plan(problem)
         except InfeasibleError:
@@ -146,8 +145,8 @@ class Field:
         if not names:
             raise ValueError("Expected at least one policy.")
         varies = world.problem(dimension=1).varies
-        found = {name: planning.find(name, world.folder) for name in names}  # raises where there is no such policy
-        absent = {name: _ONLY_VARYING for name, policy in found.items() if policy.for_varying and not varies}
+        found = {name: find(name, world.folder) for name in names}  # raises where there is no such policy
+        absent = {name: _ONLY_VARYING for name, policy in found.items() if policy.time_varying and not varies}
         if len(absent) == len(names):
             raise ValueError(f"Expected a policy that applies to the scenario. {names[0]}: {absent[names[0]]}")
         every = tuple(range(world.seed, world.seed + seeds))
@@ -247,7 +246,7 @@ def _has_plan(point: Point) -> bool:
     if point.scenario is None:
         return False
     try:
-        problem = problem_of(point.scenario)
+        problem = point.scenario.problem()
     except ValueError:
         return True  # the data or the model are missing: no fault of the policy's
     try:

@@ -20,7 +20,7 @@ from scipy import special
 
 from airfed import _validate
 from airfed.experiments.records import require
-from airfed.learning.task import ridge_task
+from airfed.running.task import ridge_task
 from airfed.privacy import gaussian_mu
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError

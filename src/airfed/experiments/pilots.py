@@ -16,11 +16,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from airfed import __version__, planning
+from airfed import __version__, policies
 from airfed._files import DataError
 from airfed.experiments.points import Point, content_key, dataset_digest
 from airfed.learning import data
-from airfed.learning.task import build_task, data_source, dimension_of, problem_of
+from airfed.running.task import build_task
+from airfed.scenario.model import data_source
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
@@ -198,7 +199,7 @@ def _proxy(
             "run.averages": "all",
         }
     )
-    return base.override({"learning.dimension": dimension_of(base)}), count
+    return base.override({"learning.dimension": base.dimension}), count
 
 
 def _held(world: Scenario) -> int:
@@ -245,14 +246,13 @@ def _norms(base: Scenario, local_steps: Sequence[float], number: int) -> tuple[f
 
 def _noise(world: Scenario, *, rounds: Sequence[int], in_a_decade: int) -> tuple[float, ...]:
     """Noise up to beyond what the scenario's own plans leave, in the grid's numbers of rounds."""
-    problem = problem_of(world)
+    problem = world.problem()
     left = [0.0]
     for number in rounds:
         try:
-            decision = planning.plan(problem, rounds=number)
+            left.append(policies.plan(problem, rounds=number).noise_share)
         except InfeasibleError:
             continue
-        left.append(decision.noise_share)
     most = float(np.clip(_ABOVE * max(left), *_NOISE))
     number = round(in_a_decade * math.log10(most / _LEAST_NOISE)) + 1
     return tuple(float(f"{level:.2g}") for level in np.geomspace(_LEAST_NOISE, most, number))

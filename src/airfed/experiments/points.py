@@ -192,7 +192,7 @@ def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None
     """
     digest = data_digest or dataset_digest
     problem = world.problem(dimension=1)  # the gains do not depend on d, which only the loaded model may know
-    received = problem.fleet.gain if problem.fleet.channel is None else problem.fleet.channel
+    received = problem.fleet.gain if problem.fleet.antennas == 1 else problem.fleet.channel
     content = {
         "format": FORMAT,
         "scenario": world.content(),
@@ -219,7 +219,7 @@ def dataset_digest(name: str) -> str:
 
 
 def _data(world: Scenario) -> str:
-    from airfed.learning.task import data_source
+    from airfed.scenario.model import data_source
 
     return "" if world.learning.synthetic else str(data_source(world))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airfed import planning
 from airfed.experiments.records import Record, require
 from airfed.learning import data
-from airfed.learning.task import data_source
+from airfed.scenario.model import data_source
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from airfed.learning.task import dimension_of
 from airfed.policies import POLICIES
 from airfed.scenario import DATASET_SHAPES, Scenario, ScenarioError
 from airfed.scenario.networks import NetworkSection
@@ -118,7 +117,7 @@ def find_own(world: Scenario) -> Own:
     model = None if learning.model in BUILT_IN else learning.model
     dataset = None if learning.dataset in DATASETS else learning.dataset
     policy = None if world.policy.name in POLICIES else world.policy.name
-    dimension = None if model is None and dataset is None else dimension_of(world)
+    dimension = None if model is None and dataset is None else world.dimension
     return Own(
         model=model,
         network=learning.network,

@@ -19,7 +19,7 @@ from airfed import scenario as scenarios
 from airfed.flower import messages
 from airfed.flower.mod import device_index, over_the_air_mod
 from airfed.flower.strategy import OverTheAirFedAvg
-from airfed.learning.task import Task, build_task
+from airfed.running.task import Task, build_task
 from airfed.privacy.ledger import BudgetExhausted
 from airfed.problem import Problem
 from airfed.running.books import RunBooks

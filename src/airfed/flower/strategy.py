@@ -190,8 +190,7 @@ class OverTheAirFedAvg(Strategy):
         if absent:
             _LOG.warning("round %d: devices %s are not there; they count as zero", index + 1, absent)
         amplitude = dict(zip(wanted, air.transmit_amplitude.tolist(), strict=True))
-        turned = air.transmit_phase
-        phase: dict[int, float] = {} if turned is None else dict(zip(wanted, turned.tolist(), strict=True))
+        phase = dict(zip(wanted, air.transmit_phase.tolist(), strict=True)) if air.antennas > 1 else {}
         outgoing = {
             device: messages.training(
                 node,
@@ -283,7 +282,7 @@ class OverTheAirFedAvg(Strategy):
         _LOG.info("\t└──> Privacy (%s noise, added by the server):", self.noise.privacy)
         _LOG.info("\t \t├── each round: ε = %.4g at δ = %.3g", plan.epsilon_round, budget.delta)
         _LOG.info("\t \t└── all rounds: ε = %.4g", plan.epsilon_total)
-        if plan.combiner is not None:
+        if plan.problem.fleet.antennas > 1:
             _LOG.info("\t \t    against %s", ADVERSARIES[plan.problem.link.trust])
 
 

@@ -84,7 +84,6 @@ def judged(problem: Problem, seekers: Sequence[Decide], judge: Decide) -> Plan:
                 combiner = planned(there, decide).combiner
             except InfeasibleError:  # it may need what the judge does not: channels, say
                 combiner = _first(there)
-            assert combiner is not None
             combiners.append(combiner)
     return min(_feasible(problem, combiners, judge), key=_worth)
 
@@ -121,7 +120,6 @@ def _reaches(plan: Plan, least: float) -> bool:
 def _starts(problem: Problem, *, brief: bool) -> Iterator[Complexes]:
     """The combiners that are tried."""
     channel, combining = problem.fleet.channel, problem.link.combining
-    assert channel is not None
     number = channel.shape[-1]
     if brief and combining == "optimal":
         combining = "strongest_eigenvector"
@@ -205,8 +203,6 @@ def _best_for(plan: Plan, devices: NDArray[np.intp]) -> Complexes:
     """
     problem, allowed = plan.problem, plan.limits
     fleet, combiner = problem.fleet, plan.combiner
-    assert fleet.channel is not None
-    assert combiner is not None
     devices = devices[antennas.strengths(fleet.channel[devices]) > 0]
     channel = fleet.channel[devices]
     weight = 1.0 / fleet.peak_power[devices]
@@ -280,10 +276,8 @@ def in_rounds(problem: Problem) -> Problem:
     """
     alone = replace(problem, budget=replace(problem.budget, device_power=None))
     first = planned(alone.at(0), aligned)
-    assert first.combiner is not None
     if not problem.fleet.changes:
         return problem.heard_by(first.combiner)
-    assert problem.fleet.channel is not None
     combiners = _firsts(problem)
     combiners[0] = first.combiner
     chosen = np.array([first.rounds])
@@ -308,7 +302,6 @@ def noted(plan: Plan) -> Plan:
 def _firsts(problem: Problem) -> Complexes:
     """The first combiner of those that are tried, in every round, (R, A)."""
     channel = problem.fleet.channel
-    assert channel is not None
     if problem.link.combining in ("optimal", "strongest_eigenvector"):
         return np.array(antennas.eigenvectors(channel)[..., 0, :])
     return np.tile(_first(problem.at(0)), (len(channel), 1))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
-from airfed._upstairs import upstairs
+from airfed._extras import explained
 from airfed.planning import limits, record
 from airfed.planning.amplitudes import Amplitudes, Devices, Floats
 from airfed.planning.limits import Binding
@@ -96,7 +96,7 @@ class Plan:
         convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
         if self.amplitudes.num_devices != fleet.num_devices:
             raise ValueError(f"Expected amplitudes of {fleet.num_devices} devices; got {self.amplitudes.num_devices}.")
-        if fleet.antennas > 1 and fleet.combiner is None:
+        if fleet.combiner is None:
             raise ValueError("Expected a problem with a combiner: a plan is about the signal after combining.")
         if not all(isinstance(note, str) and len(note) <= _LONGEST_NOTE and note.isprintable() for note in self.notes):
             raise ValueError(f"Expected notes of at most {_LONGEST_NOTE} printable characters, got {self.notes!r:.80}.")
@@ -182,8 +182,9 @@ class Plan:
         return RoundSequence(self)
 
     @property
-    def combiner(self) -> NDArray[np.complex128] | None:
-        """f, (A,), of norm 1, or one for each round, (rounds, A); None with one antenna."""
+    def combiner(self) -> NDArray[np.complex128]:
+        """f, (A,), of norm 1, or one for each round, (rounds, A)."""
+        assert self.problem.fleet.combiner is not None  # as __post_init__ has checked
         return self.problem.fleet.combiner
 
     @property
@@ -235,7 +236,7 @@ class Plan:
     @cached_property
     def power(self) -> Floats:
         """φ_k P_k [W]: what each scheduled device transmits in its largest round, at most (‖g_k‖ = ϖ)."""
-        power = self.sequence.totals.largest_power[self.scheduled]
+        power = self.sequence.totals.largest_power.view()
         power.flags.writeable = False
         return power
 
@@ -380,7 +381,10 @@ class Plan:
 
     def plot(self) -> Any:
         """Return a matplotlib figure: θ and the objective over the devices, and the bound over the rounds."""
-        return upstairs("showing.files").plan_figure(self)
+        with explained():
+            from airfed.showing import files  # upwards, when called (pyproject.toml lists these imports)
+
+        return files.plan_figure(self)
 
     def __repr__(self) -> str:
         return (
@@ -391,10 +395,14 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        return str(upstairs("showing.tables").plan_text(self))
+        from airfed.showing import tables
+
+        return tables.plan_text(self)
 
     def _repr_html_(self) -> str:
-        return str(upstairs("showing.tables").plan_html(self))
+        from airfed.showing import tables
+
+        return tables.plan_html(self)
 
     @classmethod
     def from_dict(

@@ -161,7 +161,7 @@ class Policy:
             ValueError: a setting is missing or not the policy's, or the user's own code returns no schedule.
         """
         _candidate_rounds(problem, settings.rounds)  # raises where rounds is out of range
-        if problem.fleet.antennas > 1 and problem.fleet.combiner is None:
+        if problem.fleet.combiner is None:
             if not problem.varies:
                 plan = self._combined(problem, settings)
                 aligned = plan.method is OVER_THE_AIR and plan.amplitudes.constant and plan.amplitudes.equal

@@ -27,7 +27,6 @@ def lower_bound(problem: Problem) -> float:
         problem: several antennas; its combiner is not looked at.
     """
     fleet = problem.fleet
-    assert fleet.channel is not None
     channel, strength = fleet.channel, antennas.strengths(fleet.channel)
     channel, strength, power = channel[strength > 0], strength[strength > 0], fleet.peak_power[strength > 0]
     rounds = np.arange(1, problem.most_rounds + 1)
@@ -58,8 +57,7 @@ def _largest(channel: Complexes) -> float:
 
 def ideal(problem: Problem) -> Problem:
     """Return the problem in which every device is heard by its own matched filter: better than any combiner."""
-    channel = problem.fleet.channel
-    if channel is None:
+    if problem.fleet.antennas == 1:
         return problem
-    fleet = Fleet(gain=antennas.strengths(channel), peak_power=problem.fleet.peak_power)
+    fleet = Fleet(gain=antennas.strengths(problem.fleet.channel), peak_power=problem.fleet.peak_power)
     return replace(problem, fleet=fleet)

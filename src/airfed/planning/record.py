@@ -100,7 +100,7 @@ def _table(plan: Plan) -> dict[str, Any]:
 
 def _antennas(plan: Plan) -> dict[str, Any]:
     """What several antennas add."""
-    if plan.combiner is None:
+    if plan.problem.fleet.antennas == 1:
         return {}
     return {
         "antennas": plan.problem.fleet.antennas,

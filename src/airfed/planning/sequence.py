@@ -73,7 +73,7 @@ class PlannedRound:
 
 
 class Totals(NamedTuple):
-    """What one pass over the rounds adds up; (I,) each, and (N,) for devices."""
+    """What one pass over the rounds adds up: (I,) each, and (|K|,) of the devices that are ever scheduled."""
 
     mu: Floats
     power: Floats
@@ -157,8 +157,7 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
         plan = self._plan
         table, rounds, num_devices = plan.amplitudes, plan.rounds, plan.problem.fleet.num_devices
         figures = np.empty((5, 1 if plan.constant else rounds))
-        device_power, largest, exposure = np.zeros((3, num_devices))
-        repeats = rounds if plan.constant else 1
+        of_devices: Floats | tuple[Floats, ...] = np.zeros((3, 0 if plan.constant else num_devices))
         with np.errstate(over="ignore"):
             for place in range(figures.shape[1]):
                 signal, devices = self.signal(place), table.devices(place)
@@ -170,10 +169,16 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
                     signal.noise_std,
                     signal.shortfall(num_devices),
                 )
-                device_power[devices] += power * repeats
+                if plan.constant:  # without a pass over the fleet
+                    of_devices = (power * rounds, power, np.full(power.shape, mu**2 * rounds))
+                    continue
+                spent, largest, exposure = of_devices
+                spent[devices] += power
                 largest[devices] = np.maximum(largest[devices], power)
-                exposure[devices] += mu**2 * repeats
-        return Totals._make((*np.broadcast_to(figures, (5, rounds)), device_power, largest, exposure))
+                exposure[devices] += mu**2
+        if not plan.constant:
+            of_devices = tuple(each[plan.scheduled] for each in of_devices)
+        return Totals._make((*np.broadcast_to(figures, (5, rounds)), *of_devices))
 
     def _mu(self, signal: Signal, devices: Devices, index: int) -> float:
         """μ_i: the sensitivity of the device that an adversary sees most strongly, over the noise that hides it."""
@@ -198,7 +203,7 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
     def device_power(self, rounds: int) -> Floats:
         """Return [W] of each device that is ever scheduled in the first `rounds` rounds together, at most."""
         if rounds == len(self):
-            return self.totals.device_power[self._plan.scheduled]
+            return self.totals.device_power
         if self._plan.constant:
             return rounds * self._first.power
         spent = np.zeros(self._plan.problem.fleet.num_devices)
@@ -218,4 +223,4 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
 
     def exposures(self) -> Floats:
         """Return Σ μ_i² over the rounds in which a device is scheduled, of each that ever is."""
-        return self.totals.exposure[self._plan.scheduled]
+        return self.totals.exposure

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from airfed import policies
 from airfed._disk import is_locked
-from airfed._upstairs import upstairs
+from airfed._extras import explained
 from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger, LedgerError, Members
 from airfed.problem import Trust
@@ -200,11 +200,17 @@ class Run:
 
     def plot(self) -> Any:
         """Return a matplotlib figure of accuracy, loss, ε and power over the training."""
-        return upstairs("showing.files").runs_figure([self])
+        with explained():
+            from airfed.showing import files  # upwards, when called (pyproject.toml lists these imports)
+
+        return files.runs_figure([self])
 
     def report(self, path: str | Path) -> Path:
         """Write the self-contained HTML report of this run, and return its path."""
-        upstairs("report").write_report([self.checked()], Path(path))
+        with explained():
+            from airfed.report import write_report
+
+        write_report([self.checked()], Path(path))
         return Path(path)
 
     def audit(self, *, trials: int | None = None, seed: int = 0, against: Trust | None = None) -> Any:
@@ -216,10 +222,10 @@ class Run:
             against: who attacks, of a run with several antennas: somebody who keeps every antenna's signal ("radio") or
                 is handed the combined one ("combiner"); as the claim has it unless told.
         """
-        auditing = upstairs("auditing")
-        subject = auditing.Subject.of_run(self)
+        from airfed import auditing
+
         more = {} if trials is None else {"trials": trials}
-        return auditing.audit(subject, seed=seed, against=against, **more)
+        return auditing.audit(auditing.Subject.of_run(self), seed=seed, against=against, **more)
 
     def __str__(self) -> str:
         if self.errors:
@@ -233,7 +239,9 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        return str(upstairs("showing.tables").run_html(self))
+        from airfed.showing import tables
+
+        return tables.run_html(self)
 
     @property
     def accuracy(self) -> float | None:

@@ -15,7 +15,7 @@ import numpy as np
 import airfed
 from airfed import channel, seeds
 from airfed.air import Airs
-from airfed.learning.task import Task, build_task
+from airfed.running.task import Task, build_task
 from airfed.planning import Plan
 from airfed.problem import Fleet
 from airfed.running.directory import sha256
@@ -76,7 +76,7 @@ def airs_of(scenario: Scenario, plan: Plan) -> Airs:
     Channels of several antennas have phases of their own, and are known exactly.
     """
     fleet, nmse = plan.problem.fleet, scenario.channel.estimation_error
-    if fleet.channel is not None:
+    if fleet.antennas > 1:
         return Airs(plan=plan)
     phase = seeds.stream(scenario.seed, "phase").uniform(-np.pi, np.pi, fleet.num_devices)
     rng = seeds.stream(scenario.seed, "channel", 1)
@@ -99,7 +99,7 @@ def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -
             what the scenario says of antennas, combining and trust.
         task: what is trained; without it (an audit of a scenario) there is nothing to take a digest of.
     """
-    channels = fleet.gain if fleet.channel is None else fleet.channel
+    channels = fleet.gain if fleet.antennas == 1 else fleet.channel
     shape = f"{channels.dtype} {channels.shape}\n".encode()
     found = {"scenario": scenario.digest(), "channels": sha256(shape + channels.tobytes())}
     if task is None:

@@ -69,7 +69,7 @@ def _decision(plan: Plan) -> list[float]:
     schedule = hashlib.sha256()
     for row in plan.amplitudes.share:
         schedule.update(np.packbits(row > 0))
-    totals, beamformer = plan.sequence.totals, np.ones(1) if plan.combiner is None else plan.combiner
+    totals, beamformer = plan.sequence.totals, plan.combiner
     figures = (np.square(plan.amplitudes.level), totals.divisor, totals.device_power, beamformer.real, beamformer.imag)
     moments = [moment for values in figures for moment in _moments(values)]
     return [*schedule.digest(), plan.rounds, plan.clip_norm, plan.mu_round, plan.mu_total, *moments]

@@ -4,7 +4,8 @@ from airfed.channel import Fixed as FixedChannel
 from airfed.channel import FromFile as FileChannel
 from airfed.channel import Rayleigh as RayleighChannel
 from airfed.scenario.errors import ScenarioError
-from airfed.scenario.scenario import DATASET_SHAPES, Scenario, flatten, load, parse
+from airfed.scenario.model import DATASET_SHAPES
+from airfed.scenario.scenario import Scenario, flatten, load, parse
 
 __all__ = [
     "DATASET_SHAPES",

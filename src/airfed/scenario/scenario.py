@@ -6,9 +6,9 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -17,10 +17,11 @@ from airfed import _files, policies
 from airfed.channel import ChannelModel
 from airfed.keys.declare import Control, Key, Name, Section, Seed
 from airfed.keys.sentences import sentence
-from airfed.planning import Plan, Policy, Response, Settings
+from airfed.planning import Plan, Policy, Response, Settings, predicted
 from airfed.privacy import account
 from airfed.problem import Fleet, Link, Problem, Trust
 from airfed.scenario.errors import ScenarioError
+from airfed.scenario.model import DATASET_SHAPES, dimension_of
 from airfed.scenario.responses import is_shipped, named_response, shipped_response
 from airfed.scenario.sections import (
     ANTENNAS,
@@ -33,14 +34,10 @@ from airfed.scenario.sections import (
     PolicySection,
     RunSection,
 )
-from airfed.scenario.usercode import RIDGE, own_policy, user_code
+from airfed.scenario.usercode import own_policy, user_code
 
-DATASET_SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
-    name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
-}
-"""(channels, height, width) of the images of each named data set, and its classes."""
-
-RIDGE_DIMENSION: Final = 10  # where a scenario does not say it
+if TYPE_CHECKING:
+    from airfed.auditing import Audit
 
 _KIND: Final = ("gain", "channel")  # of a fleet, of one antenna and of several
 _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
@@ -102,29 +99,13 @@ class Scenario(Section):
 
     @property
     def dimension(self) -> int:
-        """d, as written, of ridge regression, or of a network on a built-in data set; `dimension_of` finds others.
+        """d: the key, or the size of the model on its data, for which the user's own model is made.
 
         Raises:
-            ScenarioError: the scenario alone does not know it.
+            MissingExtra: the user's own model needs airfed[sim].
+            ScenarioError, DataError: the model or the data is wrong.
         """
-        if self.learning.dimension is not None:
-            return self.learning.dimension
-        if self.learning.model == RIDGE:
-            return RIDGE_DIMENSION
-        if self.learning.model == "quadratic":
-            raise ScenarioError(
-                "Missing key learning.dimension: expected a whole number >= 1 (the quadratic model has any size)."
-            )
-        if user_code(self.learning.model) is not None or self.learning.dataset not in DATASET_SHAPES:
-            raise ScenarioError(
-                f"Missing key learning.dimension: the size of model {self.learning.model!r} on data set "
-                f"{self.learning.dataset!r} is not built in; expected a whole number >= 1."
-            )
-        shape, classes = DATASET_SHAPES[self.learning.dataset]
-        try:
-            return self.learning.build_network(input_shape=shape, classes=classes).dimension
-        except ValueError as error:
-            raise ScenarioError(str(error)) from None
+        return dimension_of(self)
 
     @property
     def account_path(self) -> Path | None:
@@ -143,11 +124,16 @@ class Scenario(Section):
     def problem(self, *, dimension: int | None = None, spent: float | None = None) -> Problem:
         """Return one realisation: the gains drawn from the seed's channel stream.
 
-        Where they change, there are as many rounds as policy.rounds says, or else local steps (any plan has enough of
+        Where they vary, there are as many rounds as policy.rounds says, or else local steps (any plan has enough of
         them); of a trace, as many as it has.
 
+        To plan a scenario, call `plan` of the scenario. A problem holds neither the scenario's [policy] (its name,
+        average, options, ...) nor its surrogate, and has the gains of all rounds: `airfed.plan(problem)` takes the
+        optimal policy without an average and without an expected accuracy, and where channels vary it is clairvoyant,
+        so that no run can execute it.
+
         Args:
-            dimension: d where the model's size is known better than the file knows it.
+            dimension: d, where it is known already.
             spent: μ that the scenario's account has spent; None asks the account.
 
         Raises:
@@ -185,13 +171,12 @@ class Scenario(Section):
         except MemoryError:
             raise ScenarioError(f"Expected a fleet that fits into memory, got {self.num_devices} devices.") from None
 
-    def law(self, problem: Problem) -> Any:
-        """Return what is known of the rounds to come, for a planner that sees gains as they come.
+    def samples(self, problem: Problem) -> Any:
+        """Return Monte Carlo samples of the gains, for a plan that knows those of a round only when it comes.
 
-        Draws of all rounds, (draws, rounds, N), where rounds are independent; else a function that makes some for the
-        rounds to come, given those so far, from (i, N) to (draws, rounds − i, N); None where gains do not change. Of
-        several antennas they are draws of the channels, with A as one more axis. Draws have a stream of their own under
-        the scenario's seed.
+        (samples, rounds, N) where rounds are independent; else a conditional sampler, a function from the gains so far,
+        (i, N), to samples of the rest, (samples, rounds − i, N); None where gains do not vary. With several antennas
+        they are samples of the channels, with A as one more axis. They have a stream of their own under the seed.
 
         Args:
             problem: the realisation, as `problem` has drawn it.
@@ -202,16 +187,16 @@ class Scenario(Section):
         fleet = problem.fleet
         if not fleet.changes:
             return None
-        there = fleet.gain if fleet.channel is None else fleet.channel
+        drawn = fleet.gain if fleet.antennas == 1 else fleet.channel
         channel, same = self.received, {"num_devices": fleet.num_devices, "seed": self.seed}
         try:
             first = channel.trace(rounds=1, **same)[0]
-            law = channel.law(rounds=len(there), **same)
+            samples = channel.law(rounds=len(drawn), **same)
         except ValueError as error:
             raise ScenarioError(str(error)) from None
-        if not np.array_equal(first, there[0]):
+        if not np.array_equal(first, drawn[0]):
             raise ScenarioError("Expected a problem that this scenario has drawn; its first gains are others.")
-        return law
+        return samples
 
     @property
     def received(self) -> ChannelModel:
@@ -220,7 +205,7 @@ class Scenario(Section):
 
     @property
     def decider(self) -> Policy:
-        """Who decides: the policy that [policy] names."""
+        """The policy that [policy] names."""
         return policies.find(self.policy.name, self.folder)
 
     @property
@@ -258,43 +243,103 @@ class Scenario(Section):
             options=said.options or {},
         )
 
-    def plan(self, problem: Problem | None = None) -> Plan:
-        """Return what the scenario's policy decides.
+    def plan(
+        self,
+        problem: Problem | None = None,
+        *,
+        policy: str | Callable[..., Any] | Policy | None = None,
+        seed: int | None = None,
+        **settings: Any,
+    ) -> Plan:
+        """Return the plan of the scenario's policy, with the expected accuracy where a surrogate fits.
+
+        This is the plan that `airfed plan` prints and `airfed run` executes, to the bit. Where channels vary it knows
+        the gains of a round only when it comes (except by the policy "clairvoyant").
 
         Args:
             problem: the realisation, where it was drawn already.
+            policy: another policy, by name or as a function; settings that it does not take are dropped.
+            seed: another seed: the channel is drawn anew.
+            settings: other values for keys of [policy]: `rounds=20`.
 
         Raises:
+            MissingExtra: the user's own model, whose size is d, needs airfed[sim].
             InfeasibleError: no plan meets every limit.
+            ScenarioError, DataError: a key, a file that the scenario names, or a setting is wrong.
             ValueError: a setting is not the policy's, or the user's own policy fails.
+
+        >>> import tomllib
+        >>> from airfed.scenario import parse, template
+        >>> scenario = parse(tomllib.loads(template.SCENARIO)).override({"fleet.num_devices": 7})
+        >>> found = scenario.plan(policy="full", rounds=20)
+        >>> found.num_scheduled, found.rounds, f"{found.predicted_accuracy:.0%}"
+        (7, 20, '15%')
         """
+        changes = {f"policy.{name}": value for name, value in settings.items() if value is not None}
+        if seed is not None:
+            changes["seed"] = seed
+        if isinstance(policy, str):
+            return self.vary({**changes, "policy.name": policy}).plan(problem)
+        if changes:
+            return self.override(changes).plan(problem, policy=policy)
+        if policy is None:
+            chosen, asked = self.decider, self
+        else:
+            chosen = policy if isinstance(policy, Policy) else Policy.own(policy)
+            asked = self._without(chosen)
         problem = self.problem() if problem is None else problem
-        return self.decider.plan(problem, self._informed(problem))
+        return self._expected(chosen.plan(problem, asked._informed(problem)))
 
     def compare(
-        self, problem: Problem | None = None, *, rivals: bool = False
+        self, problem: Problem | None = None, *, baselines: bool = False
     ) -> tuple[dict[str, Plan], dict[str, str]]:
         """Return the plan of every built-in policy and of the scenario's own, and the reason of each without one.
 
         Args:
             problem: the realisation, where it was drawn already.
-            rivals: whether the schemes of the field's are asked, too.
+            baselines: whether the methods of other papers are asked, too.
         """
-        asked = {**(policies.EVERY if rivals else policies.POLICIES), self.decider.name: self.decider}
+        asked = {**(policies.EVERY if baselines else policies.POLICIES), self.decider.name: self.decider}
         problem = self.problem() if problem is None else problem
-        return policies.compare(problem, self._informed(problem), policies=asked.values())
+        plans, reasons = policies.compare(problem, self._informed(problem), policies=asked.values())
+        return {name: self._expected(plan) for name, plan in plans.items()}, reasons
+
+    def audit(self, *, trials: int | None = None, seed: int = 0, against: Trust | None = None) -> Audit:
+        """Try to break the privacy claim of the scenario's plan; the result's `verdict` is "pass" or "fail".
+
+        Args:
+            trials: canaries a side; 100,000 by default.
+            seed: of the adversary's own choices.
+            against: with several antennas, the adversary: one who keeps every antenna's signal ("radio"), or who gets
+                the combined one ("combiner"); that of the claim by default.
+
+        Raises:
+            ValueError: the plan makes no privacy claim (against that adversary).
+        """
+        from airfed import auditing  # upwards, when called (pyproject.toml lists this import)
+
+        more = {} if trials is None else {"trials": trials}
+        return auditing.audit(auditing.Subject.of(self), seed=seed, against=against, **more)
 
     def _informed(self, problem: Problem) -> Settings:
-        """The settings with the law of gains that change: a run knows those of a round only when it comes."""
-        return dataclasses.replace(self.settings, samples=self.law(problem))
+        """The settings with samples of gains that vary: a run knows those of a round only when it comes."""
+        return dataclasses.replace(self.settings, samples=self.samples(problem))
+
+    def _expected(self, plan: Plan) -> Plan:
+        """The plan with its expected accuracy, where a surrogate fits."""
+        response = self.response
+        return plan if response is None or not plan.private else predicted(plan, response)
 
     def vary(self, changes: Mapping[str, Any]) -> Scenario:
         """Return the scenario with dotted keys changed; settings that a new policy does not take are dropped."""
         own_policy(name := changes.get("policy.name", self.policy.name))  # raises where there is no such policy
-        taken = policies.find(name, self.folder).settings
-        kept = {key: value for key, value in (self.policy.options or {}).items() if key in taken}
-        dropped = {f"policy.{key}": None for key in ("size", "threshold") if key not in taken}
-        return self.override({**dropped, "policy.options": kept or None, **changes})
+        return self._without(policies.find(name, self.folder), changes)
+
+    def _without(self, policy: Policy, changes: Mapping[str, Any] | None = None) -> Scenario:
+        """The scenario with changes, and without settings that a policy does not take."""
+        kept = {key: value for key, value in (self.policy.options or {}).items() if key in policy.settings}
+        dropped = {f"policy.{key}": None for key in ("size", "threshold") if key not in policy.settings}
+        return self.override({**dropped, "policy.options": kept or None, **(changes or {})})
 
     def override(self, changes: Mapping[str, Any]) -> Scenario:
         """Return the scenario with dotted keys changed, checked like a file: {"policy.rounds": 20}."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +18,9 @@ from airfed.learning.partition import partition
 from airfed.learning.quadratic import KnownTask, QuadraticEngine, QuadraticTask
 from airfed.learning.ridge import RidgeTask
 from airfed.network import Network
-from airfed.problem import Problem
-from airfed.scenario import DATASET_SHAPES, Scenario
+from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
+from airfed.scenario.model import Built, data_source, network, own_model
 from airfed.scenario.networks import RidgeSection
 from airfed.scenario.usercode import RIDGE, user_code
 
@@ -213,55 +211,6 @@ def build_task(scenario: Scenario) -> Task:
     )
 
 
-def problem_of(scenario: Scenario) -> Problem:
-    """Return one realisation of a scenario, its dimension looked up where the scenario alone does not know it.
-
-    Raises:
-        ScenarioError, DataError: the scenario is wrong, or the model or the data that would tell its size.
-    """
-    return scenario.problem(dimension=dimension_of(scenario))
-
-
-def dimension_of(scenario: Scenario) -> int:
-    """Return d: as written in the scenario, else of the network on the data, or of the user's own model.
-
-    Only the user's own model needs torch: it is made, and tried on images of the data's shape. Where d is written down,
-    neither the model nor the data is looked at.
-
-    Raises:
-        ScenarioError, DataError: the model or the data that would tell is wrong.
-    """
-    learning = scenario.learning
-    if learning.dimension is not None or learning.synthetic:
-        return scenario.dimension
-    source = data_source(scenario)
-    shape, classes = DATASET_SHAPES[source] if isinstance(source, str) else data.shape_of(source)
-    if user_code(learning.model) is None:
-        return _network(scenario, shape, classes).dimension
-    return _own(scenario, shape, classes).initial.size
-
-
-def data_source(scenario: Scenario) -> str | Path:
-    """Return the data set's name, or the path to it; relative paths start at the scenario.
-
-    Raises:
-        ScenarioError: it is no name of a data set, and there is no such file.
-    """
-    name = scenario.learning.dataset
-    if name in data.NAMES:
-        return name
-    path = scenario.folder / name
-    if not name or not path.exists():
-        close = difflib.get_close_matches(name.lower(), data.NAMES, n=1)
-        where = "" if Path(name).is_absolute() else f" in {scenario.folder.resolve()}"
-        raise ScenarioError(
-            f"Expected learning.dataset to be one of {', '.join(data.NAMES)}, a folder with IDX or CIFAR-10 files or "
-            f"an .npz file; got {name!r}, and there is no such file{where}"
-            + (f" (did you mean {close[0]!r}?)." if close else ".")
-        )
-    return path
-
-
 def _shards(scenario: Scenario, labels: NDArray[np.int64]) -> NDArray[np.intp]:
     """The images of each device, as indices into all of them.
 
@@ -288,39 +237,12 @@ def _shards(scenario: Scenario, labels: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.asarray(used[dealt], dtype=np.intp)
 
 
-class _Built(NamedTuple):
-    """A model, its initial parameters, the names and shapes of its tensors, and the digest of its code."""
-
-    model: Model
-    initial: Parameters
-    shapes: tuple[tuple[str, tuple[int, ...]], ...]
-    digest: str
-
-
-def _network(scenario: Scenario, input_shape: tuple[int, int, int], classes: int) -> Network:
-    try:
-        return scenario.learning.build_network(input_shape=input_shape, classes=classes)
-    except ValueError as error:
-        raise ScenarioError(str(error)) from None
-
-
-def _build(scenario: Scenario, dataset: data.Dataset) -> _Built:
+def _build(scenario: Scenario, dataset: data.Dataset) -> Built:
     if user_code(scenario.learning.model) is None:
-        built = _network(scenario, dataset.image_shape, dataset.classes)
+        built = network(scenario, dataset.image_shape, dataset.classes)
         initial = built.initial_parameters(seeds.stream(scenario.seed, "init"))
-        return _Built(built, initial, tuple((tensor.name, tensor.shape) for tensor in built.tensors), "")
-    return _own(scenario, dataset.image_shape, dataset.classes)
-
-
-def _own(scenario: Scenario, input_shape: tuple[int, int, int], classes: int) -> _Built:
-    """The user's own model, tried on random images: what is wrong with it is said alike before a plan and a run."""
-    from airfed.learning import models  # here: nothing else in planning needs torch
-
-    name = scenario.learning.model
-    own = models.make_user_model(name, folder=scenario.folder, seed=scenario.seed)
-    models.check_forward(own.module.train(), *models.probe_images(input_shape), classes, name=name)
-    shapes = tuple((key, tuple(p.shape)) for key, p in own.module.named_parameters() if p.requires_grad)
-    return _Built(own.module, models.flatten(own.module), shapes, own.digest)
+        return Built(built, initial, tuple((tensor.name, tensor.shape) for tensor in built.tensors), "")
+    return own_model(scenario, dataset.image_shape, dataset.classes)
 
 
 def _known(scenario: Scenario) -> QuadraticLearning:
