@@ -21,7 +21,7 @@ from airfed.explorer.pictures import Strip
 from airfed.explorer.rounds import rounds_of
 from airfed.planning import Amplitudes, Plan, limits
 from airfed.planning.sensitivities import Sensitivities
-from airfed.scenario import template
+from airfed.scenario import Scenario, template
 from airfed.showing import fading, files, svg, tables, words
 from airfed.showing.chart import Band, Cells, Columns, Line
 from airfed.showing.figure import Figure, draw
@@ -358,7 +358,7 @@ def test_json_lists_whom_each_round_schedules(tmp_path, capsys, monkeypatch) -> 
     plan = a_plan(10)
     file = tmp_path / "s.toml"
     file.write_text(template.SCENARIO)
-    monkeypatch.setattr(plan_command, "decide", lambda world: plan)
+    monkeypatch.setattr(Scenario, "plan", lambda scenario: plan)
 
     def printed() -> dict:
         assert main(["plan", str(file), "--json"]) == 0

@@ -105,4 +105,6 @@ def _optimum(world: Scenario) -> tuple[Plan, Callable[[Problem], Plan]]:
 
 
 def _loss(plan: Plan) -> float:
-    return plan.bound.total if plan.predicted_accuracy is None else 1.0 - plan.predicted_accuracy
+    if plan.objective == "measured" and plan.predicted_accuracy is not None:
+        return 1.0 - plan.predicted_accuracy
+    return plan.bound.total
