@@ -45,8 +45,8 @@ def once(function: _Function) -> _Function:
     >>> @once
     ... def ten_rounds(problem):
     ...     return airfed.plan(problem, policy="full", rounds=10)
-    >>> airfed.load("examples/paper.toml").override({"channel.minimum": 0.2}).problem().fleet.num_devices
-    100
+    >>> airfed.load("examples/paper.toml").plan(policy=ten_rounds).rounds
+    10
     """
     function.asked = "once"  # type: ignore[attr-defined]
     return function
@@ -122,7 +122,7 @@ class Policy:
         time_varying: whether it differs from "optimal" only where channels vary or devices have batteries.
         baseline: whether it is the method of another paper.
 
-    >>> from airfed.planning import POLICIES
+    >>> from airfed.policies import POLICIES
     >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
     (['round_index', 'seed', 'size'], [])
     """
