@@ -12,16 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from airfed.planning.fading import plan as fading_plan
+from airfed.planning.uplink import ALIGNED
 
 from airfed import air
 from airfed.air import Air, Superposition
 from airfed.auditing import Subject, audit
 from airfed.learning.quadratic import QuadraticEngine
-from airfed.running.task import QuadraticLearning
 from airfed.planning import FadingPlan, limits, schemes
-from airfed.planning.fading import plan as fading_plan
 from airfed.planning.plan import Plan
-from airfed.planning.uplink import ALIGNED
 from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
 from airfed.privacy.exposure import Exposure
 from airfed.privacy.ledger import Ledger, LedgerError, Members
@@ -32,6 +31,7 @@ from airfed.running.directory import RunError
 from airfed.running.execution import execute
 from airfed.running.noise import SecureNoise, SeededNoise
 from airfed.running.run import Run
+from airfed.running.task import QuadraticLearning
 from airfed.scenario import Scenario
 
 FAST = {"pairs": 240, "trials": 6000, "samples": 150_000}

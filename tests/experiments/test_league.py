@@ -20,11 +20,11 @@ from airfed.cli import main
 from airfed.experiments import league, league_figures, statistics, sweep
 from airfed.experiments.standings import Entry, League
 from airfed.policies import EVERY
-from airfed.running.task import QuadraticLearning
 from airfed.privacy.ledger import Ledger
 from airfed.problem import InfeasibleError
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
+from airfed.running.task import QuadraticLearning
 
 TINY = Path(__file__).parents[1] / "tiny.toml"
 PROMISED = {

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from airfed.planning.uplink import NOT_PRIVATE_MU
 
 import airfed
 from airfed.air import Airs
@@ -13,7 +14,6 @@ from airfed.auditing.audit import audit
 from airfed.auditing.subject import Subject
 from airfed.experiments import league
 from airfed.planning import RIVALS
-from airfed.planning.uplink import NOT_PRIVATE_MU
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
 from airfed.running.run import Run

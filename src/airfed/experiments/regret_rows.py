@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airfed import planning
 from airfed.experiments.records import Record, require
 from airfed.learning import data
-from airfed.scenario.model import data_source
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario
+from airfed.scenario.model import data_source
 
 if TYPE_CHECKING:
     from airfed.experiments.figures import Studies, Study

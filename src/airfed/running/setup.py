@@ -15,11 +15,11 @@ import numpy as np
 import airfed
 from airfed import channel, seeds
 from airfed.air import Airs
-from airfed.running.task import Task, build_task
 from airfed.planning import Plan
 from airfed.problem import Fleet
 from airfed.running.directory import sha256
 from airfed.running.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
+from airfed.running.task import Task, build_task
 from airfed.scenario import Scenario
 
 PROBE_ROUND: Final = 2**31 - 1  # no plan has it: what the probe trains is never transmitted
