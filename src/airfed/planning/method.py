@@ -85,7 +85,7 @@ class Signal:
 class Errors(NamedTuple):
     """What each number of rounds would give; arrays of one shape.
 
-    Args:
+    Attributes:
         rounds: I.
         level: θ, the largest amplitude.
         noise_share: s/D.

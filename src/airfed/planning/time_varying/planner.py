@@ -23,6 +23,7 @@ from airfed.problem import Fleet, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
 Samples = Floats | Sampler
+"""Monte Carlo samples of the gains, (samples, rounds, N), or a conditional sampler."""
 Decide = Callable[[Problem, int], NDArray[Any]]  # K_i, or a_ik of all devices as floats
 
 _CEILINGS: Final = 8  # largest amplifications that are tried

@@ -20,7 +20,7 @@ _ENOUGH = 256  # rounds that are looked at to judge a number of rounds
 class Solution(NamedTuple):
     """Amplitudes of all rounds, and what they are worth.
 
-    Args:
+    Attributes:
         amplitudes: a_ik.
         objective: the bound of Theorem 1; infinite where nobody asked.
         lower_bound: no aligned plan of any number of rounds that was allowed has a smaller objective; −inf where none
