@@ -154,8 +154,8 @@ class RunDirectory:
         except (ValueError, RecursionError, AttributeError):
             raise RunError(f"Cannot read {file}: it is damaged.") from None
         if isinstance(form, int) and form != FORMAT:
-            who = "0.2.0 or older" if form < FORMAT else "a later version"
-            raise OtherVersion(f"The run in {self.path} was made by airfed {who}, and can be read by that version.")
+            version = "airfed 0.2.0 or older" if form < FORMAT else "a later version of airfed"
+            raise OtherVersion(f"The run in {self.path} was made by {version}, and can be read by that version.")
         return self._checked(records.MANIFEST, content, file.name)
 
     def plan(self) -> PlanFigures:
