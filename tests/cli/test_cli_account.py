@@ -114,7 +114,7 @@ def test_a_refuted_claim_that_was_made_against_another_server_says_so(world, tmp
     text = " ".join(out.split())
     assert "attacked by a server that keeps every antenna's signal" in text
     assert "claimed at δ" in text
-    assert "against a server that is handed the combined signal only" in text
+    assert "against a server that receives the combined signal only" in text
     assert "failed; the claim was made against another server" in text
     checks = out[: out.index("99% lower bounds")].splitlines()[2:]
     assert all(line.startswith(("ok   ", "FAIL ", "     ")) for line in checks if line.strip()), out
