@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _RTOL: Final = 1e-9  # between what was written down and what follows from it, perhaps with another NumPy
 _FOLLOWS: Final = (
-    *("mu_round", "mu_total", "epsilon_round", "epsilon_total"),
+    *("alignment", "rounds", "mu_round", "mu_total", "epsilon_round", "epsilon_total"),
     *("power_total", "num_scheduled", "alignment_coefficient", "clip_norm"),
 )
 
