@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from airfed import _usercode, _validate, convergence
 from airfed.planning import combining, reach, time_varying
 from airfed.planning.amplitudes import Amplitudes
-from airfed.planning.completion import by_accuracy, by_bound, expected
-from airfed.planning.method import OVER_THE_AIR, Method
+from airfed.planning.completion import by_accuracy, by_bound, expected, in_time
+from airfed.planning.method import OVER_THE_AIR, Method, thinned
 from airfed.planning.plan import Plan
 from airfed.planning.response import Average, Response
 from airfed.planning.time_varying import Samples, Solution
@@ -176,7 +176,7 @@ class Policy:
         if isinstance(answer, Solution):
             return self._solved(problem, answer, OVER_THE_AIR, settings)
         if isinstance(answer, Plan):
-            return self._solved(problem, Solution.of(answer.amplitudes), answer.method, settings, notes=answer.notes)
+            return self._handed(problem, answer, settings)
         return self._completed(problem, answer, settings)
 
     def _completed(self, problem: Problem, answer: Any, settings: Settings) -> Plan:
@@ -190,12 +190,11 @@ class Policy:
             devices, candidates, notes = answer.devices, np.array([answer.rounds]), (*notes, *answer.notes)
             fixed = {"alignment": answer.alignment}
         else:
-            found = self._row(problem, answer)
-            if found.dtype == np.float64:
-                rounds = settings.rounds or problem.most_rounds
-                table = Amplitudes.of_table(found, rounds=rounds)
-                return self._solved(problem, Solution.of(table), method, settings)
-            devices = found
+            if np.ndim(answer) == 2:
+                return self._solved(problem, Solution.of(Amplitudes.of_table(answer)), method, settings)
+            devices = row = self._row(problem, answer)
+            if row.dtype == np.float64:
+                return self._received(problem, row, in_time(problem, method, row, candidates), settings)
         if settings.objective is not None and method.private:
             try:
                 return by_accuracy(
@@ -209,6 +208,22 @@ class Policy:
                 notes = (*notes, f"Planned by the bound: {_reason(error)}")
         plan = by_bound(problem, self.name, devices, rounds=candidates, method=method, notes=notes, **fixed)
         return plan if settings.average is None else replace(plan, average=settings.average)
+
+    def _received(self, problem: Problem, row: NDArray[Any], candidates: NDArray[np.int64], settings: Settings) -> Plan:
+        """The plan of given amplitudes: of the numbers of rounds that keep every limit, if there are any, the best."""
+        plans, refused = [], ""
+        for number in thinned(candidates, row.size).tolist():
+            try:
+                table = Amplitudes.of_table(row, rounds=number)
+                plans.append(self._solved(problem, Solution.of(table), OVER_THE_AIR, settings))
+            except InfeasibleError as error:
+                refused = refused or str(error)
+        if not plans:
+            raise InfeasibleError(refused)
+        return min(
+            [plan for plan in plans if not plan.violations] or plans,
+            key=lambda plan: plan.bound.total if settings.objective is None else -(plan.predicted_accuracy or 0.0),
+        )
 
     def _combined(self, problem: Problem, settings: Settings) -> Plan:
         """The plan of several antennas, with the combiner that goes best with it."""
@@ -254,16 +269,20 @@ class Policy:
         if isinstance(answer, Solution):
             return self._solved(problem, answer, OVER_THE_AIR, settings)
         if isinstance(answer, Plan):
-            return self._solved(problem, Solution.of(answer.amplitudes), answer.method, settings, notes=answer.notes)
+            return self._handed(problem, answer, settings)
         if isinstance(answer, Method):
             found = time_varying.per_round(problem, lambda there, _: answer.schedule(there), method=answer, **known)
             return self._solved(problem, found, answer, settings)
         if np.ndim(answer) == 2:
-            table = Amplitudes.of_table(np.asarray(answer, dtype=np.float64))
-            return self._solved(problem, Solution.of(table), OVER_THE_AIR, settings)
+            return self._solved(problem, Solution.of(Amplitudes.of_table(answer)), OVER_THE_AIR, settings)
         row = self._row(problem, answer)
         found = time_varying.per_round(problem, lambda there, _: row, **known)
         return self._solved(problem, found, OVER_THE_AIR, settings)
+
+    def _handed(self, problem: Problem, plan: Plan, settings: Settings) -> Plan:
+        """The plan that a policy has made itself: everything but its table, method, average and notes is derived."""
+        settings = replace(settings, average=settings.average or plan.average)
+        return self._solved(problem, Solution.of(plan.amplitudes), plan.method, settings, notes=plan.notes)
 
     def _solved(
         self, problem: Problem, found: Solution, method: Method, settings: Settings, *, notes: tuple[str, ...] = ()
@@ -309,12 +328,15 @@ class Policy:
             devices = np.asarray(answer)
         except (ValueError, TypeError, RuntimeError):  # ragged lists, tensors that are no plain numbers
             raise ValueError(f"{expected}; got {type(answer).__name__}.") from None
-        if devices.dtype.kind == "f" and devices.shape == (num_devices,):
-            return np.asarray(devices, dtype=np.float64)
+        amplitudes = devices.dtype.kind == "f" and devices.shape == (num_devices,)
         if devices.dtype == bool and devices.shape == (num_devices,):
             devices = np.flatnonzero(devices)
-        if devices.size == 0:
+        if devices.size == 0 or (amplitudes and not devices.any()):
             raise InfeasibleError(f"No plan fits: policy {self.name!r} schedules no device.")
+        if amplitudes:
+            return np.asarray(devices, dtype=np.float64)
+        if isinstance(answer, Plan) or devices.ndim == 2:
+            raise ValueError(f"{expected}; all rounds at once need airfed.planning.once.")
         if devices.ndim != 1 or devices.dtype.kind not in "iu":
             raise ValueError(f"{expected}, or {num_devices} amplitudes; got {devices.dtype} of shape {devices.shape}.")
         devices = np.sort(devices)

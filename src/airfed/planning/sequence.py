@@ -172,7 +172,7 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
                 )
                 device_power[devices] += power * repeats
                 largest[devices] = np.maximum(largest[devices], power)
-                exposure[devices] += mu**2 * repeats
+                exposure[devices] += np.square(mu) * repeats
         return Totals._make((*np.broadcast_to(figures, (5, rounds)), device_power, largest, exposure))
 
     def _mu(self, signal: Signal, devices: Devices, index: int) -> float:

@@ -71,9 +71,8 @@ def test_brute_force_lies_between_the_lower_bound_and_what_is_found(random_world
 
 @pytest.mark.parametrize(("decades", "devices", "rounds"), [(0.0, 9, 3), (2.0, 3, 2)])
 def test_where_prices_leave_a_gap_branching_closes_it(random_world, monkeypatch, decades, devices, rounds):
-    monkeypatch.setattr(
-        "airfed.planning.time_varying._fill._MOST_EXCHANGES", 0
-    )  # no luck: only branching finds the optimum
+    # without exchanges only branching finds the optimum
+    monkeypatch.setattr("airfed.planning.time_varying._fill._MOST_EXCHANGES", 0)
     rng = np.random.default_rng(10)
     closed = 0
     for _ in range(130):  # enough that a lost branch is noticed
