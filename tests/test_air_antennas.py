@@ -6,11 +6,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from airfed.planning.fading import Sequence
-from airfed.planning.fading.plan import FadingPlan
 
 from airfed import Budget, Fleet, Learning, Link, Plan, Problem, antennas, plan
 from airfed.air import CLIP_MARGIN, Air, Airs, clip
+from airfed.planning.fading import Sequence
+from airfed.planning.fading.plan import FadingPlan
 from airfed.running.noise import SecureNoise, SeededNoise
 
 CLIP, SIGMA = 2.0, 0.5
