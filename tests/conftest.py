@@ -13,68 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import threadpoolctl
 from hypothesis import HealthCheck, settings
 
 import airfed
-from airfed import Budget, Fleet, Learning, Link, Problem
+import problems
 
 # The same examples every time, and no stop-watch: machines are busy.
 settings.register_profile("airfed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("airfed")
-
-# The values of (ε, δ) are few on purpose: the exact inversion is remembered per budget, so that thousands of plans are
-# cheap.
-PRIVACY = [(0.3, 1e-5), (1.0, 1e-3), (5.0, 1e-3), (20.0, 1e-2)]
-
-
-def _random_problem(
-    rng,
-    *,
-    devices=None,
-    total_steps=None,
-    decades=0.0,
-    scope="round",
-    formula="exact",
-    relation="replace",
-    gain=None,
-):
-    """A problem in which each of the three limits binds in a fair share of the draws.
-
-    Args:
-        decades: spread of the peak powers; 0 for equal ones.
-    """
-    if gain is None:
-        gain = rng.rayleigh(np.sqrt(0.5), devices or int(rng.integers(1, 13))) + 0.02
-    steps = total_steps or int(rng.integers(1, 25))
-    power = 10 ** rng.uniform(-1, 1)
-    epsilon, delta = PRIVACY[rng.integers(len(PRIVACY))]
-    smoothness = 10 ** rng.uniform(-1, 2)
-    return Problem(
-        fleet=Fleet(
-            gain=gain, peak_power=power * 10 ** rng.uniform(-decades / 2, decades / 2, len(gain)) if decades else power
-        ),
-        link=Link(noise_std=10 ** rng.uniform(-2, 1)),
-        learning=Learning(
-            dimension=int(10 ** rng.uniform(0, 5)),
-            total_steps=steps,
-            clip_norm=10 ** rng.uniform(-1, 1),
-            learning_rate=1 / smoothness,
-            smoothness=smoothness,
-            strong_convexity=smoothness * 10 ** rng.uniform(-4, 0),
-            initial_gap=10 ** rng.uniform(-2, 2),
-        ),
-        budget=Budget(
-            epsilon=epsilon,
-            delta=delta,
-            total_power=power * len(gain) * steps * 10 ** rng.uniform(-3, 0.5),
-            scope=scope,
-            formula=formula,
-            relation=relation,
-        ),
-    )
 
 
 MEMORY = Path("/dev/shm")
@@ -107,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def random_problem():
-    return _random_problem
+    return problems.random
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan
-from airfed.planning import POLICIES, Settings, candidates, compare, uncertain
+from airfed.planning import Settings, candidates, uncertain
 from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.limits import amplified
 from airfed.planning.paper import beats_full_participation
 from airfed.planning.uncertain import effective_peak_power
+from airfed.policies import POLICIES, compare
 
 
 def decades(low, high):

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airfed import Decision, Fleet, InfeasibleError, Run, load, plan, run
+from airfed import Fleet, InfeasibleError, Plan, Run, load, plan, run
 from airfed.explorer.design import from_query, from_scenario
-from airfed.planning import POLICIES
+from airfed.planning import Amplitudes, once
+from airfed.policies import POLICIES
 from airfed.scenario import ScenarioError
 
 CODE = """
 import numpy as np
-from airfed import Decision, InfeasibleError
+from airfed import InfeasibleError
 import pick
 
 def strongest(problem, *, share=0.5):
@@ -25,7 +26,7 @@ def seeded(problem, seed, size=2):
     return np.random.default_rng(seed).permutation(problem.fleet.num_devices)[:size]
 
 def loud(problem):
-    return Decision(scheduled=[0, 1], alignment=1e3)
+    return 1e3 * (np.arange(problem.fleet.num_devices) < 2)
 
 def fails(problem):
     return problem.fleet.gain[problem.fleet.num_devices]
@@ -80,25 +81,87 @@ def test_a_function_decides(problem):
     assert decision.alignment == pytest.approx(min(decision.limits.values()), rel=1e-9)
 
 
-def test_it_may_decide_the_rounds_and_the_alignment(problem):
-    decision = plan(problem, policy=lambda problem: Decision(scheduled=[5, 2], alignment=0.01, rounds=3, notes=("so",)))
-    assert (decision.scheduled.tolist(), decision.alignment, decision.rounds) == ([2, 5], 0.01, 3)
-    assert decision.notes == ("so",)
-
-
-def test_of_the_rounds_it_leaves_open_the_best_feasible_ones_are_taken(problem):
+def test_it_may_choose_amplitudes_and_airfed_the_best_feasible_rounds(problem):
     problem = replace(problem, budget=replace(problem.budget, epsilon=1e3, total_power=5.0))  # total power binds
-    theta = 0.9 * plan(problem, policy=lambda problem: [0, 1], rounds=4).limits["total_power"]
-    decision = plan(problem, policy=lambda problem: Decision(scheduled=[0, 1], alignment=theta))
-    each = [
-        plan(problem, policy=lambda problem, i=i: Decision(scheduled=[0, 1], alignment=theta, rounds=i))
-        for i in range(1, 13)
-    ]
+    row = np.zeros(8)
+    row[:2] = 0.9 * plan(problem, policy=lambda problem: [0, 1], rounds=4).limits["total_power"] * np.array([1.0, 0.5])
+    each = [plan(problem, policy=lambda problem: row, rounds=number) for number in range(1, 13)]
     feasible = [other for other in each if not other.violations]
     assert 0 < len(feasible) < len(each)
-    assert decision.rounds == min(feasible, key=lambda other: other.bound.total).rounds
-    loud = plan(problem, policy=lambda problem: Decision(scheduled=[0, 1], alignment=1e3))
+    found = plan(problem, policy=lambda problem: row)
+    assert found.rounds == min(feasible, key=lambda other: other.bound.total).rounds
+    np.testing.assert_allclose(found.amplitude, np.tile(row, (found.rounds, 1)), rtol=4e-16)
+    loud = plan(problem, policy=lambda problem: 1e3 * row)
     assert loud.violations  # at any number of rounds: the best of all is taken, and flagged
+
+
+TABLE = np.linspace(0.01, 0.05, 24).reshape(3, 8)
+
+
+@pytest.mark.parametrize("varies", [False, True])
+def test_asked_once_it_may_return_a_table_or_a_plan(problem, varies):
+    gain = np.stack([problem.fleet.gain] * 12) if varies else problem.fleet.gain
+    problem = replace(problem, fleet=Fleet(gain=gain, peak_power=1.0))
+    made = Plan(problem=problem, policy="x", amplitudes=Amplitudes.of_table(TABLE), average="tail", notes=("so",))
+    asked = []
+
+    @once
+    def whole(problem):
+        asked.append(problem.fleet.gain.shape)
+        return made
+
+    found = plan(problem, policy=whole)
+    assert asked == [gain.shape]
+    assert (found.rounds, found.notes, found.average) == (3, ("so",), "tail")
+    for other in (found, plan(problem, policy=once(lambda problem: TABLE))):
+        assert other.policy.startswith("tests.planning") or ":" in other.policy
+        np.testing.assert_allclose(other.amplitude, TABLE, rtol=4e-16)
+    if varies:
+        for answer in (made, TABLE):
+            with pytest.raises(ValueError, match=r"all rounds at once need airfed\.planning\.once"):
+                plan(problem, policy=lambda problem, answer=answer: answer, rounds=3)
+
+
+def test_what_a_plan_of_ones_own_claims_is_derived_anew(problem):
+    other = replace(problem, budget=replace(problem.budget, epsilon=1e6), link=replace(problem.link, noise_std=1e3))
+    table = Amplitudes.of_table(10 * TABLE)
+    lie = Plan(problem=other, policy="optimal", amplitudes=table, lower_bound=1e9, objective="measured")
+    found = plan(problem, policy=lambda problem: lie)
+    assert found.problem is problem
+    assert (found.lower_bound, found.objective, found.prediction) == (-np.inf, "bound", None)
+    assert found.policy != "optimal"
+    assert found.epsilon_total > 1e3 * lie.epsilon_total
+    assert "privacy" in found.violations
+    assert any("breaks the privacy limit" in note for note in found.notes)
+    small = Amplitudes.aligned([0], num_devices=3, level=0.1, rounds=2)
+    gone = replace(problem, fleet=Fleet(gain=[1.0, 1.0, 1.0], peak_power=1.0))
+    with pytest.raises(ValueError, match="amplitudes of 8 devices; got 3"):
+        plan(problem, policy=lambda problem: Plan(problem=gone, policy="", amplitudes=small))
+    short = replace(problem, fleet=Fleet(gain=np.ones((2, 8)), peak_power=1.0))
+    with pytest.raises(ValueError, match="gains of 3 rounds; there are 2"):
+        plan(short, policy=once(lambda problem: TABLE))
+
+
+WRONG = {
+    "to return device indices from 0 to 7, each once": [
+        *([0, 0], [8], [-1], [0.5], "abc", None, [[0], [1, 2]], [True, False], {"devices": [0]}, 3, np.ones(7), {1, 2}),
+    ],
+    "Expected finite amplitudes of": [[np.nan] * 8, [-0.1] * 8, [np.inf] * 8, [[np.nan] * 8], [[0.1] * 7 + [-1.0]]],
+    "Expected at least one amplitude above 0 in every round": [np.zeros((2, 8)), [[0.1] * 8, [0.0] * 8]],
+    "amplitudes of 8 devices; got": [np.ones((2, 7)), [[0], [1]]],
+    "rounds=13 <= total_steps=12": [np.full((13, 8), 0.1)],
+    "^No plan fits: ": [[1e200] * 8, [1e-200] * 8, [], [0.0] * 8, np.zeros(8, bool)],
+}
+
+
+@pytest.mark.parametrize(("said", "answer"), [(said, each) for said, many in WRONG.items() for each in many], ids=str)
+def test_what_is_no_schedule_is_refused_in_one_sentence(problem, said, answer):
+    varying = replace(problem, fleet=Fleet(gain=np.stack([problem.fleet.gain] * 12), peak_power=1.0))
+    for there, policy in ((problem, lambda problem: answer), (varying, once(lambda problem: answer))):
+        with pytest.raises(ValueError, match=said) as error:
+            plan(there, policy=policy)
+        assert str(error.value).endswith(".")
+        assert "\n" not in str(error.value)
 
 
 def test_a_broken_limit_is_flagged(world, problem):
@@ -143,20 +206,6 @@ def test_mistakes(world, changes, says):
         world.override(changes).plan()
 
 
-@pytest.mark.parametrize(
-    "returned", [[0, 0], [8], [-1], [0.5], "abc", None, [[0], [1]], [[0], [1, 2]], [True, False], {"devices": [0]}]
-)
-def test_what_is_no_decision_is_refused(problem, returned):
-    with pytest.raises(ValueError, match="to return device indices from 0 to 7, each once"):
-        plan(problem, policy=lambda problem: returned)
-
-
-@pytest.mark.parametrize("decision", [{"alignment": 0.0}, {"alignment": np.nan}, {"rounds": 0}, {"rounds": 13}])
-def test_what_is_no_figure_is_refused(problem, decision):
-    with pytest.raises(ValueError, match=r"Expected (0 < )?(alignment|rounds|1 <= rounds)"):
-        plan(problem, policy=lambda problem: Decision(scheduled=[0], **decision))
-
-
 @pytest.mark.parametrize("value", [[0, 1], {"a": 1}, float("nan")], ids=str)
 def test_an_option_is_a_plain_value(world, value):
     with pytest.raises(ScenarioError, match=r"Expected policy\.options\.share to be a number, a text or true or false"):
@@ -194,14 +243,6 @@ def test_a_tensor_that_is_no_array_is_refused(problem):
         plan(problem, policy=lambda problem: Tensor())
 
 
-@pytest.mark.parametrize(
-    "notes", [None, "one", (1,), ("x" * 1001,), ("\udc80",), iter(["a"])], ids=lambda notes: repr(notes)[:12]
-)
-def test_what_a_record_cannot_hold_is_no_note(notes):
-    with pytest.raises(ValueError, match="Expected notes to be texts of at most 1000 characters"):
-        Decision(scheduled=[0], notes=notes)
-
-
 @pytest.mark.parametrize("name", ["rounds", "seed", "objective"])
 def test_an_option_that_would_be_overruled_is_refused(problem, name):
     def mine(problem, *, rounds=1, seed=0, objective=None):
@@ -220,7 +261,7 @@ def test_nobody_is_infeasible(world, problem):
 
 def test_it_stands_beside_the_others(world):
     plans, reasons = world.compare()
-    built_in = {name for name, each in POLICIES.items() if not each.for_varying}
+    built_in = {name for name, each in POLICIES.items() if not each.time_varying}
     assert set(plans) | set(reasons) == {*built_in, "mine:strongest"}
     assert plans["mine:strongest"].bound.total >= plans["optimal"].bound.total
 

@@ -143,7 +143,7 @@ def test_algorithm_2_comes_to_rest_where_neither_step_moves(random_problem, scop
     for index in range(60):
         problem = random_problem(np.random.default_rng(index), scope=scope, formula=formula)
         decision = alternate(problem)
-        scheduled, theta, rounds = decision.scheduled, decision.alignment, decision.rounds
+        scheduled, theta, rounds = decision.devices, decision.alignment, decision.rounds
         assert decision.notes == ()
         again, same = solve_p2(problem, rounds)
         assert again.tolist() == scheduled.tolist()
@@ -326,11 +326,9 @@ def test_the_bound_of_a_printed_plan_uses_whole_local_steps(random_problem):
     decision = plan(problem, policy="paper", rounds=3)
     expected = convergence.convex_gap(
         problem.learning,
-        num_scheduled=decision.num_scheduled,
-        num_devices=problem.fleet.num_devices,
-        alignment=decision.alignment,
-        noise_std=problem.link.noise_std,
         rounds=3,
+        shortfall=1 - decision.num_scheduled / problem.fleet.num_devices,
+        noise_share=problem.link.noise_std / (decision.num_scheduled * decision.alignment),
     )
     assert decision.bound == expected
     assert decision.local_steps == (3, 2, 2)

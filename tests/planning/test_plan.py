@@ -1,59 +1,164 @@
-"""A plan by itself: what is derived from the decision, and what it refuses to be."""
+"""A table of amplitudes and the plan that it is: compact, read-only, and refused where it makes no sense."""
 
 import dataclasses
 import json
+import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from airfed import Plan, plan
-from airfed.privacy import classic_epsilon, compose, gaussian_epsilon
+import oracle
+import problems
+from airfed import Fleet, InfeasibleError, Plan, plan
+from airfed.planning import Amplitudes
+from airfed.policies import METHODS
 
 # Names that outside programs read.
 PUBLIC = {
-    "policy",
-    "scheduled",
-    "alignment",
-    "rounds",
-    "local_steps",
-    "bound",
-    "binding",
-    "power",
-    "power_total",
-    "epsilon_round",
-    "epsilon_total",
-    "epsilon_paper",
+    *("policy", "scheduled", "alignment", "rounds", "local_steps", "bound", "binding", "power", "power_total"),
+    *("epsilon_round", "epsilon_total", "epsilon_paper"),
 }
 
 
 @pytest.fixture
-def problem(random_problem):
-    return random_problem(np.random.default_rng(1), devices=5, total_steps=10)
+def problem():
+    return problems.random(np.random.default_rng(1), devices=5, total_steps=10)
 
 
-def by_hand(problem, **changes):
-    given = {"scheduled": np.array([0, 2]), "alignment": 0.01, "rounds": 4, "policy": "mine", **changes}
-    return Plan(problem=problem, **given)
+def by_hand(problem, scheduled=(0, 2), alignment=0.01, rounds=4, **rest):
+    table = Amplitudes.aligned(list(scheduled), num_devices=5, level=alignment, rounds=rounds)
+    return Plan(problem=problem, policy="mine", amplitudes=table, **rest)
 
 
-def test_everything_follows_from_the_decision(problem):
-    decision, budget = by_hand(problem), problem.budget
-    mu = 2 * 0.01 / problem.link.noise_std
-    assert decision.mu_round == mu
-    assert decision.mu_total == compose(mu, 4)
-    assert decision.epsilon_round == gaussian_epsilon(mu, budget.delta)
-    assert decision.epsilon_total == gaussian_epsilon(compose(mu, 4), budget.delta)
-    assert decision.epsilon_paper == classic_epsilon(mu, budget.delta)
-    assert decision.local_steps == (3, 3, 2, 2)
-    assert decision.gradient_bound.total > 0
-    np.testing.assert_allclose(decision.power, (0.01 / problem.fleet.gain[[0, 2]]) ** 2, rtol=1e-14)
+# The table
+
+
+def peak(make):
+    """What is made, and the most memory that it took [bytes]."""
+    tracemalloc.start()
+    try:
+        return make(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_million_devices_in_equal_rounds_take_one_row():
+    devices, rounds = 10**6, 200
+    every = np.arange(devices)
+    table, most = peak(lambda: Amplitudes.aligned(every, num_devices=devices, level=0.1, rounds=rounds))
+    assert table.share.nbytes == devices
+    assert most < 40 * devices  # a dense table of booleans alone would be 200 times the devices
+    large = problems.make(np.full(devices, 0.7), steps=rounds, total_power=1e12)
+    found, most = peak(lambda: Plan(problem=large, policy="mine", amplitudes=table))
+    figures, more = peak(lambda: (found.bound, found.power_total, found.epsilon_total, found.limits, found.amplitude))
+    assert max(most, more) < 150 * devices
+    assert figures[-1].shape == (rounds, devices)
+    assert figures[-1].strides[0] == 0
+
+
+def test_adaptive_power_of_many_devices_takes_one_row():
+    devices, rounds = 10**5, 200
+    large = problems.make(
+        np.full(devices, 0.7), steps=rounds, scope="total", epsilon=8.0, total_power=1e12, convexity=5.0
+    )
+    found = plan(large, policy="liu_simeone", rounds=rounds)
+    assert not found.constant
+    assert np.unique(found.amplitudes.level).size > 100
+    assert found.amplitudes.share.shape == (1, devices)
+    assert found.amplitudes.share.dtype == np.bool_
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_dense_and_compact_are_the_same_table(seed):
+    rng = np.random.default_rng(seed)
+    row = np.where(rng.random(7) < 0.7, rng.random(7), 0.0)
+    row[seed % 7] = 1.0
+    level = rng.uniform(0.1, 2.0, 5) if seed % 2 else np.full(5, 0.3)
+    share = row > 0 if seed % 3 else row
+    one, many = Amplitudes(level=level, share=share[None]), Amplitudes(level=level, share=np.tile(share, (5, 1)))
+    assert many.share.shape == one.share.shape == (1, 7)
+    again = Amplitudes.of_table(one.dense)
+    np.testing.assert_allclose(again.dense, one.dense, rtol=4e-16)
+    for table in (one, again):
+        assert table.equal == (share.dtype == bool)
+        assert table.constant == (seed % 2 == 0)
+        assert np.array_equal(table.dense > 0, np.tile(row > 0, (5, 1)))
+        assert table.scheduled.tolist() == np.flatnonzero(row).tolist()
+        assert table.sizes.tolist() == [np.count_nonzero(row)] * 5
+        for k in range(7):
+            assert table.sends(k).tolist() == (list(range(5)) if row[k] else [])
+        for i in range(5):
+            assert table.devices(i).tolist() == np.flatnonzero(row).tolist()
+            assert np.array_equal(table.received(i), table.dense[i, table.devices(i)])
+            assert np.array_equal(table.shares(i) > 0, row > 0)
+
+
+def test_a_table_is_read_only():
+    for table in (Amplitudes.aligned([0], num_devices=2, level=1.0, rounds=3), Amplitudes.of_table(np.eye(2) + 0.5)):
+        for array in (table.level, table.share, table.dense, table.scheduled, table.sizes):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        *([[math.nan, 1.0]], [[math.inf, 1.0]], [[-1.0, 1.0]], [[0.0, 0.0]], [[1.0], [0.0]], [], [[]], [[[1.0]]]),
+        *(np.empty((0, 3)), np.empty((3, 0)), [[1e-300, 1e300]], 1.0, [["a", "b"]], [[1.0, None]]),
+    ],
+    ids=lambda table: str(table)[:24],
+)
+def test_what_is_no_table_is_refused(table):
+    if np.array_equal(table, 1.0):
+        assert Amplitudes.of_table(table).num_devices == 1
+        return
+    with pytest.raises((ValueError, TypeError)):
+        Amplitudes.of_table(table)
+
+
+@pytest.mark.parametrize(
+    ("level", "share", "said"),
+    [
+        ([1.0, 2.0], np.ones((3, 2), bool), "shares of"),
+        ([[1.0]], np.ones((1, 2), bool), "shares of"),
+        ([], np.ones((1, 2), bool), "shares of"),
+        ([1.0], np.ones(2, bool), "shares of"),
+        ([0.0], np.ones((1, 2), bool), "positive and finite"),
+        ([math.nan], np.ones((1, 2), bool), "positive and finite"),
+        ([math.inf], np.ones((1, 2), bool), "positive and finite"),
+        ([1.0], np.zeros((1, 2), bool), "at least one scheduled device"),
+        ([1.0], np.empty((1, 0), bool), "at least one scheduled device"),
+        ([1.0], [[0.5, 0.2]], "between 0 and 1"),
+        ([1.0], [[1.0, -0.2]], "between 0 and 1"),
+        ([1.0], [[1.0, math.nan]], "between 0 and 1"),
+        ([1.0], [[1.0, 2.0]], "between 0 and 1"),
+    ],
+)
+def test_what_is_no_compact_table_is_refused(level, share, said):
+    with pytest.raises(ValueError, match=said):
+        Amplitudes(level=level, share=share)
+
+
+# The plan
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_figure_of_any_table_follows_from_it(seed):
+    rng = np.random.default_rng(seed)
+    there = problems.make(problems.gains(seed, 6, 5) if seed % 2 else problems.gains(seed, 5), steps=9)
+    table = rng.random((6, 5)) * (rng.random((6, 5)) < 0.6)
+    table[:, seed % 5] += 0.1
+    found = Plan(problem=there, policy="mine", amplitudes=Amplitudes.of_table(table))
+    np.testing.assert_allclose(found.amplitude, table, rtol=4e-16)
+    oracle.check(found)
+    record = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert Plan.from_dict(there, record).to_dict() == record
 
 
 @pytest.mark.parametrize(("alignment", "validity"), [(0.001, "proved"), (0.5, "unproven"), (50.0, "unsafe")])
-def test_what_lemma_1_is_worth_is_said(random_problem, alignment, validity):
-    problem = random_problem(np.random.default_rng(1), devices=5, total_steps=10)
-    scaled = alignment * problem.link.noise_std
-    assert by_hand(problem, alignment=scaled).epsilon_paper_validity == validity
+def test_what_lemma_1_is_worth_is_said(problem, alignment, validity):
+    assert by_hand(problem, alignment=alignment * problem.link.noise_std).epsilon_paper_validity == validity
 
 
 def test_the_record_has_the_public_names(problem):
@@ -68,52 +173,69 @@ def test_the_record_has_the_public_names(problem):
 def test_a_plan_cannot_be_changed(problem):
     decision = by_hand(problem)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        decision.rounds = 5
-    with pytest.raises(ValueError, match="read-only"):
-        decision.scheduled[0] = 1
-    with pytest.raises(ValueError, match="read-only"):
-        decision.power[0] = 1.0
-    assert dataclasses.replace(decision, rounds=5).local_steps == (2, 2, 2, 2, 2)
-
-
-def test_the_callers_array_stays_his(problem):
-    devices = np.array([0, 2])
-    decision = by_hand(problem, scheduled=devices)
-    devices[0] = 1
-    assert decision.scheduled.tolist() == [0, 2]
+        decision.amplitudes = None
+    for array in (decision.scheduled, decision.power, decision.amplitude):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"scheduled": []}, "scheduled"),
-        ({"scheduled": [2, 0]}, "scheduled to be ascending"),
-        ({"scheduled": [0, 0]}, "scheduled to be ascending"),
+        ({"scheduled": [0, 0]}, "from 0 to 4, each once"),
         ({"scheduled": [-1, 2]}, "from 0 to 4"),
         ({"scheduled": [0, 5]}, "from 0 to 4"),
         ({"scheduled": [[0, 1]]}, "scheduled"),
         ({"scheduled": [0.0, 1.0]}, "scheduled"),
         ({"scheduled": [True, False]}, "scheduled"),
-        ({"alignment": 0.0}, "alignment=0.0 > 0"),
-        ({"alignment": float("nan")}, "alignment"),
+        ({"alignment": 0.0}, "positive and finite"),
+        ({"alignment": float("nan")}, "positive and finite"),
         ({"rounds": 11}, "rounds=11 <= total_steps=10"),
         ({"rounds": 0}, "rounds=0"),
+        ({"rounds": 2.0}, "rounds"),
+        ({"average": "mean"}, "average"),
+        ({"notes": ("x" * 1001,)}, "notes of at most 1000 printable characters"),
+        ({"notes": (1,)}, "notes"),
+        ({"notes": ("\udc80",)}, "notes"),
+        ({"notes": ("two\nlines",)}, "notes"),
     ],
 )
-def test_a_decision_that_makes_no_sense_is_refused(problem, changes, named):
+def test_a_plan_that_makes_no_sense_is_refused(problem, changes, named):
     with pytest.raises(ValueError, match=named):
         by_hand(problem, **changes)
 
 
-def test_values_from_numpy_become_plain_ones(problem):
-    decision = by_hand(
-        problem, rounds=np.int32(4), alignment=np.float32(0.5), scheduled=np.array([1, 3], dtype=np.uint8)
-    )
-    assert (type(decision.rounds), type(decision.alignment), decision.scheduled.dtype) == (int, float, np.intp)
-    json.dumps(decision.to_dict())
+def test_a_plan_about_another_fleet_or_too_few_gains_is_refused(problem):
+    table = Amplitudes.aligned([0], num_devices=4, level=0.1, rounds=3)
+    with pytest.raises(ValueError, match="amplitudes of 5 devices; got 4"):
+        Plan(problem=problem, policy="mine", amplitudes=table)
+    short = dataclasses.replace(problem, fleet=Fleet(gain=problems.gains(0, 2, 4), peak_power=1.0))
+    with pytest.raises(ValueError, match="gains of 3 rounds; there are 2"):
+        Plan(problem=short, policy="mine", amplitudes=table)
+
+
+@pytest.mark.parametrize("alignment", [1e-200, 1e200, 1e300])
+def test_figures_beyond_what_is_accounted_for_are_infeasible(problem, alignment):
+    with pytest.raises(InfeasibleError, match=r"^No plan fits: "):
+        by_hand(problem, alignment=alignment)
 
 
 def test_a_broken_limit_is_named(problem):
     peak = by_hand(problem).limits["peak_power"]
     assert "peak_power" in by_hand(problem, alignment=peak * 1.001).violations
     assert "peak_power" not in by_hand(problem, alignment=peak).violations
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"alignment": 1.0}, {"rounds": 5}, {"scheduled": [0, 1]}, {"scheduled": [2, 9]}, {"scheduled": "all"}),
+        *({"mu_total": 1.0}, {"power_total": 1.0}, {"clip_norm": 9.0}, {"epsilon_total": 0.1}, {"method": {}}),
+        *({"amplitude": [0.01, 0.02]}, {"amplitude": [math.nan, 1.0]}, {"amplitude": [1.0]}),
+    ],
+    ids=str,
+)
+def test_an_edited_record_is_refused(problem, change):
+    with pytest.raises(ValueError, match=r"Expected|could not|shape"):
+        Plan.from_dict(problem, by_hand(problem).to_dict() | change, METHODS)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from airfed import InfeasibleError, plan
 from airfed._files import DataError
-from airfed.planning import POLICIES, Decision, Response, limits, load_response
-from airfed.planning.plan import Plan
+from airfed.planning import Plan, Response, limits, load_response
+from airfed.policies import POLICIES
 
 ROUNDS, CLIPS, NOISE = (1, 3, 10, 20), (0.5, 1.0, 4.0), (1e-3, 1e-2, 0.1, 1.0, 10.0)
 
@@ -234,7 +234,7 @@ def test_rounds_that_keep_the_limits_are_preferred_to_those_that_break_them(rand
         devices = np.arange(problem.fleet.num_devices)
         theta = float(limits.largest_alignment(problem, devices, np.array([2]))[0])
         for factor, kept in ((1.0, True), (1e3, False)):
-            own = Decision(scheduled=devices, alignment=factor * theta)
+            own = np.full(devices.shape, factor * theta)
             decided = plan(problem, policy=lambda _, own=own: own, objective=measured)
             assert (not decided.violations) == kept
 

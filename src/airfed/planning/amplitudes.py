@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from airfed import _validate
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -46,8 +48,11 @@ class Amplitudes:
             raise ValueError("Expected the amplitude of every round to be positive and finite.")
         if not share.any(axis=1).all():
             raise ValueError("Expected at least one scheduled device in every round.")
-        if share.dtype != np.bool_ and not (share.min() >= 0 and np.all(share.max(axis=1) == 1.0)):
-            raise ValueError("Expected shares between 0 and 1, the largest of a round being 1.")
+        if share.dtype != np.bool_:
+            if not (share.min() >= 0 and np.all(share.max(axis=1) == 1.0)):
+                raise ValueError("Expected shares between 0 and 1, the largest of a round being 1.")
+            if np.all((share == 0) | (share == 1)):
+                share = share == 1
         if all(np.array_equal(row, share[0]) for row in share[1:]):
             share = share[:1]
         for name, array in (("level", level), ("share", share)):
@@ -56,24 +61,25 @@ class Amplitudes:
             object.__setattr__(self, name, array)
 
     @classmethod
-    def aligned(
-        cls, devices: NDArray[np.integer] | list[int], *, num_devices: int, level: float, rounds: int
-    ) -> Amplitudes:
+    def aligned(cls, devices: ArrayLike, *, num_devices: int, level: float, rounds: int) -> Amplitudes:
         """Return equal rounds in which the given devices arrive with θ = level."""
+        _validate.positive_integer(rounds=rounds)
         share = np.zeros((1, num_devices), dtype=np.bool_)
-        share[0, devices] = True
+        share[0, indices(devices, num_devices)] = True
         return cls(level=np.broadcast_to(np.float64(level), (rounds,)), share=share)
 
     @classmethod
     def of_table(cls, table: Floats, *, rounds: int | None = None) -> Amplitudes:
         """Return the compact form of a_ik, (I, N), or of one row (N,) that holds for all `rounds`."""
         rows = np.atleast_2d(np.asarray(table, dtype=np.float64))
+        if rows.ndim != 2 or not rows.size or not (np.all(rows >= 0) and np.all(np.isfinite(rows))):
+            raise ValueError(f"Expected finite amplitudes of (rounds, devices), none negative; got shape {rows.shape}.")
         level = rows.max(axis=1)
-        if not (np.all(np.isfinite(level)) and np.all(level > 0)):
-            raise ValueError("Expected at least one amplitude above 0 in every round, and finite ones.")
-        share: Bools | Floats = rows / level[:, None]
-        if np.all((share == 0) | (share == 1)):
-            share = share == 1
+        if not np.all(level > 0):
+            raise ValueError("Expected at least one amplitude above 0 in every round.")
+        share = rows / level[:, None]
+        if np.count_nonzero(share) != np.count_nonzero(rows):
+            raise ValueError("Expected amplitudes of one round within 300 orders of magnitude of each other.")
         return cls(level=level if rounds is None else np.broadcast_to(level[0], (rounds,)), share=share)
 
     @property
@@ -134,3 +140,18 @@ class Amplitudes:
         table = self.share * self.level[:, None]
         table.flags.writeable = False
         return table
+
+
+def indices(devices: ArrayLike, num_devices: int) -> Devices:
+    """Return device indices, ascending.
+
+    Raises:
+        ValueError: they are not indices from 0 to N − 1, each once, and at least one.
+    """
+    found = np.asarray(devices)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
+        raise ValueError(f"Expected scheduled to be a list of device indices, got {devices!r:.80}.")
+    found = np.sort(found)
+    if found[0] < 0 or found[-1] >= num_devices or np.any(found[1:] == found[:-1]):
+        raise ValueError(f"Expected scheduled to be indices from 0 to {num_devices - 1}, each once.")
+    return found.astype(np.intp, copy=False)

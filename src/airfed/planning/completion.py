@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, convergence
-from airfed.planning import limits
 from airfed.planning.amplitudes import Amplitudes, Devices
 from airfed.planning.measured import best_design
 from airfed.planning.method import OVER_THE_AIR, Errors, Method
-from airfed.planning.plan import FEASIBILITY_RTOL, Plan
+from airfed.planning.plan import Plan
 from airfed.planning.response import Response
 from airfed.problem import InfeasibleError, Problem
 
@@ -43,15 +42,12 @@ def by_bound(
     Raises:
         InfeasibleError: no number of rounds fits, or the bound is not a finite number.
     """
-    found = _errors(problem, devices, _in_time(problem, method, devices, rounds), method, alignment)
+    found = _errors(problem, devices, in_time(problem, method, devices, rounds), method, alignment)
     with np.errstate(over="ignore"):
         error = convergence.participation_error(found.shortfall)
         error = error + convergence.noise_error(problem.learning, found.noise_share)
         objective = convergence.round_offsets(problem.learning, found.rounds)
         objective = objective + convergence.round_scales(problem.learning, found.rounds) * error
-    if alignment is not None:
-        feasible = alignment <= limits.largest_alignment(problem, devices, found.rounds) * (1 + FEASIBILITY_RTOL)
-        objective[~feasible & feasible.any()] = np.inf
     best = int(np.argmin(objective))
     if not np.isfinite(objective[best]):
         raise InfeasibleError(
@@ -83,13 +79,9 @@ def by_accuracy(
     Raises:
         InfeasibleError: nothing lies within the surrogate's range.
     """
-    rounds = surrogate.known(_in_time(problem, method, devices, rounds))
+    rounds = surrogate.known(in_time(problem, method, devices, rounds))
     found = _errors(problem, devices, rounds, method, alignment)
-    noise = found.noise_share
-    if alignment is not None:
-        feasible = alignment <= limits.largest_alignment(problem, devices, found.rounds) * (1 + FEASIBILITY_RTOL)
-        noise = np.where(feasible | ~feasible.any(), noise, np.nan)
-    best = best_design(found.rounds, noise[:, None], 1.0 - found.shortfall[:, None], surrogate)
+    best = best_design(found.rounds, found.noise_share[:, None], 1.0 - found.shortfall[:, None], surrogate)
     number = int(found.rounds[best.place])
     plan = Plan(
         problem=replace(problem, learning=replace(problem.learning, clip_norm=best.clip_norm)),
@@ -155,8 +147,12 @@ def _table(problem: Problem, devices: Devices, method: Method, rounds: int, alig
     return Amplitudes.of_table(row, rounds=rounds)
 
 
-def _in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers) -> Integers:
-    """Those numbers of rounds that fit the time on the air."""
+def in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers) -> Integers:
+    """Return those numbers of rounds that fit the time on the air.
+
+    Raises:
+        InfeasibleError: none does.
+    """
     if problem.symbols == np.inf:
         return rounds
     uses = np.array([number * method.symbols(problem, devices, number) for number in rounds.tolist()])

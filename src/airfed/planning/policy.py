@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from airfed import _usercode, _validate, convergence
 from airfed.planning import combining, reach, time_varying
 from airfed.planning.amplitudes import Amplitudes
-from airfed.planning.completion import by_accuracy, by_bound, expected
-from airfed.planning.method import OVER_THE_AIR, Method
+from airfed.planning.completion import by_accuracy, by_bound, expected, in_time
+from airfed.planning.method import OVER_THE_AIR, Method, thinned
 from airfed.planning.plan import Plan
 from airfed.planning.response import Average, Response
 from airfed.planning.time_varying import Samples, Solution
@@ -182,7 +182,8 @@ class Policy:
         method: Method = OVER_THE_AIR
         notes: tuple[str, ...] = ()
         if isinstance(answer, Plan):
-            table, method, notes = answer.amplitudes, answer.method, answer.notes
+            method, notes, table = answer.method, answer.notes, answer.amplitudes
+            settings = replace(settings, average=settings.average or answer.average)
         elif (rows := _array(answer)) is not None and rows.ndim == 2 and rows.dtype.kind == "f":
             table = Amplitudes.of_table(rows)
         else:
@@ -204,12 +205,11 @@ class Policy:
             devices, candidates, notes = answer.devices, np.array([answer.rounds]), (*notes, *answer.notes)
             fixed = {"alignment": answer.alignment}
         else:
-            found = self._row(problem, answer)
-            if found.dtype == np.float64:
-                rounds = settings.rounds or problem.most_rounds
-                table = Amplitudes.of_table(found, rounds=rounds)
-                return self._solved(problem, Solution.of(table), method, settings)
-            devices = found
+            if np.ndim(answer) == 2:
+                return self._solved(problem, Solution.of(Amplitudes.of_table(answer)), method, settings)
+            devices = row = self._row(problem, answer)
+            if row.dtype == np.float64:
+                return self._received(problem, row, in_time(problem, method, row, candidates), settings)
         if settings.objective is not None and method.private:
             try:
                 return by_accuracy(
@@ -223,6 +223,22 @@ class Policy:
                 notes = (*notes, f"Planned by the bound: {_reason(error)}")
         plan = by_bound(problem, self.name, devices, rounds=candidates, method=method, notes=notes, **fixed)
         return plan if settings.average is None else replace(plan, average=settings.average)
+
+    def _received(self, problem: Problem, row: NDArray[Any], candidates: NDArray[np.int64], settings: Settings) -> Plan:
+        """The plan of given amplitudes: of the numbers of rounds that keep every limit, if there are any, the best."""
+        plans, refused = [], ""
+        for number in thinned(candidates, row.size).tolist():
+            try:
+                table = Amplitudes.of_table(row, rounds=number)
+                plans.append(self._solved(problem, Solution.of(table), OVER_THE_AIR, settings))
+            except InfeasibleError as error:
+                refused = refused or str(error)
+        if not plans:
+            raise InfeasibleError(refused)
+        return min(
+            [plan for plan in plans if not plan.violations] or plans,
+            key=lambda plan: plan.bound.total if settings.objective is None else -(plan.predicted_accuracy or 0.0),
+        )
 
     def _combined(self, problem: Problem, settings: Settings) -> Plan:
         """The plan of several antennas, with the combiner that goes best with it."""
@@ -317,12 +333,15 @@ class Policy:
         devices = _array(answer)
         if devices is None:
             raise ValueError(f"{expected}; got {type(answer).__name__}.")
-        if devices.dtype.kind == "f" and devices.shape == (num_devices,):
-            return np.asarray(devices, dtype=np.float64)
+        amplitudes = devices.dtype.kind == "f" and devices.shape == (num_devices,)
         if devices.dtype == bool and devices.shape == (num_devices,):
             devices = np.flatnonzero(devices)
-        if devices.size == 0:
+        if devices.size == 0 or (amplitudes and not devices.any()):
             raise InfeasibleError(f"No plan fits: policy {self.name!r} schedules no device.")
+        if amplitudes:
+            return np.asarray(devices, dtype=np.float64)
+        if isinstance(answer, Plan) or devices.ndim == 2:
+            raise ValueError(f"{expected}; all rounds at once need airfed.planning.once.")
         if devices.ndim != 1 or devices.dtype.kind not in "iu":
             raise ValueError(f"{expected}, or {num_devices} amplitudes; got {devices.dtype} of shape {devices.shape}.")
         devices = np.sort(devices)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.planning.amplitudes import Amplitudes
+from airfed.planning.amplitudes import Amplitudes, indices
 from airfed.planning.method import Method
 from airfed.planning.response import Prediction
 from airfed.privacy.members import Members
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _RTOL: Final = 1e-9  # between what was written down and what follows from it, perhaps with another NumPy
 _FOLLOWS: Final = (
-    *("mu_round", "mu_total", "epsilon_round", "epsilon_total"),
+    *("alignment", "rounds", "mu_round", "mu_total", "epsilon_round", "epsilon_total"),
     *("power_total", "num_scheduled", "alignment_coefficient", "clip_norm"),
 )
 
@@ -161,11 +161,7 @@ def values(problem: Problem, recorded: Mapping[str, Any], methods: Mapping[str, 
 def _amplitudes(num_devices: int, recorded: Mapping[str, Any]) -> Amplitudes:
     rounds = recorded.get("sequence")
     if rounds is None:
-        devices = np.array(recorded["scheduled"])
-        if devices.ndim != 1 or devices.dtype.kind not in "iu" or not devices.size:
-            raise ValueError(f"Expected scheduled to be a list of device indices, got {recorded['scheduled']!r:.80}.")
-        if devices[0] < 0 or devices[-1] >= num_devices or np.any(devices[1:] <= devices[:-1]):
-            raise ValueError(f"Expected scheduled to be ascending indices from 0 to {num_devices - 1}, each once.")
+        devices = indices(recorded["scheduled"], num_devices)
         number, level = int(recorded["rounds"]), float(recorded["alignment"])
         if "amplitude" not in recorded:
             return Amplitudes.aligned(devices, num_devices=num_devices, level=level, rounds=number)

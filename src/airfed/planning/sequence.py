@@ -170,12 +170,12 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
                     signal.shortfall(num_devices),
                 )
                 if plan.constant:  # without a pass over the fleet
-                    of_devices = (power * rounds, power, np.full(power.shape, mu**2 * rounds))
+                    of_devices = (power * rounds, power, np.full(power.shape, np.square(mu) * rounds))
                     continue
                 spent, largest, exposure = of_devices
                 spent[devices] += power
                 largest[devices] = np.maximum(largest[devices], power)
-                exposure[devices] += mu**2
+                exposure[devices] += np.square(mu)
         if not plan.constant:
             of_devices = tuple(each[plan.scheduled] for each in of_devices)
         return Totals._make((*np.broadcast_to(figures, (5, rounds)), *of_devices))

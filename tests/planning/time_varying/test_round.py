@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from airfed.planning.fading._cells import cheapest
-from airfed.planning.fading._fill import fill
-from airfed.planning.fading._round import Ordered, Unordered
+
+from airfed.planning.time_varying._cells import cheapest
+from airfed.planning.time_varying._fill import fill
+from airfed.planning.time_varying._round import Ordered, Unordered
 
 
 def every_subset(cost, limit, *, cap, noise_weight, least=1, most=None):

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from airfed.planning.fading import World, spending
 
 from airfed import Learning
+from airfed.planning.time_varying.solution import spending
+from airfed.planning.time_varying.world import World
 
 
 def _world(rng, *, devices, rounds, decades=0.0, battery=None, exposure=None, gain=None, **learning):
@@ -49,14 +50,16 @@ def check_limits():
     """Every limit holds, not by rounding either, and the objective is that of Theorem 1's recursion."""
 
     def check(world, sequence):
-        rounds, theta, learning = sequence.rounds, sequence.alignment, world.learning
+        rounds, theta, learning = sequence.rounds, sequence.amplitudes.level, world.learning
+        member = sequence.amplitudes.dense > 0
         gain = world.gain[:rounds]
-        assert np.all(sequence.member.any(axis=1))
+        assert sequence.amplitudes.equal
+        assert np.all(member.any(axis=1))
         assert np.all(theta > 0)
         assert np.all(theta <= world.cap)
-        for i, scheduled in enumerate(sequence.scheduled):
+        for i, scheduled in enumerate(map(np.flatnonzero, member)):
             assert np.all(np.square(theta[i] / gain[i, scheduled]) <= world.peak_power[scheduled])
-        power, device_power, exposure = spending(gain, sequence.member, theta)
+        power, device_power, exposure = spending(gain, member, theta)
         assert power.sum() <= world.total_power
         assert sum(power.tolist()) <= world.total_power
         assert device_power.sum() <= world.total_power
@@ -67,7 +70,7 @@ def check_limits():
         steps = np.full(rounds, learning.total_steps // rounds)
         steps[: learning.total_steps % rounds] += 1
         gap = learning.initial_gap
-        for i, scheduled in enumerate(sequence.scheduled):
+        for i, scheduled in enumerate(map(np.flatnonzero, member)):
             noise = learning.dimension * world.noise_std**2 / (2 * (scheduled.size * theta[i]) ** 2)
             error = 4 * (1 - scheduled.size / world.num_devices) ** 2 + (steps[i] - 1) ** 2 + noise
             gap = learning.contraction * gap + world.weight * error

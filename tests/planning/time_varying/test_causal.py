@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
-from airfed.planning.fading import Causal, causal, clairvoyant, myopic, spending
 
 from airfed.planning import exact
+from airfed.planning.time_varying.causal import Causal, causal
+from airfed.planning.time_varying.clairvoyant import clairvoyant
+from airfed.planning.time_varying.myopic import myopic
+from airfed.planning.time_varying.solution import spending
 
 
 def draws(rng, number, rounds, devices, *, shadowing_db=0.0):
@@ -66,9 +69,9 @@ def test_what_is_to_come_changes_nothing_before_it_comes(random_world, budgets):
         gain = world.gain.copy()
         gain[now:] = draws(rng, 1, 8, 10)[0][now:]
         other = causal(world.with_gain(gain), law, rounds=8)
-        np.testing.assert_array_equal(found.member[:now], other.member[:now])
-        np.testing.assert_array_equal(found.alignment[:now], other.alignment[:now])
-        assert not np.array_equal(found.alignment[now:], other.alignment[now:])
+        np.testing.assert_array_equal((found.amplitudes.dense > 0)[:now], (other.amplitudes.dense > 0)[:now])
+        np.testing.assert_array_equal(found.amplitudes.level[:now], other.amplitudes.level[:now])
+        assert not np.array_equal(found.amplitudes.level[now:], other.amplitudes.level[now:])
 
 
 def test_the_last_round_spends_what_is_left(random_world):
@@ -76,9 +79,9 @@ def test_the_last_round_spends_what_is_left(random_world):
     for _ in range(5):
         world = random_world(rng, devices=30, rounds=6)
         found = causal(world, draws(rng, 3, 6, 30), rounds=6)
-        power, _, _ = spending(world.gain, found.member, found.alignment)
-        limit = np.min(world.gain[-1][found.member[-1]]) * np.sqrt(world.peak_power[0])
-        assert power.sum() >= world.total_power * (1 - 1e-9) or found.alignment[-1] >= min(limit, world.cap) * (
+        power, _, _ = spending(world.gain, (found.amplitudes.dense > 0), found.amplitudes.level)
+        limit = np.min(world.gain[-1][(found.amplitudes.dense > 0)[-1]]) * np.sqrt(world.peak_power[0])
+        assert power.sum() >= world.total_power * (1 - 1e-9) or found.amplitudes.level[-1] >= min(limit, world.cap) * (
             1 - 1e-9
         )
 
@@ -103,7 +106,7 @@ def test_a_function_that_draws_is_the_array_it_draws(random_world):
 
     one, other = causal(world, law, rounds=6), causal(world, rest, rounds=6)
     assert asked == [0, 1, 2, 3, 4, 5]
-    np.testing.assert_allclose(one.alignment, other.alignment, rtol=0.05)
+    np.testing.assert_allclose(one.amplitudes.level, other.amplitudes.level, rtol=0.05)
     assert one.objective == pytest.approx(other.objective, rel=1e-3)
 
 
@@ -167,7 +170,7 @@ def test_equal_shares_of_one_round_are_the_exact_schedule(random_world, check_li
             offset=world.offsets()[:1], scale=world.weights(1), noise_weight=world.noise_weight)  # fmt: skip
         assert single.objective == pytest.approx(choice.objective, rel=1e-9)
         assert found.objective <= single.objective
-        power, _, _ = spending(world.gain[: found.rounds], found.member, found.alignment)
+        power, _, _ = spending(world.gain[: found.rounds], (found.amplitudes.dense > 0), found.amplitudes.level)
         assert np.all(power <= world.total_power / found.rounds)
 
 
