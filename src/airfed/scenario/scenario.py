@@ -275,20 +275,24 @@ class Scenario(Section):
         >>> found.num_scheduled, found.rounds, f"{found.predicted_accuracy:.0%}"
         (7, 20, '15%')
         """
+        options = {} if policy is None or isinstance(policy, str) else settings.pop("options", None) or {}
         changes = {f"policy.{name}": value for name, value in settings.items() if value is not None}
         if seed is not None:
             changes["seed"] = seed
-        if isinstance(policy, str):
-            return self.vary({**changes, "policy.name": policy}).plan(problem)
-        if changes:
-            return self.override(changes).plan(problem, policy=policy)
         if policy is None:
-            chosen, asked = self.decider, self
+            asked = self.override(changes) if changes else self
+            chosen = asked.decider
+        elif isinstance(policy, str):
+            asked = self.vary({**changes, "policy.name": policy})
+            chosen = asked.decider
         else:
             chosen = policy if isinstance(policy, Policy) else Policy.own(policy)
-            asked = self._without(chosen)
-        problem = self.problem() if problem is None else problem
-        return self._expected(chosen.plan(problem, asked._informed(problem)))
+            asked = self._without(chosen, changes)
+        problem = asked.problem() if problem is None else problem
+        informed = asked._informed(problem)
+        return asked._expected(
+            chosen.plan(problem, dataclasses.replace(informed, options={**informed.options, **options}))
+        )
 
     def compare(
         self, problem: Problem | None = None, *, baselines: bool = False
