@@ -106,9 +106,7 @@ class Air:
                 vectors = np.reshape(channel, (-1, fleet.antennas))[chosen]
             received, turned = antennas.heard(vectors, combiner), np.exp(-1j * psi)
             coefficient = received * turned * amplitude / clip_norm  # [Yan23, (6)] then [Yan23, (7)]
-            arrival = vectors * (turned * amplitude / clip_norm)[:, None]
-            if fleet.antennas == 1:
-                arrival = coefficient[:, None]  # the same, rounded as it always was
+            arrival = vectors * turned[:, None] * amplitude[:, None] / clip_norm
         return cls(
             scheduled=chosen,
             clip_norm=clip_norm * signal.guard,

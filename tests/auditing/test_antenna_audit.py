@@ -79,7 +79,7 @@ def test_who_is_not_known_cannot_attack(world):
 def test_who_sends_at_full_power_and_counts_less_passes(world, changes):
     saturated = {"policy__name": "threshold_power", "fleet__peak_power": 1e-4, "budget__epsilon": 50.0}
     found = subject(world, **saturated, **changes)
-    assert found.plan.uploads_in(0).power.max() == 1e-4
+    assert found.plan.sequence[0].power.max() == pytest.approx(1e-4, rel=1e-12)
     assert audit(found, **QUICK).verdict == "pass"
 
 
@@ -295,7 +295,7 @@ def test_no_mutant_no_alarm(world):
 def test_the_device_that_is_attacked_is_the_one_that_shows_most(world):
     claimed = subject(world, link__trust="combiner", **CHANGING)
     plan, fleet = claimed.plan, claimed.plan.problem.fleet
-    seen = np.where(plan.member, plan.alignments[:, None] * antennas.strengths(fleet.channel) / fleet.gain, 0.0)
+    seen = plan.amplitude * antennas.strengths(fleet.channel) / fleet.gain
     shown = np.sum(np.square(seen), axis=0)
     assert replace(claimed, against="radio").victim == int(np.argmax(shown))
     assert replace(claimed, against="combiner").victim == plan.most_exposed

@@ -12,15 +12,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from airfed.planning.fading import plan as fading_plan
-from airfed.planning.uplink import ALIGNED
 
 from airfed import air
 from airfed.air import Air, Superposition
 from airfed.auditing import Subject, audit
+from airfed.baselines.artificial_noise import ArtificialNoise
+from airfed.baselines.digital import Digital
+from airfed.baselines.dp_fedavg import DPFedAvg
 from airfed.learning.quadratic import QuadraticEngine
-from airfed.planning import FadingPlan, limits, schemes
+from airfed.planning import limits
+from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.plan import Plan
+from airfed.planning.sequence import RoundSequence
 from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
 from airfed.privacy.exposure import Exposure
 from airfed.privacy.ledger import Ledger, LedgerError, Members
@@ -260,8 +263,16 @@ def divisor_from_who_answered(patch):
 def devices_at_full_power(patch):
     real = Air.from_plan.__func__
 
-    def from_plan(cls, plan, index=-1, *, channel=None, phase=None, aligned=True):
-        return real(cls, plan, index, channel=channel, phase=phase, aligned=False)
+    def from_plan(cls, plan, index=-1, **options):
+        made = real(cls, plan, index, **options)
+        peak = np.sqrt(plan.problem.fleet.peak_power[made.scheduled])
+        factor = peak / made.transmit_amplitude
+        return replace(
+            made,
+            transmit_amplitude=peak,
+            coefficient=made.coefficient * factor,
+            arrival=made.arrival * factor[:, None],
+        )
 
     patch.setattr(Air, "from_plan", classmethod(from_plan))
 
@@ -355,9 +366,9 @@ def decided_otherwise(patch, place):
     real = Air.from_plan.__func__
 
     def from_plan(cls, plan, index=-1, **options):
-        index, theta = range(plan.rounds)[index], np.array(plan.alignments)
-        theta[index] = plan.alignments[place(index, plan.rounds)]
-        return real(cls, replace(plan, alignments=theta, alignment=float(theta.max())), index, **options)
+        index, theta = range(plan.rounds)[index], np.array(plan.amplitudes.level)
+        theta[index] = plan.amplitudes.level[place(index, plan.rounds)]
+        return real(cls, replace(plan, amplitudes=replace(plan.amplitudes, level=theta)), index, **options)
 
     patch.setattr(Air, "from_plan", classmethod(from_plan))
     return MOVING
@@ -388,18 +399,18 @@ def receiver_takes_nu_of_the_last_round(patch):
 
 
 def every_round_accounted_as_the_first(patch):
-    real = FadingPlan.sequence.func
+    real = RoundSequence.totals.func
 
-    def sequence(self):
+    def totals(self):
         found = real(self)
-        return replace(found, mus=np.full(self.rounds, found.mus[0]))
+        return found._replace(mu=np.full(found.mu.shape, found.mu[0]))
 
-    patch.setattr(FadingPlan, "sequence", property(sequence))
+    patch.setattr(RoundSequence, "totals", property(totals))
     return MOVING
 
 
 def total_of_the_first_round(patch):
-    patch.setattr(fading_plan, "compose_all", lambda mus: float(mus[0]) * math.sqrt(len(mus)))
+    patch.setattr(plan_module, "compose_all", lambda mus: float(mus[0]) * math.sqrt(len(mus)))
     return MOVING
 
 
@@ -409,81 +420,86 @@ POWERFUL = {"fleet__peak_power": 100.0, "budget__total_power": 2e3}
 HELD_BY_POWER = {"fleet__peak_power": 1.0, "budget__total_power": 50.0}  # the true ε is within the budget, too
 
 
-def uploading(patch, uplink, change, policy, **changes):
-    """Let the uploads of a method be changed: change(uploads, problem)."""
-    real = uplink.uploads
+def signalling(patch, method, change, policy, **changes):
+    """Let the signal of a method be changed: change(signal, problem)."""
+    real = method.signal
 
-    def uploads(self, problem, *arguments):
-        return change(real(self, problem, *arguments), problem)
+    def signal(self, problem, **figures):
+        return change(real(self, problem, **figures), problem)
 
-    patch.setattr(uplink, "uploads", uploads)
+    patch.setattr(method, "signal", signal)
     return POWERFUL | {"policy__name": policy} | changes
 
 
-def twice_hidden(uploads, problem):
-    return replace(uploads, hidden_by=2 * uploads.hidden_by)
+def twice_hidden(signal, problem):
+    return replace(signal, hidden_by=2 * signal.hidden_by)
 
 
 def artificial_noise_hides_twice(patch):
-    return uploading(patch, schemes.Masked, twice_hidden, "seif", **HELD_BY_POWER)
+    return signalling(patch, ArtificialNoise, twice_hidden, "seif", **HELD_BY_POWER)
 
 
 def artificial_noise_hides_twice_in_rounds_that_differ(patch):
-    return uploading(patch, schemes.Masked, twice_hidden, "seif", channel__coherence=1)
+    return signalling(patch, ArtificialNoise, twice_hidden, "seif", channel__coherence=1)
 
 
 def trusted_server_hides_twice(patch):
-    return uploading(patch, schemes.Wired, twice_hidden, "central")
+    return signalling(patch, DPFedAvg, twice_hidden, "central")
 
 
 def digital_uploads_hidden_by_the_noise_of_all(patch):
     """μ of the sum, where each upload is seen alone."""
 
-    def change(uploads, problem):
-        return replace(uploads, hidden_by=uploads.noise_std)
+    def change(signal, problem):
+        return replace(signal, hidden_by=signal.noise_std)
 
-    return uploading(patch, schemes.Orthogonal, change, "digital")
+    return signalling(patch, Digital, change, "digital")
 
 
 def digital_uploads_share_the_noise_of_one(patch):
     """The sum of all uploads has the noise that each of them should have."""
 
-    def change(uploads, problem):
-        return replace(uploads, noise_std=problem.link.noise_std)
+    def change(signal, problem):
+        return replace(signal, noise_std=problem.link.noise_std)
 
-    return uploading(patch, schemes.Orthogonal, change, "digital")
+    return signalling(patch, Digital, change, "digital")
 
 
 def plan_counts_noise_twice(patch):
-    """The uploads are right, and the μ that the plan prints is half of what they show."""
-    real = Plan._mu
-    patch.setattr(Plan, "_mu", lambda self, theta: real(self, theta) / (1 if self.uplink == ALIGNED else 2))
+    """The signal is right, and the μ that the plan prints is half of what it shows."""
+    real = RoundSequence._mu
+    patch.setattr(RoundSequence, "_mu", lambda self, signal, *place: real(self, signal, *place) / 2)
     return POWERFUL | {"policy__name": "digital"}
 
 
 def receiver_noise_for_artificial_noise(patch):
     """σ is drawn where s is claimed."""
 
-    def change(uploads, problem):
-        return replace(uploads, noise_std=problem.link.noise_std)
+    def change(signal, problem):
+        return replace(signal, noise_std=problem.link.noise_std)
 
-    return uploading(patch, schemes.Masked, change, "seif", **HELD_BY_POWER, learning__dimension=2)
+    return signalling(patch, ArtificialNoise, change, "seif", **HELD_BY_POWER, learning__dimension=2)
 
 
 def receiver_noise_for_artificial_noise_in_the_plan(patch):
-    patch.setattr(Plan, "noise_std_in", lambda self, index: self.problem.link.noise_std)
+    real = RoundSequence.signal
+
+    def signal(self, index):
+        return replace(real(self, index), noise_std=self._plan.problem.link.noise_std)
+
+    patch.setattr(RoundSequence, "signal", signal)
     return POWERFUL | {"policy__name": "seif"}
 
 
 def receiver_noise_for_artificial_noise_in_the_round_loop(patch):
     real = training.receive
 
-    def receive(plan, superposition, noise, **options):
+    def receive(plan, superposition, noise, *books, **options):
         class Quiet:
             def draw(self, index, dimension, noise_std, *, transmission=""):
                 return noise.draw(index, dimension, plan.problem.link.noise_std, transmission=transmission)
 
-        return real(plan, superposition, Quiet(), **options)
+        return real(plan, superposition, Quiet(), *books, **options)
 
     patch.setattr(training, "receive", receive)
     patch.setattr(training, "_check_noise", lambda noise, noise_std: None)
@@ -493,12 +509,12 @@ def receiver_noise_for_artificial_noise_in_the_round_loop(patch):
 def with_power(patch, factor):
     """Artificial noise of `factor` times the variance that its power gives it, drawn and claimed alike."""
 
-    def change(uploads, problem):
+    def change(signal, problem):
         sigma = problem.link.noise_std
-        s = math.sqrt(sigma**2 + factor(problem) * (uploads.noise_std**2 - sigma**2))
-        return replace(uploads, noise_std=s, hidden_by=s)
+        s = math.sqrt(sigma**2 + factor(problem) * (signal.noise_std**2 - sigma**2))
+        return replace(signal, noise_std=s, hidden_by=s)
 
-    return uploading(patch, schemes.Masked, change, "seif", **HELD_BY_POWER)
+    return signalling(patch, ArtificialNoise, change, "seif", **HELD_BY_POWER)
 
 
 def artificial_noise_not_divided_by_the_dimension(patch):
@@ -538,12 +554,12 @@ def noise_repeats_after_120_rounds_with_the_other_sign(patch):
 def round_loop_repeats_noise_after_100_rounds(patch):
     real = training.receive
 
-    def receive(plan, superposition, noise, **options):
+    def receive(plan, superposition, noise, *books, **options):
         class Repeated:
             def draw(self, index, *arguments, **more):
                 return noise.draw(index % 100, *arguments, **more)
 
-        return real(plan, superposition, Repeated(), **options)
+        return real(plan, superposition, Repeated(), *books, **options)
 
     patch.setattr(training, "receive", receive)
     return MANY
@@ -706,7 +722,8 @@ def chain_without_content(patch):
 def total_is_that_of_the_plan(world, path, patch):
     """The ledger of a finished run holds ε of the whole training."""
     outcome = execute(world(), path)
-    last = json.loads((path / "ledger.jsonl").read_text().splitlines()[-3])
+    lines = map(json.loads, (path / "ledger.jsonl").read_text().splitlines())
+    *_, last = (line for line in lines if "epsilon_total" in line)
     assert last["epsilon_total"] == outcome.setup.plan.epsilon_total == outcome.records[-1]["epsilon_total"]
     assert last["epsilon_total"] > 2 * last["epsilon_round"]
 
@@ -721,7 +738,8 @@ def budget_stops_the_run(world, path, patch):
 
     def longer(scenario, *, spent):
         setup = real(scenario, spent=spent)
-        return replace(setup, plan=replace(setup.plan, rounds=setup.plan.rounds + 2))
+        level = np.full(setup.plan.rounds + 2, setup.plan.alignment)
+        return replace(setup, plan=replace(setup.plan, amplitudes=replace(setup.plan.amplitudes, level=level)))
 
     patch.setattr(execution, "prepare", longer)
     outcome = execute(world(), path)
@@ -760,7 +778,9 @@ def schedule_by_gradient_norm(patch):
         best = devices[np.argsort(-np.linalg.norm(rows, axis=1))[:3]]
 
         def by_norm(self, problem):
-            return replace(real_decide(self, problem), scheduled=np.sort(best))
+            plan = real_decide(self, problem)
+            table = Amplitudes.aligned(best, num_devices=6, level=plan.alignment, rounds=plan.rounds)
+            return replace(plan, amplitudes=table)
 
         patch.setattr(Scenario, "plan", by_norm)
         return task

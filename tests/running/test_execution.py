@@ -503,7 +503,7 @@ def test_what_does_not_change_a_result_may_change(stopped, change):
 
 
 @pytest.mark.parametrize(
-    "part", ["data", "model's code", "initial model", "engine", "versions", "probe update", "gains"]
+    "part", ["data", "model's code", "initial model", "engine", "versions", "probe update", "channels"]
 )
 def test_whatever_shapes_the_signal_must_be_as_it_was(stopped, monkeypatch, part):
     real = setup.signal_digests

@@ -20,7 +20,7 @@ from airfed.auditing.round_loop import round_loop_checks
 from airfed.auditing.sensitivity import sensitivity_checks
 from airfed.auditing.statistics import Check, Vector, epsilon_of
 from airfed.auditing.subject import Subject
-from airfed.planning import FadingPlan, Plan
+from airfed.planning import Plan
 from airfed.privacy import gaussian_epsilon
 from airfed.problem import InfeasibleError, Trust
 from airfed.running.loop import NoiseFault
@@ -137,7 +137,7 @@ def audit(
             who is handed the combined one ("combiner"); as the claim has it unless told.
 
     Raises:
-        ValueError: there is no such adversary, or it is none that the scheme says anything about.
+        ValueError: there is no such adversary, or the method makes no privacy claim against it.
     """
     if against is not None:
         _validate.one_of(get_args(Trust), against=against)
@@ -179,8 +179,8 @@ def accounting_check(subject: Subject) -> Check:
     plan = subject.plan
     budget, mus = plan.problem.budget, plan.sequence.mus
     spent = np.zeros(plan.problem.fleet.num_devices)
-    for decided in plan.sequence:
-        spent[decided.scheduled] += decided.mu**2
+    for entry in plan.sequence:
+        spent[entry.scheduled] += entry.mu**2
     whole = math.sqrt(float(spent.max()))  # of the most exposed device
     wrong = _overspent(plan)
     most, _ = replace(subject, against=None).exposure
@@ -204,19 +204,19 @@ def accounting_check(subject: Subject) -> Check:
 
 
 def _overspent(plan: Plan) -> list[str]:
-    """What the plan sends beyond its budgets, where rounds differ: added up from gains and received amplitudes."""
-    if not isinstance(plan, FadingPlan):
+    """What the plan sends beyond its budgets, where rounds may differ: added up from gains and received amplitudes."""
+    if plan.constant and not plan.problem.varies:
         return []
     fleet, budget, wrong = plan.problem.fleet, plan.problem.budget, []
     spent = np.zeros(fleet.num_devices)
-    for decided in plan.sequence:
-        uploads, who = plan.uploads_in(decided.index), decided.scheduled
-        power, gain = np.array(uploads.steady_power), fleet.gain_in(decided.index)[who]
-        if plan.uplink.on_air:
-            power += np.square(np.divide(uploads.level, gain, out=np.zeros(who.size), where=gain > 0))
-        spent[who] += power
-        if np.any(power > fleet.peak_power[who] * (1 + _RTOL)):
-            wrong.append(f"round {decided.index + 1} asks a device for more than its peak power")
+    for entry in plan.sequence:
+        signal, devices = entry.signal, entry.scheduled
+        power = np.zeros(devices.size) if signal.constant_power is None else np.array(signal.constant_power)
+        if plan.method.radio:
+            power += np.square(signal.amplitude / fleet.gain_in(entry.index)[devices])
+        spent[devices] += power
+        if np.any(power > fleet.peak_power[devices] * (1 + _RTOL)):
+            wrong.append(f"round {entry.index + 1} asks a device for more than its peak power")
     if spent.sum() > budget.total_power * (1 + _RTOL):
         wrong.append(f"{spent.sum():.5g} W exceed the total of {budget.total_power:g} W")
     if budget.device_power is not None and np.any(spent > np.asarray(budget.device_power) * (1 + _RTOL)):
@@ -250,7 +250,7 @@ def _concluded(
         why = "more signal could be sent for the same ε"
         if plan.problem.link.estimation_error:
             why = "these channel errors are smaller than what is provided for"
-        elif plan.problem.trusted != subject.adversary and plan.combiner is not None:
+        elif plan.problem.seen_by_all and subject.adversary == "combiner":
             why = "it is made against somebody who sees more"
         elif plan.problem.seen_by_all:
             why = "in each round it is made for the device that shows most"

@@ -82,7 +82,7 @@ def _received(subject: Subject, source: NoiseSource, index: int, dimension: int)
         reception = done.reception
     except NoiseFault:  # the round loop refuses this noise; the checks say what is wrong with it
         reception = subject.airs.open_round(dimension, index).receive(tap.drawn)
-    return subject.seen(reception) / subject.plan.noise_std_in(index)
+    return subject.seen(reception) / subject.plan.sequence.signal(index).noise_std
 
 
 def _scale(drawn: Vector) -> Check:
@@ -168,19 +168,20 @@ def _power(subject: Subject) -> Check:
     numbers takes no power.
     """
     plan, worst = subject.plan, 0.0
-    for index in range(1 if plan.constant else plan.rounds) if plan.uplink.on_air else ():
+    for index in range(1 if plan.constant else plan.rounds) if plan.method.radio else ():
         air = subject.airs.at(index)
         superposition = air.open_round(1)
         superposition.add(air.scheduled, np.zeros((air.scheduled.size, 1)))
         transmitted = superposition.receive(np.zeros(superposition.noise_size)).energy
         gain = plan.problem.fleet.gain_in(index)[air.scheduled]
         arriving = float(np.sum(np.square(gain) * transmitted)) / plan.problem.learning.dimension
-        worst = max(worst, plan.noise_std_in(index) ** 2 / (plan.problem.link.noise_std**2 + arriving))
+        planned = plan.sequence.signal(index).noise_std ** 2
+        worst = max(worst, planned / (plan.problem.link.noise_std**2 + arriving))
     return Check(
         name="noise power",
         passed=worst <= 1 + 1e-9,
         finding=f"the noise has at most {worst:.6f} of the power that receiver and devices give it"
-        if plan.uplink.on_air
+        if plan.method.radio
         else "the noise is added to numbers and takes no power",
         figures={"largest": worst},
     )
@@ -189,9 +190,7 @@ def _power(subject: Subject) -> Check:
 def _key(subject: Subject, source: NoiseSource) -> Check:
     """Whether a round's noise repeats exactly where it must, and never where anything has changed."""
     scenario, fleet = subject.scenario, subject.plan.problem.fleet
-    barely = 1 + 2.0**-52
-    other = {"gain": fleet.gain * barely} if fleet.channel is None else {"channel": fleet.channel * barely}
-    moved = signal_digests(scenario, Fleet(peak_power=fleet.peak_power, **other))
+    moved = signal_digests(scenario, Fleet(channel=fleet.channel * (1 + 2.0**-52), peak_power=fleet.peak_power))
     del moved["scenario"]
     first = source.draw(0, 64, 1.0)
     again = subject.noise().draw(0, 64, 1.0)

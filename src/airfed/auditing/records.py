@@ -20,8 +20,7 @@ def record_checks(subject: Subject, run: Run) -> list[Check]:
     scenario, plan = subject.scenario, subject.plan
     # What came with a record, code or a response, is not asked again: its plan is taken as written, and holds together.
     again = own_policy(scenario.policy.name) is None and scenario.policy.objective == "bound"
-    several = plan.problem.fleet.antennas > 1
-    planned = scenario.plan(plan.problem.heard_by(None) if several else plan.problem) if again else plan
+    planned = scenario.plan(plan.problem.heard_by(None)) if again else plan
     expected, recorded = json.loads(json.dumps(planned.to_dict())), dict(run.figures)
     differing = sorted(name for name in recorded if recorded[name] != expected.get(name))
     found = [

@@ -39,7 +39,8 @@ def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]
             ones, others = list(_train(subject, plus, rounds)), list(_train(subject, minus, rounds))
             for one, other, claimed in zip(ones, others, claims, strict=True):
                 seen = subject.seen(one.reception)
-                slack = 4e-16 * subject.plan.noise_std_in(one.index) * math.sqrt(seen.size)  # the noise's rounding
+                noise_std = subject.plan.sequence.signal(one.index).noise_std
+                slack = 4e-16 * noise_std * math.sqrt(seen.size)  # the noise's rounding
                 moved = norm(seen - subject.seen(other.reception))
                 largest = max(largest, (moved - slack) / claimed)
             honest &= _only_noised(subject.plan, ones) and _only_noised(subject.plan, others)
@@ -114,7 +115,7 @@ def _only_noised(plan: Plan, rounds: list[Round]) -> bool:
     """Whether m^{i+1} is m^i − τ y/(|K|ν_i), with a y that has noise on it."""
     model = np.zeros_like(rounds[0].parameters)
     for done in rounds:
-        planned = plan.uploads_in(done.index).divisor / plan.sequence[done.index].clip_norm
+        planned = plan.sequence[done.index].signal.divisor / plan.sequence[done.index].clip_norm
         step = plan.problem.learning.learning_rate * done.reception.received / planned
         model = (model - step).astype(np.float32)
         scale = float(np.max(np.abs(model)))

@@ -19,7 +19,6 @@ from airfed.air import Air, Airs, Reception, Superposition
 from airfed.learning.engine import Engine
 from airfed.planning import Plan
 from airfed.problem import Trust
-from airfed.running.directory import RunError
 from airfed.running.loop import Medium, Round, federated_averaging
 from airfed.running.noise import NoiseSource
 from airfed.running.run import Run
@@ -74,14 +73,9 @@ class Subject:
         A plan that was tampered with is audited as the scenario plans; `record_checks` tells the difference.
 
         Raises:
-            ValueError: the run's scenario or manifest cannot be read, or an older version recorded it.
+            ValueError: the run's scenario or manifest cannot be read.
         """
         scenario, manifest = run.scenario, run.manifest
-        if manifest["format"] == 1:  # it does not say what keyed its noise
-            raise RunError(
-                f"Expected a run of this version in {run.path}; an older one recorded it. Its scenario can be audited: "
-                f"airfed audit {run.path / 'scenario.toml'}."
-            )
         try:
             plan = run.plan
         except ValueError:
@@ -103,17 +97,17 @@ class Subject:
 
         It is that of the received signal. Uploads that are received separately have equal shares of its variance.
         """
-        separate = self.plan.sequence[index].scheduled.size if self.plan.uplink.separate else 1
-        return self.plan.noise_std_in(index) / math.sqrt(separate)
+        signal = self.plan.sequence.signal(index)
+        return signal.noise_std / math.sqrt(signal.amplitude.size if signal.separate else 1)
 
     def seen(self, reception: Reception) -> Floats:
-        """Return what the adversary sees of a round: the released signal, (1, d), or every antenna's, (2A, d)."""
-        if reception.antennas is None or self.adversary == "combiner":
+        """Return what the adversary sees of a round: the released signal, (1, d), or every antenna's, (Ac, d)."""
+        if self.adversary == "combiner":
             return reception.received[None, :]
-        return np.concatenate((reception.antennas.real, reception.antennas.imag))
+        return reception.parts.reshape(-1, reception.received.size)
 
     def responses(self, air: Air) -> Floats:
-        """Return how the adversary sees an update of norm ϖ of each scheduled device, (|K|, 1) or (|K|, 2A).
+        """Return how the adversary sees an update of norm ϖ of each scheduled device, (|K|, 1) or (|K|, Ac).
 
         Each device sends on an entry of its own through the real superposition, without noise. The 2-norm of a row is
         the device's received amplitude, the row itself its matched filter: white noise hides nothing else.
@@ -148,7 +142,7 @@ class Subject:
     @cached_property
     def sends(self) -> NDArray[np.intp]:
         """The rounds in which the victim transmits."""
-        return np.flatnonzero([np.any(decided.scheduled == self.victim) for decided in self.plan.sequence])
+        return self.plan.amplitudes.sends(self.victim)
 
     def noise(self, repetition: int = 0, changed: Mapping[str, str] | None = None) -> NoiseSource:
         """Return the noise of the run itself (0), or of an independent repetition of it under another seed.
@@ -194,14 +188,13 @@ class Crowd:
     def at(self, index: int) -> Air:
         """Return the air of round i, in which the device must be scheduled."""
         air = self.subject.airs.at(index)
-        who = np.repeat(air.slots(np.array([self.device])), self.count)
-        names = ("transmit_amplitude", "coefficient", "steady_power", "arrival", "transmit_phase")
-        each = {name: value[who] for name in names if (value := getattr(air, name)) is not None}
-        return replace(air, scheduled=np.arange(self.count), **each)
+        copies = np.repeat(air.slots(np.array([self.device])), self.count)
+        names = ("transmit_amplitude", "coefficient", "arrival", "transmit_phase", "constant_power")
+        return replace(air, scheduled=np.arange(self.count), **{name: getattr(air, name)[copies] for name in names})
 
     def open_round(self, dimension: int, index: int) -> Superposition:
         """Return an empty superposition of round i."""
-        share = self.subject.noise_std_in(index) / self.subject.plan.noise_std_in(index)
+        share = self.subject.noise_std_in(index) / self.subject.plan.sequence.signal(index).noise_std
         return _Seen(air=self.at(index), dimension=dimension, share=share)
 
 

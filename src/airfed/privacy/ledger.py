@@ -91,9 +91,10 @@ class Ledger(Chain):
         if not path.exists():
             return cls.create(path, header)
         ledger = cls.load(path, repair=True)
-        expected = json.loads(json.dumps(header))
-        if {**ledger.header, "scenario": None} != {**expected, "scenario": None}:  # a name may change
-            raise LedgerError(f"{path}: its first line is not that of this run.")
+        expected, found = json.loads(json.dumps(header)), ledger.header
+        other = {name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)}
+        if other := sorted(other - {"scenario"}):  # a name may change
+            raise LedgerError(f"{path}: its first line is not that of this run ({', '.join(other)}).")
         return ledger
 
     @property
