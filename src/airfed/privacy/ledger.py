@@ -92,8 +92,8 @@ class Ledger(Chain):
             return cls.create(path, header)
         ledger = cls.load(path, repair=True)
         expected, found = json.loads(json.dumps(header)), ledger.header
-        other = {name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)}
-        if other := sorted(other - {"scenario"}):  # a name may change
+        names = sorted((expected.keys() | found.keys()) - {"scenario"})  # a name may change
+        if other := [name for name in names if expected.get(name) != found.get(name)]:
             raise LedgerError(f"{path}: its first line is not that of this run ({', '.join(other)}).")
         return ledger
 
