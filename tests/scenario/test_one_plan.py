@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -227,3 +229,24 @@ def test_where_there_is_no_plan_all_say_the_same():
             ask()
         said.add(str(caught.value))
     assert len(said) == 1
+
+
+def test_planning_and_auditing_need_no_torch(tmp_path):
+    (tmp_path / "mine.py").write_text(MODEL)
+    program = (
+        "import sys\n"
+        "sys.modules |= {'torch': None, 'numba': None, 'matplotlib': None}\n"
+        "import airfed\n"
+        f"world = airfed.load({str(TINY)!r})\n"
+        "assert airfed.plan(world).rounds == 4\n"
+        "assert world.audit(trials=2000).verdict == 'pass'\n"
+        "own = world.override({'learning.model': 'mine:make', 'learning.dimension': None})\n"
+        "try:\n"
+        "    airfed.plan(own)\n"
+        "except airfed._extras.MissingExtra as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, timeout=300
+    )
+    assert done.stdout == "This needs airfed[sim] (torch is missing): pip install 'airfed[sim]'.\n"
