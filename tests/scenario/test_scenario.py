@@ -141,7 +141,6 @@ def test_counts_name_the_key_and_the_range(key, value):
         ({"learning__partition": "random"}, "learning.partition to be one of 'iid', 'dirichlet', 'shards'"),
         ({"learning__strong_convexity": 11.0}, "strong_convexity=11.0 <= smoothness=10.0"),
         ({"learning__dataset": 3}, "learning.dataset to be a text in quotes"),
-        ({"learning__model": "mine:net"}, "there is no module 'mine'"),
         ({"learning__dataset": "pictures/"}, "there is no such file"),
         (
             {"policy__name": "best"},

@@ -103,7 +103,7 @@ class Scenario(Section):
 
         Raises:
             MissingExtra: the user's own model needs airfed[sim].
-            ScenarioError, DataError: the model or the data is wrong.
+            ValueError: the model or the data is wrong (ScenarioError, DataError, or of the user's own model).
         """
         return dimension_of(self)
 
@@ -138,7 +138,7 @@ class Scenario(Section):
 
         Raises:
             MissingExtra: the user's own model, whose size is d, needs airfed[sim].
-            DataError: the data whose shape d depends on are bad.
+            ValueError: the model or the data that tell d are wrong.
             ScenarioError: the file of gains is bad, a length does not fit, or there are too many gains.
         """
         dimension = self.dimension if dimension is None else dimension
