@@ -91,7 +91,7 @@ def test_what_a_working_package_does_not_find_is_not_blamed_on_it(tmp_path, monk
     del sys.modules["joblib"]
 
 
-PLAN = "airfed.plan(airfed.load('s.toml').problem())"
+PLAN = "airfed.plan(airfed.load('s.toml'))"
 
 
 @pytest.mark.parametrize(

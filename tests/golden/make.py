@@ -429,6 +429,8 @@ def recorded(plan: airfed.Plan) -> dict[str, Any]:
         **found,
         # 0.2.0 named, of limits within 0.1%, not the smallest where rounds differ
         "binding": None if plan.problem.varies else found["binding"],
+        # 0.2.0 added it to a scenario's plan by the bound only where it was printed
+        "predicted_accuracy": found["predicted_accuracy"] if plan.objective == "measured" else None,
         "violations": list(found["violations"]),
         "scheduled": mask(plan.scheduled, devices),
         "local_steps": digest(json.dumps(list(map(int, plan.local_steps))).encode()),

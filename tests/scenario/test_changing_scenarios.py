@@ -70,27 +70,27 @@ def test_too_many_gains_are_refused_before_they_are_drawn(changes):
         ({"coherence": 1, "common_shadowing_db": 8.0, "shadowing_coherence": 10}, None),
     ],
 )
-def test_the_law_of_a_problem(channel, kind):
+def test_the_samples_of_a_problem(channel, kind):
     world = world_of(**channel).override({"policy.rounds": 20})
     problem = world.problem()
-    law = world.law(problem)
+    samples = world.samples(problem)
     if kind is None:
-        assert law(problem.fleet.gain[:7]).shape == (24, 13, 100)
-        np.testing.assert_array_equal(law(problem.fleet.gain[:7]), world.law(problem)(problem.fleet.gain[:7]))
+        assert samples(problem.fleet.gain[:7]).shape == (24, 13, 100)
+        np.testing.assert_array_equal(samples(problem.fleet.gain[:7]), world.samples(problem)(problem.fleet.gain[:7]))
     else:
-        assert isinstance(law, kind)
+        assert isinstance(samples, kind)
     if problem.fleet.changes:
         with pytest.raises(ScenarioError, match="that this scenario has drawn"):
-            world.override({"seed": 5}).law(problem)
+            world.override({"seed": 5}).samples(problem)
 
 
-def test_the_law_of_a_trace(traced):
+def test_the_samples_of_a_trace(traced):
     trace, world = traced
     problem = world.problem()
-    assert set(world.law(problem)(trace[:2])[..., 0].ravel()) == set(trace[:2, 0])
+    assert set(world.samples(problem)(trace[:2])[..., 0].ravel()) == set(trace[:2, 0])
     (world.folder / "h.npy").unlink()
     with pytest.raises(ScenarioError, match="there is no such file"):
-        world.law(problem)
+        world.samples(problem)
 
 
 # Batteries

@@ -43,7 +43,7 @@ def dimension_of(scenario: Scenario) -> int:
 
     Raises:
         MissingExtra: the user's own model needs airfed[sim].
-        ScenarioError, DataError: the model or the data is wrong.
+        ValueError: the model or the data is wrong (ScenarioError, DataError, or of the user's own model).
     """
     learning = scenario.learning
     if learning.dimension is not None:

@@ -103,7 +103,7 @@ class Scenario(Section):
 
         Raises:
             MissingExtra: the user's own model needs airfed[sim].
-            ScenarioError, DataError: the model or the data is wrong.
+            ValueError: the model or the data is wrong (ScenarioError, DataError, or of the user's own model).
         """
         return dimension_of(self)
 
@@ -137,8 +137,11 @@ class Scenario(Section):
             spent: μ that the scenario's account has spent; None asks the account.
 
         Raises:
+            MissingExtra: the user's own model, whose size is d, needs airfed[sim].
+            ValueError: the model or the data that tell d are wrong.
             ScenarioError: the file of gains is bad, a length does not fit, or there are too many gains.
         """
+        dimension = self.dimension if dimension is None else dimension
         try:
             if (num_devices := self.num_devices) > _MOST_DEVICES:
                 raise MemoryError
@@ -161,7 +164,7 @@ class Scenario(Section):
                     combining=self.link.combining,
                     trust=self.link.trust,
                 ),
-                learning=self.learning.build(self.dimension if dimension is None else dimension),
+                learning=self.learning.build(dimension),
                 budget=self.budget.build(spent=self.account_spent() if spent is None else spent),
             )
         except ScenarioError:

@@ -423,7 +423,7 @@ class PolicySection(Section):
     @model_validator(mode="after")
     def _check_name(self) -> Self:
         if own_policy(self.name) is None and self.options and not EVERY[self.name].baseline:
-            raise ValueError(f"Expected no policy.options with policy {self.name!r}: they are for your own, or rivals.")
+            raise ValueError(f"Expected no policy.options with policy {self.name!r}: for your own or a baseline only.")
         return self
 
 
