@@ -20,7 +20,6 @@ from airfed.baselines.artificial_noise import ArtificialNoise
 from airfed.baselines.digital import Digital
 from airfed.baselines.dp_fedavg import DPFedAvg
 from airfed.learning.quadratic import QuadraticEngine
-from airfed.running.task import QuadraticLearning
 from airfed.planning import limits
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.plan import Plan
@@ -35,6 +34,7 @@ from airfed.running.directory import RunError
 from airfed.running.execution import execute
 from airfed.running.noise import SecureNoise, SeededNoise
 from airfed.running.run import Run
+from airfed.running.task import QuadraticLearning
 from airfed.scenario import Scenario
 
 FAST = {"pairs": 240, "trials": 6000, "samples": 150_000}
