@@ -155,23 +155,22 @@ assert any(0 not in each.scheduled for each in run.plan.sequence)
 # This one schedules the devices that are at least half as strong as the strongest.
 
 # %%
-_ = Path("mypolicy.py").write_text("""
+
+
 def near_the_best(problem, *, share=0.5):
+    """Return the devices whose gain is at least a share of the largest."""
     gain = problem.fleet.gain
     return gain >= share * gain.max()
-""")
 
-for name, changes in (
-    ("optimal", {"policy.name": "optimal"}),
-    ("optimal, knowing all rounds", {"policy.name": "clairvoyant"}),
-    ("at least half of the best", {"policy.name": "mypolicy:near_the_best"}),
-    (
-        "nine tenths of the best",
-        {"policy.name": "mypolicy:near_the_best", "policy.options": {"share": 0.9}},
-    ),
-    ("all devices", {"policy.name": "full"}),
+
+for name, policy, options in (
+    ("optimal", "optimal", None),
+    ("optimal, knowing all rounds", "clairvoyant", None),
+    ("at least half of the best", near_the_best, None),
+    ("nine tenths of the best", near_the_best, {"share": 0.9}),
+    ("all devices", "full", None),
 ):
-    found = scenario.override(changes).plan()
+    found = scenario.plan(policy=policy, options=options)
     print(
         f"{name:27}: {found.sizes.mean():.1f} devices a round, noise "
         f"{found.noise_share:.3f}, ε in total {found.epsilon_total:5.1f}, "
@@ -181,7 +180,7 @@ for name, changes in (
     assert found.power_total <= 60.0 * (1 + 1e-9)
 
 # %% [markdown]
-# In the file it is `[policy] name = "mypolicy:near_the_best"` with `options = {share = 0.9}`; `plan`, `compare`, `run`, `sweep` and `explore` all accept it.
+# In the scenario it is `[policy] name = "mypolicy:near_the_best"` with `options = {share = 0.9}`; `plan`, `compare`, `run`, `sweep` and `explore` all accept it.
 #
 # ## What you have seen
 #
@@ -190,7 +189,7 @@ for name, changes in (
 # | channel | `[channel] model = "file"`, or `Fleet(gain=…)` | [Your own channel](../howto/channel.md) |
 # | data | `[learning] dataset = "file.npz"` or a folder | [Your own data](../howto/data.md) |
 # | model | `[learning] model = "file:callable"` | [Your own model](../howto/model.md) |
-# | policy | `[policy] name = "file:callable"` | [Your own policy](../howto/policy.md) |
+# | policy | `[policy] name = "file:callable"`, or `scenario.plan(policy=function)` | [Your own policy](../howto/policy.md) |
 #
 # ## Exercise
 #

@@ -47,26 +47,29 @@ def plan(
     """Return the plan of a scenario, or of a problem that you wrote yourself and whose gains are all known.
 
     For a scenario this is `scenario.plan(...)`, the plan that `airfed plan` prints and `airfed run` executes; the
-    arguments change keys of [policy] and the seed. For a problem, minimise Theorem 1's bound over the devices K, the alignment θ and the rounds I, subject to the privacy budget, the
-    peak powers and the total power (P1). "optimal" solves that exactly; the others fix K by a rule of their own and
-    take the best θ and I for it.
+    arguments change keys of [policy] and the seed.
+
+    For a problem, minimise Theorem 1's bound over the devices K, the alignment θ and the rounds I, subject to the
+    privacy budget, the peak powers and the total power (P1). "optimal" solves that exactly; the others fix K by a rule
+    of their own and take the best θ and I for it.
 
     Args:
         problem: the fleet, the link, the learning constants and the budgets; or a scenario.
-        policy: "optimal" (the default for a problem), "paper" (Algorithms 1 and 2 as printed), "full" (every device), "uniform" (`size` devices at
-            random), "top_k" (the `size` devices of largest gain), "threshold" (every gain of at least `threshold`);
-            a baseline (`BASELINES`: "central", "digital", "truncated", ...); or your own: a function from a `Problem`
-            to devices or amplitudes (`planning.Policy`), or "module:callable".
+        policy: "optimal" (the default for a problem), "paper" (Algorithms 1 and 2 as printed), "full" (every device),
+            "uniform" (`size` devices at random), "top_k" (the `size` devices of largest gain), "threshold" (every gain
+            of at least `threshold`); a baseline (`BASELINES`: "central", "digital", "truncated", ...); or your own: a
+            function from a `Problem` to devices or amplitudes (`planning.Policy`), or "module:callable".
         rounds: I, to fix it; otherwise every I in 1..T is considered.
         size: |K| of "uniform" and "top_k"; half the fleet by default.
         threshold: smallest gain that "threshold" schedules.
         seed: of the stream that "uniform" draws from, 0 by default; of a scenario also of its channel.
-        objective: (of a problem) an accuracy surrogate, to choose K, θ, I, ϖ and the average together by the accuracy that it expects;
-            otherwise Theorem 1's bound decides, which says nothing of ϖ.
+        objective: (of a problem) an accuracy surrogate, to choose K, θ, I, ϖ and the average together by the accuracy
+            that it expects; otherwise Theorem 1's bound decides, which says nothing of ϖ.
         clip_norm: ϖ, to fix it where an objective would choose it.
         average: "tail" or "exponential" to have the receiver average the models, as in `Plan`.
-        samples: (of a problem) for plans that know the gains of a round only when it comes: Monte Carlo samples of them, (samples,
-            rounds, N), or a function from the gains so far, (i, N), to samples of the rest, (samples, R − i, N).
+        samples: (of a problem) for plans that know the gains of a round only when it comes: Monte Carlo samples of
+            them, (samples, rounds, N), or a function from the gains so far, (i, N), to samples of the rest, (samples,
+            R − i, N).
         options: what else your own policy, or a baseline, takes, by name.
 
     Raises:
@@ -86,7 +89,8 @@ def plan(
 
     Implements [Yan23, P1].
     """
-    given = {"rounds": rounds, "size": size, "threshold": threshold, "clip_norm": clip_norm, "average": average}
+    given: dict[str, Any] = {"rounds": rounds, "size": size, "threshold": threshold}
+    given |= {"clip_norm": clip_norm, "average": average}
     if isinstance(problem, Problem):
         settings = Settings(seed=seed or 0, objective=objective, samples=samples, options=options or {}, **given)
         name = "optimal" if policy is None else policy

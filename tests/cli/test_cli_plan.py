@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from airfed.cli import main
-from airfed.planning import POLICIES
+from airfed.policies import POLICIES
 from airfed.scenario import template, worlds
 
 PUBLIC = {
@@ -25,7 +25,7 @@ PUBLIC = {
     "epsilon_total",
     "epsilon_paper",
 }
-COMPARED = [name for name, policy in POLICIES.items() if not policy.for_varying]
+COMPARED = [name for name, policy in POLICIES.items() if not policy.time_varying]
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def test_plan(airfed, write):
     for line in ("Lemma 1, one round", "exact, one round", "exact, all"):
         assert line in out
     assert "of 1000 W" in out
-    assert "unit: device, neighbours: replace one device's data" in out
+    assert "device-level, replace-one adjacency" in out
 
 
 @pytest.mark.parametrize(

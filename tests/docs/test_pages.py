@@ -107,8 +107,24 @@ def test_the_code_of_the_how_to_pages_runs(tmp_path, monkeypatch):
     assert sum(part.numel() for part in given["net"]().parameters()) == 784 * 64 + 64 + 64 * 10 + 10
     assert not list(given["normalised"]().buffers())
     scenario = airfed.load(ROOT / "examples" / "paper.toml")
-    found = airfed.plan(scenario.problem(), policy=given["strongest"], options={"share": 0.3})
-    assert found.num_scheduled == 30
+    assert scenario.plan(policy=given["strongest"], options={"share": 0.3}).num_scheduled == 30
+    assert scenario.plan(policy=given["forty_rounds"]).rounds == 40
+
+
+@pytest.mark.parametrize("name", ["start", "model"])
+def test_the_code_of_a_page_prints_what_the_page_shows(name, tmp_path, monkeypatch, capsys):
+    (tmp_path / "my.toml").write_text(template.SCENARIO)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / f"{name}.md"
+    (code,) = blocks(page, "python")
+    exec(code, {})
+    assert f"```text\n{capsys.readouterr().out}```" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs" / "notebooks").glob("*.py"))], ids=lambda p: p.name)
+def test_a_scenario_is_planned_by_its_own_method(page):
+    assert not re.search(r"\bplan\([^\n]*\.problem\(", page.read_text(encoding="utf-8"))
 
 
 def test_the_page_on_privacy_says_on_whose_honesty_every_method_rests():

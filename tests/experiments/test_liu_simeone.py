@@ -12,8 +12,8 @@ from scipy import optimize
 
 from airfed import scenario
 from airfed.experiments import figures, liu_simeone, liu_simeone_curves
-from airfed.running.task import ridge_task
 from airfed.privacy import gaussian_delta
+from airfed.running.task import ridge_task
 from airfed.scenario import ScenarioError, worlds
 
 

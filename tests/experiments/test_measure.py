@@ -16,8 +16,8 @@ from airfed.experiments.measure import Unmeasured, better_half, means, measure, 
 from airfed.experiments.pilots import Cell, design
 from airfed.experiments.points import dataset_digest
 from airfed.experiments.records import Record
-from airfed.running.task import build_task
 from airfed.planning import load_response
+from airfed.running.task import build_task
 from airfed.scenario.errors import ScenarioError
 
 SCENARIO = """

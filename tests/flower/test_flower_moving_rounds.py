@@ -20,7 +20,7 @@ def test_it_is_airfeds_own_training(setup, own_training, start, own_app, make_gr
     np.testing.assert_allclose(trained, own_training(), rtol=1e-5, atol=1e-6)
     ledger = Ledger.load(tmp_path / "ledger.jsonl")
     assert [charge.mu for charge in ledger.charges] == [decided.mu for decided in setup.plan.sequence]
-    assert ledger.mu_total == setup.plan.mu_total
+    assert setup.plan.mu_total <= ledger.mu_total <= setup.plan.mu_total * (1 + 1e-15)
     assert len({charge.mu for charge in ledger.charges}) == setup.plan.rounds
 
 

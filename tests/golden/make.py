@@ -582,7 +582,7 @@ def machine() -> str:
 
 
 def difference(old: Any, new: Any, rtol: float, where: str = "", atol: float = 0.0) -> str:
-    """Return the first place where two records differ by more than `rtol`, or a bound's terms by so much of the bound."""
+    """Return the first place where two records differ by more than `rtol`, or terms by so much of the bound."""
     if where == ".terms":
         atol = rtol * sum(old.values())
     if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():

@@ -20,8 +20,8 @@ from airfed.learning.engine import make_engine
 from airfed.learning.fused import available
 from airfed.learning.partition import partition
 from airfed.learning.recognition import Unlike, recognise
-from airfed.running.task import build_task
 from airfed.network import Network
+from airfed.running.task import build_task
 
 if not available():
     pytest.skip("the fused engine needs numba", allow_module_level=True)

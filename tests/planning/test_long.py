@@ -4,14 +4,14 @@ import time
 
 import numpy as np
 import pytest
+from airfed.planning.decision import Decision
+from airfed.planning.fading import World, clairvoyant, myopic, thinned
+from airfed.planning.varying import seldom, world_of
 
 import airfed
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem
 from airfed.convergence import round_weights
 from airfed.planning import POLICIES, RIVALS, combining, others, schemes
-from airfed.planning.decision import Decision
-from airfed.planning.fading import World, clairvoyant, myopic, thinned
-from airfed.planning.varying import seldom, world_of
 
 BUDGETS = {
     "round": {},

@@ -8,13 +8,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+from airfed.planning.schemes import Masked, Orthogonal, Saturated, Truncated, Wired, denoising_factor, parse
+from airfed.planning.uplink import ALIGNED, NOT_PRIVATE_MU, Aligned
 from scipy import integrate, optimize
 
 import airfed
 from airfed import Budget, Decision, Fleet, InfeasibleError, Learning, Link, Problem
 from airfed.planning import RIVALS, FadingPlan, Plan, limits
-from airfed.planning.schemes import Masked, Orthogonal, Saturated, Truncated, Wired, denoising_factor, parse
-from airfed.planning.uplink import ALIGNED, NOT_PRIVATE_MU, Aligned
 
 WORLDS = {
     "round": {},

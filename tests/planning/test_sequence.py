@@ -6,12 +6,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from airfed.planning.prices import next_device
 
 from airfed import Plan, plan
 from airfed.planning import POLICIES, _rounds, candidates, uncertain
 from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.limits import allowed_mu
-from airfed.planning.prices import next_device
 from airfed.planning.uncertain import effective_peak_power
 from airfed.privacy import compose_all, gaussian_epsilon
 from airfed.privacy.ledger import Ledger

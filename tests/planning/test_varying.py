@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from airfed.planning.fading import Sequence
+from airfed.planning.varying import world_of
 
 import airfed
 from airfed import Budget, Decision, Fleet, InfeasibleError, Learning, Link, Problem
 from airfed.planning import POLICIES, FadingPlan, limits, prices
-from airfed.planning.fading import Sequence
-from airfed.planning.varying import world_of
 
 WORLDS = {
     "round": {},

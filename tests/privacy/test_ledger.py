@@ -381,7 +381,8 @@ def test_a_run_stops_before_it_exceeds_a_budget(world, tmp_path, monkeypatch, li
     def too_many_rounds(asked, *, spent):
         setup = real(asked, spent=spent)
         problem = replace(setup.plan.problem, learning=replace(setup.plan.problem.learning, total_steps=40))
-        return replace(setup, plan=replace(setup.plan, problem=problem, rounds=setup.plan.rounds + 3))
+        table = replace(setup.plan.amplitudes, level=np.full(setup.plan.rounds + 3, setup.plan.alignment))
+        return replace(setup, plan=replace(setup.plan, problem=problem, amplitudes=table))
 
     monkeypatch.setattr(execution, "prepare", too_many_rounds)
     outcome = execute(scenario, tmp_path / "run")

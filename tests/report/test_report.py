@@ -14,9 +14,11 @@ import pytest
 
 from airfed import Fleet, plan, scenario
 from airfed.cli import main
+from airfed.planning import load_response
 from airfed.report import ReportError, read_run, write_report
-from airfed.report.page import render
+from airfed.report.page import _plan_charts, render
 from airfed.running.execution import execute
+from airfed.scenario.responses import SHIPPED
 from airfed.showing import fading, svg
 from airfed.showing import runs as charts
 from airfed.showing.chart import Level
@@ -104,6 +106,22 @@ def test_a_plan_whose_rounds_differ_is_shown_round_by_round(run_directories):
         assert fact
         assert fact in said
     assert "most exposed" not in render([read_run(run_directories["optimal", 0])])
+
+
+def test_a_plan_by_accuracy_is_drawn_by_accuracy(run_directories, monkeypatch):
+    run = read_run(run_directories["optimal", 0])
+    surrogate = load_response(SHIPPED / "mnist-5k-cnn-40.json")
+    problem = replace(run.plan.problem, learning=replace(run.plan.problem.learning, total_steps=200, dimension=21840))
+    problem = replace(problem, budget=replace(problem.budget, epsilon=40.0, scope="round"))
+    by_accuracy = replace(run, _plan=plan(problem, objective=surrogate))
+    assert by_accuracy.plan.objective == "measured"
+    monkeypatch.setattr(type(run.scenario), "response", surrogate)
+    titles = set(_plan_charts(by_accuracy))
+    assert "expected accuracy over the number of rounds" in titles
+    assert "bound over the number of rounds" not in titles
+    drawn = _plan_charts(by_accuracy)["expected accuracy over the number of rounds"]
+    assert drawn is not None
+    assert drawn.y.label == "expected test accuracy"
 
 
 def test_a_browser_runs_the_script_of_the_page_and_no_other(run_directories):
@@ -227,7 +245,7 @@ def test_charts_follow_the_record(run_directories):
 @pytest.mark.parametrize(
     ("file", "damage", "sentence"),
     [
-        ("run.json", b"{}", "not the file that the ledger has seen"),
+        ("run.json", b"{}", "of another version"),
         ("run.json", None, "there is none"),
         ("plan.json", b"{", "not a complete run"),
         ("plan.json", b"{}", "not the file that the ledger has seen"),

@@ -153,12 +153,13 @@ def test_the_ledger_says_whom_its_epsilon_is_claimed_against(tmp_path, trust, ca
     assert f"simulated; against {ADVERSARIES[trust]})" in end
 
 
-def test_the_ledger_of_one_antenna_is_as_it_was(tmp_path):
-    execute(world(**{"link.antennas": 1}), tmp_path / "run")
-    assert not {"antennas", "trust"} & Ledger.load(tmp_path / "run" / "ledger.jsonl").header.keys()
+def test_the_ledger_of_one_antenna_says_so(tmp_path):
+    execute(world(**{"link.antennas": 1, "link.trust": "combiner"}), tmp_path / "run")
+    header = Ledger.load(tmp_path / "run" / "ledger.jsonl").header
+    assert (header["antennas"], header["trust"]) == (1, "radio")  # there is nothing to combine
 
 
-@pytest.mark.parametrize(("name", "value"), [("trust", "both"), ("antennas", 1), ("antennas", 2.5)])
+@pytest.mark.parametrize(("name", "value"), [("trust", "both"), ("antennas", 0), ("antennas", 2.5)])
 def test_a_first_line_that_no_ledger_has_is_refused(tmp_path, name, value):
     execute(world(), tmp_path / "run")
     header = Ledger.load(tmp_path / "run" / "ledger.jsonl").header

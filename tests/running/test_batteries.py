@@ -1,7 +1,6 @@
 """Batteries of devices, and the books of a run that charges some devices of its fleet."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -216,9 +215,8 @@ def test_half_a_line_is_charged_to_everybody(world, tmp_path, some_devices, sour
 
 def test_half_a_line_is_charged_as_the_most_exposed_of_the_rounds_that_it_may_be_about(world):
     plan = prepare(world(**SMALL)).plan
-    mus = np.array([0.1, 0.5, 0.2, 0.5, 0.4, 0.3, 0.2, 0.1])
-    moved = replace(plan)
-    moved.__dict__["sequence"] = replace(plan.sequence, mus=mus)
+    mus = (0.1, 0.5, 0.2, 0.5, 0.4, 0.3, 0.2, 0.1)
+    moved = SimpleNamespace(sequence=[SimpleNamespace(mu=mu) for mu in mus])
     assert [books._most_exposed(moved, range(*ends)) for ends in ((0, 8), (0, 3), (2, 3), (4, 8))] == [3, 1, 2, 4]
     assert books._most_exposed(plan, range(2, 6)) == 5  # all alike: the last
 

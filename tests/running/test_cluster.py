@@ -59,12 +59,22 @@ class Second(Solo):
 
 def prepared(tmp_path, **changes):
     (tmp_path / "mine.py").write_text(
-        "from airfed import Decision\n"
-        "def some(problem, *, first=0, count=3, alignment=0.01, times=4):\n"
-        "    return Decision(scheduled=list(range(first, first + count)), alignment=alignment, rounds=times)\n"
-        "def turns(problem, *, round_index=0, first=0.01, middle=2):\n"
-        "    devices = [*range(middle, 3)] if round_index else [*range(middle)]\n"
-        "    return Decision(scheduled=devices, alignment=0.03 - first if round_index else first, rounds=2)\n"
+        "import numpy as np\n"
+        "from airfed.planning import Amplitudes, Plan, once\n"
+        "def planned(problem, table):\n"
+        "    return Plan(problem=problem, policy='mine', amplitudes=Amplitudes.of_table(table))\n"
+        "@once\n"
+        "def some(problem, *, first=0, count=3, level=0.01, last=0.01, times=4):\n"
+        "    table = np.zeros((times, problem.fleet.num_devices))\n"
+        "    table[:, first : first + count] = level\n"
+        "    table[:, first + count - 1] = last\n"
+        "    return planned(problem, table)\n"
+        "@once\n"
+        "def turns(problem, *, first=0.01, middle=2):\n"
+        "    table = np.zeros((2, problem.fleet.num_devices))\n"
+        "    table[0, :middle] = first\n"
+        "    table[1, middle:3] = 0.03 - first\n"
+        "    return planned(problem, table)\n"
     )
     world = parse(tomllib.loads(template.SCENARIO), folder=tmp_path).override(
         {
@@ -79,7 +89,9 @@ def prepared(tmp_path, **changes):
 
 
 @pytest.mark.parametrize("noise", ["seeded", "secure"])
-@pytest.mark.parametrize("options", [{"alignment": 0.03}, {"first": 1}, {"count": 2}, {"times": 5}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"level": 0.03, "last": 0.03}, {"last": 0.009}, {"first": 1}, {"count": 2}, {"times": 5}], ids=str
+)
 def test_a_process_that_decides_otherwise_does_not_transmit(tmp_path, noise, options):
     first = prepared(tmp_path, **{"link.noise_source": noise})
     group = Second(first)
@@ -98,7 +110,7 @@ def test_a_process_that_clips_otherwise_does_not_transmit(tmp_path):
 @pytest.mark.parametrize("options", [{"first": 0.02}, {"middle": 1}], ids=str)
 def test_a_process_whose_rounds_have_another_order_does_not_transmit(tmp_path, options):
     """Of devices that send once each: the same devices, the same θ and the same totals, in other rounds."""
-    turns = {"link.noise_source": "secure", "policy.name": "mine:turns", "channel.coherence": 1, "policy.rounds": 2}
+    turns = {"link.noise_source": "secure", "policy.name": "mine:turns"}
     group = Second(prepared(tmp_path, **turns))
     check_equal(group, prepared(tmp_path, **turns))
     with pytest.raises(RunError, match="Expected process 1 to decide as process 0 does"):
@@ -124,7 +136,11 @@ def test_partial_superpositions_merge_to_the_whole(aligned):
         alignment_coefficient=0.3,
         transmit_amplitude=rng.uniform(0.5, 2.0, count),
         coefficient=coefficient.astype(complex),
+        arrival=coefficient.astype(complex)[:, None],
+        combiner=np.ones(1, complex),
+        transmit_phase=np.zeros(count),
         noise_std=1.0,
+        constant_power=np.zeros(count),
     )
     updates = rng.normal(0, 0.4, (count, dimension)).astype(np.float32)
     updates[3, 5] = np.nan
@@ -156,7 +172,11 @@ def test_what_is_exchanged_does_not_grow_with_the_devices():
             alignment_coefficient=1.0,
             transmit_amplitude=ones,
             coefficient=ones.astype(complex),
+            arrival=ones.astype(complex)[:, None],
+            combiner=np.ones(1, complex),
+            transmit_phase=np.zeros(count),
             noise_std=1.0,
+            constant_power=np.zeros(count),
         )
         sizes.add(air.open_round(10).integers.size)
     assert sizes == {15}

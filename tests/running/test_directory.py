@@ -348,7 +348,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, code):
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 99}', b"\xff\xfe", b"null"])
 def test_a_damaged_manifest_is_one_sentence(directory, content):
     directory.file("run.json").write_bytes(content)
-    with pytest.raises(RunError, match=r"run\.json|another version"):
+    with pytest.raises(RunError, match=r"run\.json|later version"):
         directory.manifest()
 
 

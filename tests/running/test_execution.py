@@ -18,13 +18,13 @@ from safetensors.numpy import load_file
 
 from airfed import scenario
 from airfed.learning.quadratic import QuadraticEngine
-from airfed.running.task import QuadraticLearning
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running import setup
 from airfed.running.books import RunBooks
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
 from airfed.running.run import Run
+from airfed.running.task import QuadraticLearning
 
 pytestmark = pytest.mark.usefixtures("no_flush")
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
@@ -503,7 +503,7 @@ def test_what_does_not_change_a_result_may_change(stopped, change):
 
 
 @pytest.mark.parametrize(
-    "part", ["data", "model's code", "initial model", "engine", "versions", "probe update", "gains"]
+    "part", ["data", "model's code", "initial model", "engine", "versions", "probe update", "channels"]
 )
 def test_whatever_shapes_the_signal_must_be_as_it_was(stopped, monkeypatch, part):
     real = setup.signal_digests

@@ -1,6 +1,7 @@
 """Runs whose gains change: each round is transmitted by, charged to and metered for its own devices."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -160,28 +161,27 @@ def test_a_charge_of_other_devices_is_noticed(tmp_path, monkeypatch):
     assert "ledger" in {check.name for check in found.failures}
 
 
-def test_an_overspent_battery_is_noticed(monkeypatch):
-    from airfed.planning import varying
+@pytest.fixture
+def overspent(monkeypatch):
+    """Have policies plan as if there were no batteries."""
+    real = scenario.Scenario.plan
 
-    real = varying.world_of
-    monkeypatch.setattr(varying, "world_of", lambda problem, *a, **k: _without_batteries(real(problem, *a, **k)))
+    def plan(self, problem=None):
+        problem = self.problem() if problem is None else problem
+        without = replace(problem, budget=replace(problem.budget, device_power=None))
+        return replace(real(self, without), problem=problem)
+
+    monkeypatch.setattr(scenario.Scenario, "plan", plan)
+
+
+def test_an_overspent_battery_is_noticed(overspent):
     subject = Subject.of(world(**WORLDS["batteries"]))
     assert "device_power" in subject.plan.violations
     found = audit(subject, trials=500, pairs=24, samples=100_000)
     assert "accounting" in {check.name for check in found.failures}
 
 
-def _without_batteries(made):
-    object.__setattr__(made, "device_power", None)
-    return made
-
-
-def test_a_run_does_not_begin_a_round_that_a_battery_does_not_last_for(tmp_path, monkeypatch):
-    from airfed.planning import varying
-
-    real = varying.world_of
-    with monkeypatch.context() as patch:
-        patch.setattr(varying, "world_of", lambda problem, *a, **k: _without_batteries(real(problem, *a, **k)))
-        outcome = execute(world(**WORLDS["batteries"]), tmp_path / "run")
+def test_a_run_does_not_begin_a_round_that_a_battery_does_not_last_for(tmp_path, overspent):
+    outcome = execute(world(**WORLDS["batteries"]), tmp_path / "run")
     assert outcome.status == "exhausted"
     assert "battery of device" in outcome.message

@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
 
-from airfed.planning import Plan
+from airfed.planning import Amplitudes, Plan
 from airfed.running.hints import MOST, hints
 
 
 @pytest.fixture
 def plan(random_problem):
     problem = random_problem(np.random.default_rng(3), devices=12, total_steps=8)
-    return Plan(problem=problem, policy="optimal", scheduled=np.arange(10), alignment=1e-9, rounds=4)
+    table = Amplitudes.aligned(np.arange(10), num_devices=12, level=1e-9, rounds=4)
+    return Plan(problem=problem, policy="optimal", amplitudes=table)
 
 
 def rounds(*losses, **changes):

@@ -13,7 +13,7 @@ from airfed.air import Airs
 from airfed.learning.engine import make_engine
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.network import builtin
-from airfed.planning import Plan
+from airfed.planning import Amplitudes, Plan
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
 from airfed.running import loop as training
 from airfed.running.cluster import Solo
@@ -100,7 +100,9 @@ def make_plan(
         ),
         budget=Budget(epsilon=2.0, delta=1e-3, total_power=1e6),
     )
-    return Plan(problem=problem, policy="test", scheduled=np.arange(len(gain)), alignment=alignment, rounds=rounds)
+    everybody = np.arange(len(gain))
+    table = Amplitudes.aligned(everybody, num_devices=len(gain), level=alignment, rounds=rounds)
+    return Plan(problem=problem, policy="test", amplitudes=table)
 
 
 class Stub:

@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -68,8 +69,8 @@ def test_ledger_metrics_and_devices_follow_the_sequence(tmp_path):
         assert (charge.mu, charge.alignment) == (decided.mu, decided.alignment)
         assert charge.power_planned == decided.power_planned == record["power_planned"]
         assert charge.epsilon_round == decided.epsilon == record["epsilon_round"]
-    assert run.ledger.mu_total == plan.mu_total
-    assert run.ledger.epsilon_total == plan.epsilon_total <= plan.problem.budget.epsilon
+    assert plan.mu_total <= run.ledger.mu_total <= plan.mu_total * (1 + 1e-15)
+    assert plan.epsilon_total <= run.ledger.epsilon_total <= plan.problem.budget.epsilon
     assert run.ledger.power_planned == pytest.approx(plan.power_total, rel=1e-14)
     assert run.rounds[-1]["power_planned_total"] == plan.power_total
     planned = [row["power_planned"] for row in run.devices]
@@ -131,10 +132,8 @@ def test_charging_the_first_round_throughout_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(bookkeeping, "_charge", lambda ledger, plan, index, **rest: charge(ledger, plan, index, **rest))
 
     def charge(ledger, plan, index, **rest):
-        first = plan.sequence[0]
-        cheap = replace(plan.sequence, mus=np.full(plan.rounds, first.mu))
-        changed = replace(plan)
-        changed.__dict__["sequence"] = cheap
+        cheap = [replace(entry, mu=plan.sequence[0].mu) for entry in plan.sequence]
+        changed = SimpleNamespace(sequence=cheap, constant=plan.constant, problem=plan.problem)
         return real(ledger, changed, index, **rest)
 
     execute(world(), tmp_path / "run")

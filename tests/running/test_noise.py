@@ -50,7 +50,7 @@ def test_another_standard_deviation_never_scales_the_same_noise():
 
 
 def test_another_part_of_the_signal_never_repeats_the_noise():
-    names = ("scenario", "gains", "data")
+    names = ("scenario", "channels", "data")
     parts = itertools.product(("0", "1", "10"), ("a", "b", "1\na"), ("x", "y"))
     keys = [noise_key(dict(zip(names, part, strict=True))) for part in parts]
     keys += [noise_key({"scenario": "0"}), noise_key({}), noise_key({"scenario": "0", "probe": "x"})]

@@ -10,11 +10,11 @@ from scipy import stats
 
 from airfed import Fleet
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
-from airfed.running.task import QuadraticLearning
 from airfed.running import noise, setup
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
 from airfed.running.noise import SecureNoise, SeededNoise
+from airfed.running.task import QuadraticLearning
 
 TASK = QuadraticTask(dimension=20, num_devices=3, smoothness=2.0, strong_convexity=1.0, seed=0)
 QUADRATIC = QuadraticLearning(task=TASK, engine=QuadraticEngine(TASK, learning_rate=0.1))

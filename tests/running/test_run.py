@@ -19,7 +19,7 @@ from airfed.learning.quadratic import QuadraticEngine
 from airfed.planning.limits import allowed_mu
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.report.records import ReportError, read_run
-from airfed.running.books import RunBooks, verified_ledger
+from airfed.running.books import RunBooks
 from airfed.running.directory import RunDirectory, RunError, sha256
 from airfed.running.execution import execute
 from airfed.running.finding import progress, runs_below
@@ -90,50 +90,25 @@ def test_a_plan_comes_back_without_being_solved_again(run, monkeypatch):
             Plan.from_dict(found.plan.problem, {**recorded, name: recorded[name] * 1.001})
 
 
-@pytest.fixture
-def older(repository, tmp_path):
-    """A run that a version with run directories of format 1 has recorded."""
-    return shutil.copytree(repository / "tests" / "running" / "format1", tmp_path / "older")
-
-
-def test_a_record_of_an_older_version_is_shown(older, tmp_path, capsys):
-    found = Run.open(older).checked()
-    assert found.older
-    recorded = json.loads((older / "plan.json").read_text())
-    assert {name: value for name, value in found.plan.to_dict().items() if name in recorded} == recorded
-    assert (found.finished, len(found.rounds), found.checkpoint) == (True, 5, 5)
-    assert "an older version" in str(found)
-    assert main(["ledger", str(older)]) == 0
-    assert "an older version" in capsys.readouterr().out
-    assert main(["report", str(older), "--out", str(tmp_path / "report.html")]) == 0
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert f"{found.ledger.epsilon_total:.4g}" in page
-    assert "Recorded by an older version" in page
-
-
-def test_a_record_of_an_older_version_is_neither_gone_on_with_nor_audited(older, capsys):
-    before = {file: file.read_bytes() for file in older.rglob("*") if file.is_file()}
-    assert main(["run", str(older / "scenario.toml"), "--out", str(older), "--resume"]) == 2
-    assert "older version" in capsys.readouterr().err
-    assert main(["audit", str(older)]) == 2
-    assert "airfed audit" in capsys.readouterr().err
-    assert {file: file.read_bytes() for file in older.rglob("*") if file.is_file() and file.name != ".lock"} == before
-
-
-@pytest.mark.parametrize("name", ["plan.json", "metrics.jsonl", "ledger.jsonl", "scenario.toml"])
-def test_a_record_of_an_older_version_is_verified(older, name, capsys):
-    file = older / name
-    change = {
-        "plan.json": ('"rounds": 5', '"rounds": 4'),
-        "metrics.jsonl": ('"epsilon_total": 3.9', '"epsilon_total": 1.9'),
-        "ledger.jsonl": ('"mu": 1.2', '"mu": 1.1'),
-        "scenario.toml": ("epsilon = 4.0", "epsilon = 2.0"),
-    }[name]
-    assert change[0] in file.read_text()
-    file.write_text(file.read_text().replace(*change))
-    assert main(["ledger", str(older)]) in (2, 4)
-    assert Run.open(older).problem
-    assert "Traceback" not in capsys.readouterr().err
+@pytest.mark.parametrize("form", [1, 2, FORMAT + 1])
+def test_a_run_of_another_version_is_refused_everywhere_in_one_sentence(run, form, capsys):
+    edit(run / "run.json", lambda manifest: manifest.update(format=form))
+    (run / "scenario.toml").write_text("of = 'another version'")
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    version = "0.2.0 or older" if form < FORMAT else "a later version"
+    sentence = f"The run in {run} was made by airfed {version}, and can be read by that version."
+    found = Run.open(run)
+    assert [str(error) for error in found.errors] == [sentence]
+    assert str(found) == f"{run}: {sentence}"
+    for part in ("manifest", "scenario", "figures", "plan", "ledger"):
+        with pytest.raises(RunError, match="made by airfed"):
+            getattr(found, part)
+    with pytest.raises(RunError, match="made by airfed"):
+        execute(world(), run, resume=True)
+    for command in (["ledger"], ["audit"], ["report", "--out", str(run.parent / "r.html")]):
+        assert main([command[0], str(run), *command[1:]]) == 2
+        assert " ".join(capsys.readouterr().err.split()) == f"airfed: {sentence}"
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != ".lock"} == before
 
 
 @pytest.mark.parametrize("changes", [{"clip_norm": 3.0}, {"alignment_coefficient": 3.0}, {"num_scheduled": 1}], ids=str)
@@ -144,25 +119,11 @@ def test_a_plan_with_another_clip_norm_or_size_does_not_come_back(run, objective
         Plan.from_dict(found.problem, {**found.to_dict(), "objective": objective, **changes})
 
 
-def test_the_clip_norm_in_the_scenario_of_an_older_version_is_verified(older):
-    file = older / "scenario.toml"
-    assert "clip_norm = " in file.read_text()
-    file.write_text(file.read_text().replace("clip_norm = ", "clip_norm = 9"))
-    with pytest.raises(RunError, match=r"plan\.json does not follow from scenario\.toml"):
-        Run.open(older).checked()
-
-
 @pytest.mark.parametrize("changes", [{"predicted_accuracy": 5.0}, {"predicted_interval": [0.5]}], ids=str)
 def test_a_forecast_is_a_share_and_an_interval(run, changes):
     edit(run / "plan.json", lambda plan: plan.update(changes))
     with pytest.raises(RunError, match=r"plan\.json is damaged: predicted_"):
         RunDirectory(run).plan()
-
-
-def test_no_run_of_this_version_passes_for_an_older_one(run):
-    edit(run / "run.json", lambda manifest: manifest.update(format=1))
-    with pytest.raises(LedgerError, match=r"run\.json is not the file"):
-        Run.open(run).checked()
 
 
 def test_runs_are_found_below_a_folder(run, tmp_path):
@@ -271,18 +232,6 @@ def test_a_kill_between_the_line_of_the_model_and_the_model_is_made_good(tmp_pat
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_run_whose_ledger_did_not_name_its_model_yet_is_shown_and_not_gone_on_with(run):
-    edit(run / "run.json", lambda manifest: manifest.update(format=2))
-    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
-    (run / "ledger.jsonl").unlink()
-    header = {key: value for key, value in lines[0].items() if key not in ("kind", "hash")}
-    older = Ledger.create(run / "ledger.jsonl", header | {"run_sha256": sha256((run / "run.json").read_bytes())})
-    assert verified_ledger(RunDirectory(run)).head == older.head
-    assert Run.open(run).older
-    with pytest.raises(RunError, match="older version"):
-        execute(world(), run, resume=True)
-
-
 FILES = ["metrics.jsonl", "run.json", "plan.json", "devices.csv", "ledger.jsonl", "scenario.toml"]
 ODD = ["5", "null", "[]", '"x"', "{}", '{"round": 0}', "{", "", "\x00", "1" * 5000, "[" * 5000, '{"round": "0"}']
 
@@ -345,13 +294,6 @@ def test_cut_off_ledgers_and_forged_checkpoints_are_noticed(run):
         directory.save(latest)
     with pytest.raises((RunError, LedgerError)):
         execute(world(), run, resume=True)
-
-
-def test_a_format_that_is_not_known_is_said_to_be_one(run):
-    edit(run / "run.json", lambda manifest: manifest.update(format=FORMAT + 1))
-    found = Run.open(run)
-    assert "another version" in found.problem
-    assert len(found.rounds) == 4  # and can still be looked at
 
 
 def test_there_must_be_a_run(tmp_path):

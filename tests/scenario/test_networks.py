@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from airfed import scenario
 from airfed.cli.app import main
 from airfed.explorer.design import from_query, from_scenario
-from airfed.running.task import build_task
 from airfed.network import Network, builtin
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
+from airfed.running.task import build_task
 from airfed.scenario import ScenarioError
 from airfed.scenario.responses import traits
 
@@ -139,7 +139,7 @@ def test_images_too_small_for_it_are_one_sentence(tmp_path):
     images, labels = np.zeros((40, 6, 6), np.float32), np.arange(40) % 2
     np.savez(tmp_path / "tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
     small = written().override({"learning.dataset": str(tmp_path / "tiny.npz")})
-    for ask in (Scenario.problem, build_task):
+    for ask in (scenario.Scenario.problem, build_task):
         with pytest.raises(ScenarioError, match="6×6 is too small"):
             ask(small)
     fits = small.override({"learning.network.convolutions": [[3, 5]]})

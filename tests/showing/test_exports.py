@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import xml.etree.ElementTree as ET
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,9 @@ def test_every_format_says_what_the_table_says(rows):
     del read[1]
     if not any("\\" in cell for row in rows for cell in row):  # else one has to know Markdown
         assert read == [[cell.strip() for cell in row] for row in expected]
+
+    page = ET.fromstring(exports.html_table(table))
+    assert [["".join(cell.itertext()) for cell in row] for row in page.iter("tr")] == expected
 
     body = [line for line in exports.exported(table, "latex").splitlines() if line.endswith(r" \\")]
     assert len(body) == len(expected)

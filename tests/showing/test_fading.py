@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from itertools import pairwise
@@ -13,11 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airfed import Budget, Fleet, Learning, Link, Problem
+from airfed import Budget, Fleet, Learning, Link, Problem, policies
 from airfed.cli import main
 from airfed.cli import plan as plan_command
+from airfed.explorer.pictures import Strip
+from airfed.explorer.rounds import rounds_of
 from airfed.planning import Amplitudes, Plan, limits
-from airfed.scenario import template
+from airfed.planning.sensitivities import Sensitivities
+from airfed.scenario import Scenario, template
 from airfed.showing import fading, files, svg, tables, words
 from airfed.showing.chart import Band, Cells, Columns, Line
 from airfed.showing.figure import Figure, draw
@@ -354,7 +358,7 @@ def test_json_lists_whom_each_round_schedules(tmp_path, capsys, monkeypatch) -> 
     plan = a_plan(10)
     file = tmp_path / "s.toml"
     file.write_text(template.SCENARIO)
-    monkeypatch.setattr(plan_command, "decide", lambda world: plan)
+    monkeypatch.setattr(Scenario, "plan", lambda scenario: plan)
 
     def printed() -> dict:
         assert main(["plan", str(file), "--json"]) == 0
@@ -376,3 +380,107 @@ def test_json_lists_whom_each_round_schedules(tmp_path, capsys, monkeypatch) -> 
     assert main(["plan", str(file), "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "One more" not in capsys.readouterr().out
+
+
+def unequal() -> Plan:
+    """A plan whose devices arrive with different amplitudes."""
+    plan = a_plan(11, 6, 4)
+    table = np.where(plan.amplitude > 0, plan.amplitude * np.linspace(0.3, 1.0, 6), 0.0)
+    return replace(plan, amplitudes=Amplitudes.of_table(table))
+
+
+@pytest.mark.parametrize("plan", [a_plan(12), a_plan(12, scope="total", battery=True), unequal()])
+def test_no_view_of_a_plan_makes_a_dense_table(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Amplitudes, "dense", property(lambda self: pytest.fail("a dense table was made")))
+    assert str(plan)
+    assert plan._repr_html_()
+    assert plan.plot()
+    assert rounds_of(plan)
+
+
+def test_a_plan_of_a_large_fleet_is_drawn_in_the_memory_of_some_rows() -> None:
+    rng = np.random.default_rng(0)
+    devices, rounds = 100_000, 60
+    problem = a_plan(0, 2, rounds).problem
+    problem = replace(problem, fleet=Fleet(gain=rng.rayleigh(0.7, devices) + 0.02, peak_power=1.0))
+    level = np.linspace(0.5, 1.0, rounds) * 1e-3
+    plan = Plan(problem=problem, policy="mine", amplitudes=Amplitudes(level=level, share=np.ones((1, devices), bool)))
+    tracemalloc.start()
+    assert len(fading.pictures(plan)) == 4
+    assert str(plan)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * devices * rounds / 2
+
+
+@pytest.mark.parametrize("name", policies.BASELINES)
+def test_the_rounds_of_every_baseline_are_drawn(name: str) -> None:
+    plan = policies.plan(a_plan(13).problem, policy=name, rounds=5)
+    assert not plan.constant
+    for chart in fading.pictures(plan).values():
+        assert "nan" not in svg.render(chart, 400, 300)
+    assert plan.plot()
+    assert f"{plan.power_total:.5g}" in str(plan)
+
+
+def test_the_bars_of_a_round_are_the_power_of_each_device() -> None:
+    plan = unequal()
+    for entry in plan.sequence:
+        strip = Strip.of(plan, entry.index)
+        order = np.argsort(-plan.problem.fleet.gain_in(entry.index), kind="stable")
+        power = np.full(order.size, np.nan)
+        power[entry.scheduled] = entry.power
+        np.testing.assert_allclose(strip.lit, power[order], rtol=1e-12)
+
+
+def test_a_notebook_shows_a_plan_as_tables() -> None:
+    plan = replace(a_plan(14), notes=("<script>alert(1)</script>",))
+    page = ET.fromstring(plan._repr_html_())
+    titles = [next(table.iter("th")).text for table in page.iter("table")]
+    assert titles == ["Limits, if all θ grew together", "Bound on the gap (Theorem 1)", "Power, worst case", "Privacy"]
+    assert not list(page.iter("pre"))
+    assert not list(page.iter("script"))
+    said = " ".join("".join(page.itertext()).split())
+    assert words.decision_sentence(plan) in said
+    assert "! <script>alert(1)</script>" in said
+    assert f"{plan.epsilon_total:.5g}" in said
+    assert len(repr(plan).splitlines()) == 3
+    assert max(map(len, repr(plan).splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        (
+            Sensitivities(
+                of="accuracy",
+                now=0.885,
+                watt=0.885,
+                epsilon=0.891,
+                double_power=0.885,
+                double_epsilon=0.902,
+                binding="privacy",
+            ),
+            (
+                "More power: expected accuracy unchanged (88.5%).",
+                "One more unit of ε: expected accuracy 88.5% → 89.1%; twice the ε: 88.5% → 90.2%.",
+            ),
+        ),
+        (
+            Sensitivities(
+                of="bound",
+                now=200.0,
+                watt=199.9,
+                epsilon=200.0,
+                double_power=150.0,
+                double_epsilon=200.0,
+                binding="total_power",
+            ),
+            ("One more watt: bound -0.05%; twice the power: -25.0%.", "More ε: bound unchanged."),
+        ),
+    ],
+    ids=lambda value: value.of if isinstance(value, Sensitivities) else "",
+)
+def test_sensitivities_are_those_of_what_the_plan_was_chosen_by(found: Sensitivities, lines: tuple[str, ...]) -> None:
+    text = tables.as_text(lambda console: tables.print_sensitivities(console, a_plan(15), found))
+    assert tuple(text.splitlines()) == lines

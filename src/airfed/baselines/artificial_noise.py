@@ -72,7 +72,9 @@ class ArtificialNoise(Method):
                 signal = self.signal(problem, gain=gain, peak_power=peak, amplitude=amplitude, rounds=rounds)
                 return theta - alone * signal.hidden_by / problem.link.noise_std
 
-            found["privacy"] = (
-                most if excess(most) <= 0 else float(brentq(excess, alone, most, rtol=1e-14)) * (1 - 1e-12)
-            )
+            if excess(most) <= 0:
+                found["privacy"] = most
+            else:
+                root = float(brentq(excess, alone, most, xtol=1e-14 * alone, rtol=1e-14))
+                found["privacy"] = root * (1 - 1e-12)
         return found

@@ -51,6 +51,8 @@ class ThresholdPower(Method):
         reach = problem.fleet.reach[devices]
         privacy = float(limits.privacy_limits(problem, np.array([rounds]), devices)[0])
         total = _largest_within(problem, devices, problem.budget.total_power / rounds)
+        if not min(privacy, total) > 0:
+            raise InfeasibleError(f"No plan fits: the limits leave no signal at all ({self.name}).")
         least_error = _denoising_factor(np.minimum(reach, min(privacy, total)), problem)
         return {"privacy": privacy, "peak_power": min(least_error, float(reach.max())), "total_power": total}
 

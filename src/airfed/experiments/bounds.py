@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from airfed import convergence
 from airfed.experiments.calibrate import Calibration, calibrate, mean_gradient, training_loss
 from airfed.experiments.records import require
-from airfed.running.task import ImageTask
 from airfed.planning import Plan
 from airfed.running.loop import federated_averaging
 from airfed.running.setup import prepare
+from airfed.running.task import ImageTask
 from airfed.scenario import Scenario
 from airfed.showing.words import TERMS
 

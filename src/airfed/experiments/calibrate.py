@@ -16,8 +16,8 @@ from scipy import optimize
 
 from airfed import seeds
 from airfed.experiments.steps import Steps, Tell, counted
-from airfed.running.task import ImageTask, QuadraticLearning, build_task
 from airfed.network import Network
+from airfed.running.task import ImageTask, QuadraticLearning, build_task
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
 

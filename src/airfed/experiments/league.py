@@ -99,9 +99,9 @@ def one_total(world: Scenario, total: float | None = None) -> Scenario:
             return world
         problem = world.problem()
         try:
-            plan = world.vary({"policy.name": "full"}).plan(problem)
+            plan = world.plan(problem, policy="full")
         except InfeasibleError:
-            plan = world.vary({"policy.name": "optimal"}).plan(problem)
+            plan = world.plan(problem, policy="optimal")
         total = float(f"{plan.epsilon_total:.4g}")  # a budget that a person can read
         if not total > 0:
             raise InfeasibleError(

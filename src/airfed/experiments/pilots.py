@@ -16,15 +16,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from airfed import __version__, policies
+from airfed import __version__
 from airfed._files import DataError
 from airfed.experiments.points import Point, content_key, dataset_digest
 from airfed.learning import data
-from airfed.running.task import build_task
-from airfed.scenario.model import data_source
 from airfed.problem import InfeasibleError
+from airfed.running.task import build_task
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
+from airfed.scenario.model import data_source
 from airfed.scenario.responses import traits
 
 _DEVICES: Final = 20  # that train, at least ...
@@ -245,12 +245,12 @@ def _norms(base: Scenario, local_steps: Sequence[float], number: int) -> tuple[f
 
 
 def _noise(world: Scenario, *, rounds: Sequence[int], in_a_decade: int) -> tuple[float, ...]:
-    """Noise up to beyond what the scenario's own plans leave, in the grid's numbers of rounds."""
-    problem = world.problem()
-    left = [0.0]
+    """Noise up to beyond what plans of the scenario leave by the bound, in the grid's numbers of rounds."""
+    by_bound = world.override({"policy": {"name": "optimal"}})
+    problem, left = world.problem(), [0.0]
     for number in rounds:
         try:
-            left.append(policies.plan(problem, rounds=number).noise_share)
+            left.append(by_bound.plan(problem, rounds=number).noise_share)
         except InfeasibleError:
             continue
     most = float(np.clip(_ABOVE * max(left), *_NOISE))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airfed import planning
 from airfed.experiments.records import Record, require
 from airfed.learning import data
-from airfed.scenario.model import data_source
 from airfed.running.directory import RunError
 from airfed.scenario import Scenario
+from airfed.scenario.model import data_source
 
 if TYPE_CHECKING:
     from airfed.experiments.figures import Studies, Study
@@ -78,7 +77,7 @@ def _row(title: str, record: Record) -> dict[str, Any]:
     worth = {} if finished else {"accuracy": _guess(world)}
     final = {**record.final, **worth}
     options = {name: figures["accuracy"] if finished else final["accuracy"] for name, figures in _averages(record)}
-    accuracy, low, high = _prediction(world, record)
+    accuracy, low, high = _prediction(plan)
     return {
         "world": title.removeprefix("regret-"),
         "about": about(world),
@@ -119,14 +118,9 @@ def _averages(record: Record) -> Iterable[tuple[str, Mapping[str, float]]]:
     return (record.final.get("averages") or {}).items()
 
 
-def _prediction(world: Scenario, record: Record) -> tuple[float | None, float | None, float | None]:
-    """What the plan expected; what the world's response expects of a plan by the bound, which did not ask it."""
-    found = record.plan.get("predicted_accuracy")
-    interval = record.plan.get("predicted_interval")
-    if found is None and world.policy.objective == "bound" and (response := world.response) is not None:
-        assert record.run is not None
-        if (asked := planning.predicted(record.run.plan, response).prediction) is not None:
-            found, interval = asked.accuracy, [asked.low, asked.high]
+def _prediction(plan: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
+    """The expected accuracy and its interval, where a surrogate fits."""
+    found, interval = plan.get("predicted_accuracy"), plan.get("predicted_interval")
     if found is None or interval is None:
         return None, None, None
     return round(found, 5), round(interval[0], 5), round(interval[1], 5)

@@ -191,7 +191,7 @@ def _thousand(results: Results) -> list[Verdict]:
 
 
 def _ablation(results: Results) -> list[Verdict]:
-    claim = "The same budgets buy more with each option of a measured plan"
+    claim = "The same budgets buy more with an average of the models"
     pairs = [(option, "no option") for option in _others(results, "no option")]
     return _differences(results, pairs, claim=claim, figure="ablation", remark=_OURS)
 

@@ -49,7 +49,7 @@ def ledger_table(ledger: Ledger) -> str:
     """Return the latest rounds of a verified ledger as an HTML table."""
     rows, header = ledger.charges[-_MOST_ROWS:], ledger.header
     cut = f" The last {_MOST_ROWS} are shown." if ledger.rounds > len(rows) else ""
-    against = f", against {ADVERSARIES[str(header['trust'])]}" if header.get("trust") in ADVERSARIES else ""
+    against = f", against {ADVERSARIES[str(header['trust'])]}" if header.get("antennas", 1) > 1 else ""
     terms = privacy_terms(float(header["delta"]), header["relation"])
     summary = (
         f'<p class="sub">The chain of {count(ledger.rounds, "charge")} holds. ε = {number(ledger.epsilon_total, 4)} in '

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import policies
 from airfed.planning import Plan
 from airfed.planning.limits import amplified
 from airfed.planning.sensitivities import Sensitivities, sensitivities, with_budgets
+from airfed.policies import POLICIES
 from airfed.problem import InfeasibleError, Problem
 from airfed.scenario import Scenario
 from airfed.showing.words import number
@@ -99,11 +99,12 @@ def sensitivity(world: Scenario) -> Sensitivities:
 
 def _optimum(world: Scenario) -> tuple[Plan, Callable[[Problem], Plan]]:
     """The optimum at the present budgets, and what plans at others; several antennas keep the present beamformer."""
-    settings = world.settings
-    known = {"rounds": settings.rounds, "objective": settings.objective, "average": settings.average}
-    planner = partial(policies.plan, clip_norm=settings.clip_norm, **known)
+    settings = replace(world.settings, size=None, threshold=None, options={})
+    planner = partial(POLICIES["optimal"].plan, settings=settings)
     return planner(world.problem()), planner
 
 
 def _loss(plan: Plan) -> float:
-    return plan.bound.total if plan.predicted_accuracy is None else 1.0 - plan.predicted_accuracy
+    if plan.objective == "measured" and plan.predicted_accuracy is not None:
+        return 1.0 - plan.predicted_accuracy
+    return plan.bound.total

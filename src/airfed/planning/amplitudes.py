@@ -22,8 +22,8 @@ class Amplitudes:
 
     Args:
         level: θ_i > 0, the largest amplitude of each round, (I,).
-        share: a_ik/θ_i in [0, 1], (1, N) where it is the same in all rounds, else (I, N); booleans where all scheduled
-            devices arrive equally strong.
+        share: a_ik/θ_i in [0, 1], (I, N), stored as (1, N) where it is the same in all rounds; booleans where all
+            scheduled devices arrive equally strong.
 
     Raises:
         ValueError: a shape or a value is out of range, or a round schedules no device.
@@ -48,6 +48,8 @@ class Amplitudes:
             raise ValueError("Expected at least one scheduled device in every round.")
         if share.dtype != np.bool_ and not (share.min() >= 0 and np.all(share.max(axis=1) == 1.0)):
             raise ValueError("Expected shares between 0 and 1, the largest of a round being 1.")
+        if all(np.array_equal(row, share[0]) for row in share[1:]):
+            share = share[:1]
         for name, array in (("level", level), ("share", share)):
             array = array.view()
             array.flags.writeable = False

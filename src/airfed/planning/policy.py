@@ -45,8 +45,8 @@ def once(function: _Function) -> _Function:
     >>> @once
     ... def ten_rounds(problem):
     ...     return airfed.plan(problem, policy="full", rounds=10)
-    >>> airfed.load("examples/paper.toml").override({"channel.minimum": 0.2}).problem().fleet.num_devices
-    100
+    >>> airfed.load("examples/paper.toml").plan(policy=ten_rounds).rounds
+    10
     """
     function.asked = "once"  # type: ignore[attr-defined]
     return function
@@ -122,7 +122,7 @@ class Policy:
         time_varying: whether it differs from "optimal" only where channels vary or devices have batteries.
         baseline: whether it is the method of another paper.
 
-    >>> from airfed.planning import POLICIES
+    >>> from airfed.policies import POLICIES
     >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
     (['round_index', 'seed', 'size'], [])
     """
@@ -173,11 +173,25 @@ class Policy:
                 return self._varying(asked, problem, settings)
             settings = settings.fixed()
             answer = asked(problem, settings)
+        return self._decided(problem, answer, settings) or self._completed(problem, answer, settings)
+
+    def _decided(self, problem: Problem, answer: Any, settings: Settings) -> Plan | None:
+        """The plan of an answer that leaves nothing open; None for any other."""
         if isinstance(answer, Solution):
             return self._solved(problem, answer, OVER_THE_AIR, settings)
+        method: Method = OVER_THE_AIR
+        notes: tuple[str, ...] = ()
         if isinstance(answer, Plan):
-            return self._solved(problem, Solution.of(answer.amplitudes), answer.method, settings, notes=answer.notes)
-        return self._completed(problem, answer, settings)
+            table, method, notes = answer.amplitudes, answer.method, answer.notes
+        elif (rows := _array(answer)) is not None and rows.ndim == 2 and rows.dtype.kind == "f":
+            table = Amplitudes.of_table(rows)
+        else:
+            return None
+        if settings.rounds not in (None, table.rounds):
+            raise ValueError(
+                f"Expected policy {self.name!r} to return rounds={settings.rounds}, as fixed; got {table.rounds}."
+            )
+        return self._solved(problem, Solution.of(table), method, settings, notes=notes)
 
     def _completed(self, problem: Problem, answer: Any, settings: Settings) -> Plan:
         """The plan of devices that are the same in all rounds."""
@@ -251,16 +265,11 @@ class Policy:
 
             return self._solved(problem, time_varying.per_round(problem, decide, **known), OVER_THE_AIR, settings)
         answer = asked(problem, settings)
-        if isinstance(answer, Solution):
-            return self._solved(problem, answer, OVER_THE_AIR, settings)
-        if isinstance(answer, Plan):
-            return self._solved(problem, Solution.of(answer.amplitudes), answer.method, settings, notes=answer.notes)
+        if (decided := self._decided(problem, answer, settings)) is not None:
+            return decided
         if isinstance(answer, Method):
             found = time_varying.per_round(problem, lambda there, _: answer.schedule(there), method=answer, **known)
             return self._solved(problem, found, answer, settings)
-        if np.ndim(answer) == 2:
-            table = Amplitudes.of_table(np.asarray(answer, dtype=np.float64))
-            return self._solved(problem, Solution.of(table), OVER_THE_AIR, settings)
         row = self._row(problem, answer)
         found = time_varying.per_round(problem, lambda there, _: row, **known)
         return self._solved(problem, found, OVER_THE_AIR, settings)
@@ -305,10 +314,9 @@ class Policy:
         """K, ascending, each device once; or a_k of every device, as floats."""
         num_devices = problem.fleet.num_devices
         expected = f"Expected policy {self.name!r} to return device indices from 0 to {num_devices - 1}, each once"
-        try:
-            devices = np.asarray(answer)
-        except (ValueError, TypeError, RuntimeError):  # ragged lists, tensors that are no plain numbers
-            raise ValueError(f"{expected}; got {type(answer).__name__}.") from None
+        devices = _array(answer)
+        if devices is None:
+            raise ValueError(f"{expected}; got {type(answer).__name__}.")
         if devices.dtype.kind == "f" and devices.shape == (num_devices,):
             return np.asarray(devices, dtype=np.float64)
         if devices.dtype == bool and devices.shape == (num_devices,):
@@ -370,6 +378,14 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters after the first, which is the problem; *args and **kwargs name no setting."""
     named = list(inspect.signature(function).parameters.items())[1:]
     return {name: each for name, each in named if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+
+
+def _array(answer: Any) -> NDArray[Any] | None:
+    """An answer as an array; None for ragged lists, and tensors that are no plain numbers."""
+    try:
+        return np.asarray(answer)
+    except (ValueError, TypeError, RuntimeError):
+        return None
 
 
 def _reason(error: InfeasibleError) -> str:

@@ -177,8 +177,6 @@ def _amplitudes(num_devices: int, recorded: Mapping[str, Any]) -> Amplitudes:
     for row, entry in zip(share, rounds, strict=True):
         devices = Members.parse(entry["members"], num_devices).devices
         row[devices] = True if equal else np.asarray(entry["amplitude"]) / entry["alignment"]
-    if np.all(share == share[0]):
-        share = share[:1]
     return Amplitudes(level=np.array([entry["alignment"] for entry in rounds]), share=share)
 
 

@@ -91,9 +91,10 @@ class Ledger(Chain):
         if not path.exists():
             return cls.create(path, header)
         ledger = cls.load(path, repair=True)
-        expected = json.loads(json.dumps(header))
-        if {**ledger.header, "scenario": None} != {**expected, "scenario": None}:  # a name may change
-            raise LedgerError(f"{path}: its first line is not that of this run.")
+        expected, found = json.loads(json.dumps(header)), ledger.header
+        names = sorted((expected.keys() | found.keys()) - {"scenario"})  # a name may change
+        if other := [name for name in names if expected.get(name) != found.get(name)]:
+            raise LedgerError(f"{path}: its first line is not that of this run ({', '.join(other)}).")
         return ledger
 
     @property

@@ -153,10 +153,9 @@ class RunDirectory:
             form = json.loads(content).get("format")
         except (ValueError, RecursionError, AttributeError):
             raise RunError(f"Cannot read {file}: it is damaged.") from None
-        if form in (1, 2):
-            raise OtherVersion(f"The run in {self.path} was made by airfed 0.2.0 or older, and that version can read it.")
-        if form != FORMAT:
-            raise OtherVersion(f"Expected a run of format {FORMAT} in {self.path}; this one is of another version.")
+        if isinstance(form, int) and form != FORMAT:
+            who = "0.2.0 or older" if form < FORMAT else "a later version"
+            raise OtherVersion(f"The run in {self.path} was made by airfed {who}, and can be read by that version.")
         return self._checked(records.MANIFEST, content, file.name)
 
     def plan(self) -> PlanFigures:

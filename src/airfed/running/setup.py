@@ -15,11 +15,11 @@ import numpy as np
 import airfed
 from airfed import channel, seeds
 from airfed.air import Airs
-from airfed.running.task import Task, build_task
 from airfed.planning import Plan
 from airfed.problem import Fleet
 from airfed.running.directory import sha256
 from airfed.running.noise import NoiseSource, SecureNoise, SeededNoise, noise_key
+from airfed.running.task import Task, build_task
 from airfed.scenario import Scenario
 
 PROBE_ROUND: Final = 2**31 - 1  # no plan has it: what the probe trains is never transmitted
@@ -82,7 +82,7 @@ def airs_of(scenario: Scenario, plan: Plan) -> Airs:
     rng = seeds.stream(scenario.seed, "channel", 1)
     gains = np.atleast_2d(fleet.gain)[: plan.rounds]  # where they change, errors are drawn anew in each round
     true = np.array([channel.true_channel(gain, phase, nmse=nmse, rng=rng) for gain in gains])
-    return Airs(plan=plan, channel=true if fleet.changes else true[0], phase=phase)
+    return Airs(plan=plan, channel=true, phase=phase)
 
 
 def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -> dict[str, str]:

@@ -68,7 +68,7 @@ def _decision(plan: Plan) -> list[float]:
     """Figures that tell one plan from another: a digest of the schedule, and moments that rounding hardly moves."""
     schedule = hashlib.sha256()
     for row in plan.amplitudes.share:
-        schedule.update(np.packbits(row > 0))
+        schedule.update(np.packbits(row > 0).tobytes())
     totals, beamformer = plan.sequence.totals, plan.combiner
     figures = (np.square(plan.amplitudes.level), totals.divisor, totals.device_power, beamformer.real, beamformer.imag)
     moments = [moment for values in figures for moment in _moments(values)]

@@ -274,20 +274,22 @@ class Scenario(Section):
         >>> found.num_scheduled, found.rounds, f"{found.predicted_accuracy:.0%}"
         (7, 20, '15%')
         """
-        changes = {f"policy.{name}": value for name, value in settings.items() if value is not None}
+        given = {name: value for name, value in settings.items() if value is not None}
+        function = not (policy is None or isinstance(policy, str))
+        own = {name: given.pop(name) for name in ("size", "threshold", "options") if function and name in given}
+        changes = {f"policy.{name}": value for name, value in given.items()}
         if seed is not None:
             changes["seed"] = seed
         if isinstance(policy, str):
             return self.vary({**changes, "policy.name": policy}).plan(problem)
-        if changes:
-            return self.override(changes).plan(problem, policy=policy)
+        asked = self.override(changes) if changes else self
         if policy is None:
-            chosen, asked = self.decider, self
+            chosen = asked.decider
         else:
             chosen = policy if isinstance(policy, Policy) else Policy.own(policy)
-            asked = self._without(chosen)
-        problem = self.problem() if problem is None else problem
-        return self._expected(chosen.plan(problem, asked._informed(problem)))
+            asked = asked._without(chosen)
+        problem = asked.problem() if problem is None else problem
+        return asked._expected(chosen.plan(problem, dataclasses.replace(asked._informed(problem), **own)))
 
     def compare(
         self, problem: Problem | None = None, *, baselines: bool = False

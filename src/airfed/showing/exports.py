@@ -80,13 +80,14 @@ class HtmlConsole(output.CleanConsole):
         super().__init__(stderr=False, quiet=True)
         self._parts: list[str] = []
 
-    def print(self, *objects: Any, style: str = "", markup: bool = True, **options: Any) -> None:
+    def print(self, *objects: Any, **options: Any) -> None:
         """Collect tables and texts."""
+        style = options.get("style")
         for each in objects:
             if isinstance(each, Table):
                 self._parts.append(html_table(each))
                 continue
-            text = Text.from_markup(each) if markup else Text(each)
+            text = Text.from_markup(each) if options.get("markup", True) else Text(each)
             if text.plain.strip():
                 self._parts.append(f'<p style="margin:.3em 0;{_css(style)}">{self._marked(text)}</p>')
 

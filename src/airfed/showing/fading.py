@@ -89,7 +89,8 @@ def shade_steps(largest: float) -> tuple[float, ...]:
     >>> shade_steps(0.83)
     (0.05, 0.1, 0.2, 0.5, 1.0)
     """
-    exponent = math.floor(math.log10(largest)) if largest > 0 else 0
+    largest = largest or 1.0  # a method without radio
+    exponent = math.floor(math.log10(largest))
     ladder = [float(f"{factor}e{e}") for e in range(exponent - _SHADES, exponent + 2) for factor in (1, 2, 5)]
     last = next(place for place, step in enumerate(ladder) if step >= largest * (1 - 1e-9))
     return tuple(ladder[last - _SHADES + 1 : last + 1])

@@ -64,7 +64,7 @@ def bound_basis(plan: Plan) -> str:
     """Return what the plan's bound is good for."""
     gap = plan.problem.learning.initial_gap
     if plan.objective == "measured":
-        return "The plan was chosen by expected accuracy, not by this bound."
+        return "Chosen by expected accuracy, not by this bound."
     if plan.bound.total > gap:
         return f"The bound is above the initial gap, G = {gap:g}: it ranks designs only."
     return f"The gap before training is at most G = {gap:g}."

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from airfed.planning.fading import World, spending
 
 from airfed import Learning
-from airfed.planning.fading import World, spending
 
 
 def _world(rng, *, devices, rounds, decades=0.0, battery=None, exposure=None, gain=None, **learning):

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from airfed.planning.fading import Causal, causal, clairvoyant, myopic, spending
 
 from airfed.planning import exact
-from airfed.planning.fading import Causal, causal, clairvoyant, myopic, spending
 
 
 def draws(rng, number, rounds, devices, *, shadowing_db=0.0):

@@ -4,13 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
+from airfed.planning.fading import World, clairvoyant, myopic
+from airfed.planning.fading._price import PriceSearch
+from airfed.planning.fading.clairvoyant import solver_of
 from scipy.optimize import minimize
 
 from airfed import InfeasibleError
 from airfed.planning import exact
-from airfed.planning.fading import World, clairvoyant, myopic
-from airfed.planning.fading._price import PriceSearch
-from airfed.planning.fading.clairvoyant import solver_of
 
 
 def subsets(num):

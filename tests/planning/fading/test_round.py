@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from airfed.planning.fading._cells import cheapest
 from airfed.planning.fading._fill import fill
 from airfed.planning.fading._round import Ordered, Unordered

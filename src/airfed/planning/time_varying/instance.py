@@ -75,7 +75,7 @@ class Instance:
         return convergence.round_weights(self.learning, rounds)
 
     def slopes(self, rounds: int) -> Floats:
-        """−ln(w_i/w_{I−1}), within what float64 can hold: how much more a watt must bring in round i than in the last."""
+        """−ln(w_i/w_{I−1}), within what float64 can hold: how much more a watt costs in round i than in the last."""
         return np.minimum(min(self.decay, _STEEPEST) * np.arange(rounds - 1.0, -1.0, -1.0), _DEAREST)
 
     def offsets(self) -> Floats:

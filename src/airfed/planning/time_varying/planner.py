@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from airfed import _validate, convergence
 from airfed.planning import combining, limits, reach
-from airfed.planning.amplitudes import Amplitudes, Bools
+from airfed.planning.amplitudes import Amplitudes, Bools, Devices
 from airfed.planning.method import OVER_THE_AIR, Method
 from airfed.planning.time_varying.causal import Sampler, causal
 from airfed.planning.time_varying.clairvoyant import clairvoyant

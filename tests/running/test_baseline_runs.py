@@ -12,15 +12,15 @@ from airfed.air import Airs
 from airfed.auditing.audit import audit
 from airfed.auditing.subject import Subject
 from airfed.experiments import league
-from airfed.planning import RIVALS
-from airfed.planning.uplink import NOT_PRIVATE_MU
+from airfed.planning.method import NOT_PRIVATE_MU
+from airfed.policies import BASELINES
 from airfed.running.directory import RunError
 from airfed.running.execution import execute
 from airfed.running.run import Run
 from airfed.scenario import load
 
 pytestmark = pytest.mark.usefixtures("no_flush")
-PRIVATE = [name for name in RIVALS if name not in ("noise_free", "cotaf")]
+PRIVATE = [name for name in BASELINES if name not in ("noise_free", "cotaf")]
 FILES = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "plan.json", "devices.csv")
 
 
@@ -50,7 +50,7 @@ def updates(tiny):
 
 
 @pytest.mark.parametrize("channel", ["stays", "changes"])
-@pytest.mark.parametrize("policy", RIVALS)
+@pytest.mark.parametrize("policy", BASELINES)
 def test_runs_are_recorded_resumed_to_the_bit_and_within_their_plan(policy, channel, tiny, tmp_path):
     world = tiny(policy, **({"channel.coherence": 1} if channel == "changes" else {}))
     whole = execute(world, tmp_path / "whole")
@@ -63,7 +63,7 @@ def test_runs_are_recorded_resumed_to_the_bit_and_within_their_plan(policy, chan
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     run = Run.open(tmp_path / "whole")
     assert not run.errors
-    assert run.plan.uplink == world.plan(run.plan.problem).uplink
+    assert run.plan.method == world.plan(run.plan.problem).method
     assert run.ledger.power_metered <= run.ledger.power_planned * (1 + 1e-12)
     assert run.ledger.power_planned <= 20.0 * (1 + 1e-12)
     for charge in run.ledger.charges:
@@ -82,7 +82,7 @@ def test_noise_free_is_the_mean_of_what_nobody_clips(updates):
     np.testing.assert_allclose(exact.estimate, rows.mean(axis=0), rtol=1e-9, atol=1e-9)
     assert np.linalg.norm(rows, axis=1).max() > 10 * plan.clip_norm
     assert reception.power == 0.0
-    assert plan.noise_std_in(0) * plan.clip_norm / plan.alignment < 1e-6
+    assert plan.sequence[0].signal.noise_std * plan.clip_norm / plan.alignment < 1e-6
 
 
 def test_precoding_scales_by_the_largest_update(updates):
@@ -101,7 +101,7 @@ def test_precoding_scales_by_the_largest_update(updates):
 
 def test_weak_devices_arrive_weaker_and_the_mean_is_weighted(updates):
     plan, rows, reception = updates("threshold_power", **{"budget.epsilon": 1e5, "link.noise_std": 0.05})
-    level = plan.uploads.level
+    level = plan.sequence[0].amplitude
     assert np.ptp(level) > 0.1
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     clipped = rows * np.minimum(1, plan.clip_norm / norms)
@@ -115,7 +115,7 @@ def test_no_channel_shapes_what_is_handed_over(policy, updates):
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     clipped = rows * np.minimum(1, plan.clip_norm / norms)
     np.testing.assert_allclose(reception.estimate, clipped.mean(axis=0), rtol=1e-5, atol=1e-6)
-    assert reception.power == pytest.approx(plan.uploads.steady_power.sum(), rel=1e-9)
+    assert reception.power == pytest.approx(plan.power.sum(), rel=1e-9)
     assert (reception.power > 0) == (policy == "digital")
 
 
@@ -150,7 +150,7 @@ def test_add_remove_adjacency_is_refused_where_it_does_not_hold(policy, said, ti
     played = league.run(world, tmp_path / "league", seeds=1, policies=[policy, "full"])
     assert said in {row["policy"]: row["note"] for row in played.rows()}[policy]
     with monkeypatch.context() as before:  # a run of a version that did not refuse it
-        before.setattr(type(tiny(policy).plan().uplink), "require_claim", lambda self, problem: None)
+        before.setattr(type(tiny(policy).plan().method), "require_claim", lambda self, problem: None)
         execute(world, tmp_path / "old")
     with pytest.raises(RunError, match=said):
         Run.open(tmp_path / "old").checked()
@@ -173,7 +173,8 @@ def test_flower_sends_only_what_a_radio_can_scale(tiny, tmp_path):
     for policy in ("seif", "digital", "central", "cotaf", "noise_free"):
         with pytest.raises(ValueError, match="only scale"):
             OverTheAirFedAvg(tiny(policy).plan(), tmp_path / "ledger.jsonl")
-    assert OverTheAirFedAvg(tiny("threshold_power").plan(), tmp_path / "ledger.jsonl").plan.uplink.name == "saturated"
+    made = OverTheAirFedAvg(tiny("threshold_power").plan(), tmp_path / "ledger.jsonl")
+    assert made.plan.method.name == "threshold_power"
 
 
 def test_what_is_not_private_says_so_everywhere(tiny, tmp_path, capsys):

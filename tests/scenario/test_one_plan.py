@@ -1,0 +1,221 @@
+"""A scenario has one plan: the command, the library, the page, comparisons and runs give it to the bit."""
+
+import contextlib
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import airfed
+from airfed import policies, scenario
+from airfed.cli import main
+from airfed.experiments import league
+from airfed.explorer import design
+from airfed.problem import InfeasibleError
+from airfed.running.execution import execute
+from airfed.running.setup import prepare
+from airfed.scenario import worlds
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(
+    file.stem for file in (ROOT / "examples").glob("*.toml") if "base =" not in file.read_text(encoding="utf-8")
+)
+TINY = ROOT / "tests" / "tiny.toml"
+
+
+@pytest.fixture(params=[*EXAMPLES, *worlds.NAMES])
+def file(request, tmp_path):
+    """Every example and every preset, as a file."""
+    if request.param in EXAMPLES:
+        return ROOT / "examples" / f"{request.param}.toml"
+    path = tmp_path / f"{request.param}.toml"
+    path.write_text(worlds.world(request.param), encoding="utf-8")
+    return path
+
+
+def printed(*arguments):
+    """What a command prints as JSON."""
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        assert main([*map(str, arguments), "--json"]) == 0
+    return json.loads(stream.getvalue())
+
+
+def bits(plan):
+    """The plan as JSON holds it: all digits of every number."""
+    return json.loads(json.dumps(plan.to_dict()))
+
+
+def test_there_are_examples_of_each_kind():
+    assert {"paper", "private", "fading"} <= set(EXAMPLES)
+
+
+def test_every_way_to_plan_gives_the_same_plan(file):
+    world = airfed.load(file)
+    expected = bits(world.plan())
+    assert bits(airfed.plan(world)) == expected
+    assert bits(world.compare()[0][world.policy.name]) == expected
+    assert bits(design.from_scenario(world).world().plan()) == expected  # the page
+    command = printed("plan", file)
+    assert command.pop("scenario") == world.name
+    listed = command.pop("scheduled_listed", False)
+    for row in command.get("sequence", ()):  # what JSON has beyond the record
+        assert row.pop("epsilon") > 0
+        if listed:
+            row.pop("scheduled")
+    assert command == expected
+    compared = printed("compare", file)["policies"][world.policy.name]
+    del compared["excess"]
+    assert compared == expected
+
+
+def test_a_run_gets_the_same_plan(file):
+    world = airfed.load(file).override({"learning.dataset": "mnist-5k"})
+    if world.learning.synthetic:
+        world = airfed.load(file)
+    if not world.learning.synthetic:  # enough images for all devices
+        world = world.override({"learning.images": None})
+    assert bits(prepare(world).plan) == bits(world.plan())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"channel.coherence": 1, "policy.name": "optimal", "policy.size": None},
+        {"budget.device_power": 400.0, "policy.name": "optimal", "policy.size": None},
+        {"policy.average": "tail"},
+        {"link.antennas": 3},
+        {"policy.name": "truncated", "policy.size": None},
+    ],
+    ids=["constant", "fading", "batteries", "average", "antennas", "baseline"],
+)
+def test_a_run_records_and_executes_it(changes, tmp_path):
+    world = airfed.load(TINY).override(changes)
+    expected = bits(world.plan())
+    outcome = execute(world, tmp_path / "run")
+    assert bits(outcome.setup.plan) == expected
+    assert json.loads((tmp_path / "run" / "plan.json").read_text()) == expected
+    run = airfed.Run.open(tmp_path / "run")
+    assert bits(run.plan) == expected
+    assert len(run.rounds) == expected["rounds"]
+    assert run.ledger.power_planned == pytest.approx(expected["power_total"], rel=1e-12)
+
+
+def test_a_benchmark_runs_it_for_each_policy(tmp_path):
+    world = airfed.load(TINY).override({"policy.name": "optimal", "policy.size": None})
+    table = league.run(world, tmp_path, seeds=1, policies=["optimal", "full"])
+    assert {entry.policy for entry in table.entries} == {"optimal", "full"}
+    for path in tmp_path.rglob("plan.json"):
+        recorded = json.loads(path.read_text())
+        assert recorded == bits(world.plan(policy=recorded["policy"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ({"policy": "full"}, ["--policy", "full"]),
+        ({"rounds": 7}, ["--rounds", 7]),
+        ({"seed": 11}, ["--seed", 11]),
+        ({"policy": "top_k", "rounds": 5, "seed": 2}, ["--policy", "top_k", "--rounds", 5, "--seed", 2]),
+    ],
+)
+def test_arguments_mean_the_same_as_options_and_keys(arguments, options):
+    world = airfed.load(TINY).override({"policy.rounds": None})
+    keys = {"policy": "policy.name", "rounds": "policy.rounds", "seed": "seed"}
+    changed = world.vary({keys[name]: value for name, value in arguments.items()})
+    expected = bits(changed.plan())
+    assert bits(airfed.plan(world, **arguments)) == bits(world.plan(**arguments)) == expected
+    command = printed("plan", TINY, *options)
+    if "rounds" in arguments:  # the file fixes them
+        assert {name: command[name] for name in expected} == expected
+
+
+def test_other_keys_of_the_policy_are_arguments_too():
+    world = airfed.load(TINY)
+    found = airfed.plan(world, size=2, average="tail")
+    assert (found.num_scheduled, found.average) == (2, "tail")
+    assert bits(found) == bits(world.override({"policy.size": 2, "policy.average": "tail"}).plan())
+    with pytest.raises(scenario.ScenarioError, match="breadth"):
+        world.plan(breadth=3)
+    with pytest.raises(ValueError, match="Expected no objective or samples with a scenario"):
+        airfed.plan(world, samples=np.ones((2, 12, 6)))
+    with pytest.raises(TypeError, match="Expected a Scenario or a Problem to plan, got str"):
+        airfed.plan("tiny.toml")
+
+
+def test_a_function_is_a_policy_of_a_scenario_too():
+    def strongest(problem, *, share=0.5):
+        return np.argsort(-problem.fleet.gain)[: round(share * problem.fleet.num_devices)]
+
+    world = airfed.load(TINY)  # its size is not for this policy
+    assert airfed.plan(world, policy=strongest).num_scheduled == 3
+    found = airfed.plan(world, policy=strongest, options={"share": 0.34}, rounds=5)
+    assert (found.num_scheduled, found.rounds) == (2, 5)
+    assert bits(airfed.plan(world, policy=policies.EVERY["full"])) == bits(world.plan(policy="full"))
+
+
+def test_a_plan_of_a_scenario_knows_no_gains_before_their_round():
+    world = airfed.load(ROOT / "examples" / "fading.toml").override({"policy.rounds": 6})
+    plan, clairvoyant = world.plan(), airfed.plan(world.problem(), rounds=6)
+    assert clairvoyant.bound.total < plan.bound.total
+    assert bits(airfed.plan(world, policy="clairvoyant"))["sequence"] == bits(clairvoyant)["sequence"]
+
+
+def test_a_plan_by_hand_of_a_scenarios_problem_may_be_another_and_the_docstring_says_so():
+    world = airfed.load(ROOT / "examples" / "private.toml")
+    plan, by_hand = world.plan(), airfed.plan(world.problem())
+    assert (plan.rounds, plan.average, by_hand.rounds, by_hand.average) == (56, "exponential", 53, "none")
+    said = re.sub(r"\s+", " ", scenario.Scenario.problem.__doc__)
+    assert "To plan a scenario, call `plan` of the scenario." in said
+    assert "where channels vary it is clairvoyant" in said
+
+
+def test_the_expected_accuracy_comes_with_it():
+    world = airfed.load(ROOT / "examples" / "paper.toml")
+    assert f"{world.plan().predicted_accuracy:.1%}" == "88.5%"
+    assert world.plan(policy="noise_free").predicted_accuracy is None  # a surrogate is about noise within a budget
+    assert all(plan.predicted_accuracy for plan in world.compare()[0].values())
+
+
+MODEL = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.ReLU(), nn.Linear(3, 2))
+"""
+
+
+def test_the_size_of_an_own_model_on_data_in_a_file_is_found(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "mine.py").write_text(MODEL)
+    images, labels = np.zeros((40, 8, 8), np.float32), np.arange(40) % 2
+    np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    text = TINY.read_text().replace('model = "quadratic"\ndimension = 50', 'model = "mine:make"\ndataset = "own.npz"')
+    (tmp_path / "own.toml").write_text(text)
+    world = airfed.load(tmp_path / "own.toml")
+    expected = bits(world.plan())
+    assert expected["dimension"] == world.dimension == 64 * 3 + 3 + 3 * 2 + 2
+    assert bits(airfed.plan(world)) == bits(prepare(world).plan) == expected
+    assert printed("plan", tmp_path / "own.toml") == {"scenario": world.name, **expected}
+
+
+def test_an_audit_of_a_scenario_attacks_its_plan():
+    world = airfed.load(TINY)
+    found = world.audit(trials=2000)
+    assert found.verdict == "pass"
+    assert found.mu_claimed == world.plan().mu_total
+    with pytest.raises(ValueError, match="Expected a policy with an ε to audit"):
+        world.vary({"policy.name": "noise_free"}).audit()
+
+
+def test_where_there_is_no_plan_all_say_the_same():
+    world = airfed.load(TINY).override({"budget.total_power": 1e-200})
+    said = set()
+    for ask in (world.plan, lambda: airfed.plan(world), lambda: prepare(world)):
+        with pytest.raises(InfeasibleError) as caught:
+            ask()
+        said.add(str(caught.value))
+    assert len(said) == 1
