@@ -134,8 +134,7 @@ def test_a_stale_gain_is_noticed(monkeypatch):
             return fresh
         scheduled = fresh.scheduled
         ratio = plan.problem.fleet.gain_in(index)[scheduled] / plan.problem.fleet.gain_in(index - 1)[scheduled]
-        object.__setattr__(fresh, "coefficient", fresh.coefficient * ratio)
-        return fresh
+        return replace(fresh, coefficient=fresh.coefficient * ratio, arrival=fresh.arrival * ratio[:, None])
 
     monkeypatch.setattr(Air, "from_plan", classmethod(stale))
     found = audit(Subject.of(world()), trials=2000, pairs=120, samples=100_000)
