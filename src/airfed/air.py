@@ -429,8 +429,6 @@ def _whole(values: Vector, quantum: float) -> int:
 
 def _combined(combiner: Complexes, parts: Vector) -> Vector:
     """Re(fᴴY), (d,), of the parts of Y, (A, c, d); antenna by antenna, in their order."""
-    total = np.zeros(parts.shape[-1])
-    for weight, antenna in zip(combiner, parts, strict=True):
-        pairs = zip((weight.real, weight.imag), antenna, strict=False)  # one antenna has no imaginary part
-        total += reduce(np.add, (each * part for each, part in pairs))
-    return total
+    weights = np.stack((combiner.real, combiner.imag), axis=-1)[:, : parts.shape[1]]
+    products = (weight[:, None] * antenna for weight, antenna in zip(weights, parts, strict=True))
+    return np.asarray(reduce(np.add, (reduce(np.add, antenna) for antenna in products)))

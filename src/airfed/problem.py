@@ -156,6 +156,11 @@ class Fleet:
         """h_k, (N, A) or (rounds, N, A); with one antenna the gains, made complex when they are asked for."""
         return self.gain[..., None].astype(np.complex128)
 
+    @property
+    def drawn(self) -> NDArray[np.float64] | Complexes:
+        """What a channel model draws: |h_k| with one antenna, h_k with several."""
+        return self.gain if self.antennas == 1 else self.channel
+
     @cached_property
     def exposure(self) -> NDArray[np.float64]:
         """‖h_k‖/|fᴴh_k| ≥ 1, of the shape of `gain`: how much more of a device all antennas hear than the combiner."""

@@ -192,12 +192,11 @@ def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None
     """
     digest = data_digest or dataset_digest
     problem = world.problem(dimension=1)  # the gains do not depend on d, which only the loaded model may know
-    received = problem.fleet.gain if problem.fleet.antennas == 1 else problem.fleet.channel
     content = {
         "format": FORMAT,
         "scenario": world.content(),
         "evaluate_every": world.run.evaluate_every,
-        "gain": hashlib.sha256(received.tobytes()).hexdigest(),
+        "gain": hashlib.sha256(problem.fleet.drawn.tobytes()).hexdigest(),
         "data": digest(source) if (source := _data(world)) else "",
         "model": _model_digest(world),
     }

@@ -99,9 +99,8 @@ def signal_digests(scenario: Scenario, fleet: Fleet, task: Task | None = None) -
             what the scenario says of antennas, combining and trust.
         task: what is trained; without it (an audit of a scenario) there is nothing to take a digest of.
     """
-    channels = fleet.gain if fleet.antennas == 1 else fleet.channel
-    shape = f"{channels.dtype} {channels.shape}\n".encode()
-    found = {"scenario": scenario.digest(), "channels": sha256(shape + channels.tobytes())}
+    shape = f"{fleet.drawn.dtype} {fleet.drawn.shape}\n".encode()
+    found = {"scenario": scenario.digest(), "channels": sha256(shape + fleet.drawn.tobytes())}
     if task is None:
         return found
     return found | {

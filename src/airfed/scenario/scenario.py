@@ -190,14 +190,13 @@ class Scenario(Section):
         fleet = problem.fleet
         if not fleet.changes:
             return None
-        drawn = fleet.gain if fleet.antennas == 1 else fleet.channel
         channel, same = self.received, {"num_devices": fleet.num_devices, "seed": self.seed}
         try:
             first = channel.trace(rounds=1, **same)[0]
-            samples = channel.law(rounds=len(drawn), **same)
+            samples = channel.law(rounds=len(fleet.drawn), **same)
         except ValueError as error:
             raise ScenarioError(str(error)) from None
-        if not np.array_equal(first, drawn[0]):
+        if not np.array_equal(first, fleet.drawn[0]):
             raise ScenarioError("Expected a problem that this scenario has drawn; its first gains are others.")
         return samples
 
