@@ -8,11 +8,9 @@ import pytest
 
 from airfed import scenario
 from airfed.cli import main
-from airfed.experiments import bounds
 from airfed.experiments.calibrate import calibrate
 from airfed.learning import curvature
 from airfed.network import Network
-from airfed.policies import plan
 from airfed.scenario import worlds
 
 SCENARIO = """
@@ -143,35 +141,6 @@ def test_the_command_writes_a_scenario_that_says_how(file, tmp_path, capsys):
     shown = capsys.readouterr()
     assert "ζ = " in shown.out
     assert "calibrating" in shown.out
-
-
-def test_the_bounds_over_rounds_end_at_the_plans_own(file):
-    problem = scenario.load(file).problem()
-    for rounds in (12, 5, 1):
-        decision = plan(problem, rounds=rounds)
-        assert bounds.gap_bounds(decision)[-1] == pytest.approx(decision.bound.total, rel=1e-12)
-        assert bounds.gradient_bounds(decision)[-1] == pytest.approx(decision.gradient_bound.total, rel=1e-12)
-
-
-def test_what_is_measured_lies_below_the_bound(file, monkeypatch):
-    monkeypatch.setattr(bounds, "MODELS", ("logistic",))
-    real = scenario.Scenario.override
-    monkeypatch.setattr(  # the tiny images' logistic model has a dimension that only the file knows
-        scenario.Scenario,
-        "override",
-        lambda self, changes: real(self, {k: v for k, v in changes.items() if v is not None}),
-    )
-    rows = bounds.measure(scenario.load(file), rounds=[12, 4])
-    assert [row["step"] for row in rows if row["rounds"] == 4] == [3, 6, 9, 12]
-    assert all(0 <= row["measured"] <= row["bound"] for row in rows)
-    told = bounds.sentences(rows)
-    assert len(told) == 2
-    assert "Theorem 1 allows" in told[0]
-    last = rows[-1]
-    shares = {name: last[f"{name}_share"] for name in ("participation", "local_drift", "noise")}
-    assert all(share >= 0 for share in shares.values())
-    assert sum(shares.values()) <= 1
-    assert f"{max(shares.values()):.0%} is " in told[1]
 
 
 @pytest.mark.parametrize("rate", [1e10, 1e30])

@@ -36,7 +36,7 @@ def small(tmp_path):
     }
 
 
-@pytest.mark.parametrize("name", [name for name in figures.FIGURES if name not in ("regret", "prediction")])
+@pytest.mark.parametrize("name", figures.FIGURES)
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_figure_has_its_points(name, quick, monkeypatch):
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
@@ -47,7 +47,7 @@ def test_every_figure_has_its_points(name, quick, monkeypatch):
         assert not any(point.problem for point in study.points)
         if figures.trains(title):
             seeds = {point.values["seed"] for point in study.points}
-            assert len(seeds) >= (2 if title in ("ablation", "antennas", "fading", "shadowing") else 3 if quick else 5)
+            assert len(seeds) >= (3 if quick else 5)
             dataset = {point.scenario.learning.dataset for point in study.points}
             assert dataset == ({"mnist-5k"} if quick else {"mnist"})
 
@@ -61,7 +61,7 @@ def test_a_wrong_name_is_refused_before_anything_heavy_is_imported(monkeypatch, 
 
 def test_figures_share_the_points_they_have_in_common(monkeypatch):
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
-    found = figures.studies(figures.PAPER[1:], quick=True)
+    found = figures.studies(list(figures.FIGURES)[1:], quick=True)
     keys = [point.key for study in found.values() for point in study.points]
     assert len(set(keys)) < len(keys)
     fig4, fig5 = ({point.key for point in found[name].points} for name in ("fig4", "fig5"))

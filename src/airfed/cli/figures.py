@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,35 +18,18 @@ from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
 
 if TYPE_CHECKING:
+    from airfed.experiments.results import Results
     from airfed.experiments.verdicts import Verdict
 
-# As in `airfed.experiments.figures`, whose import takes seconds.
-FigureName = Literal[
-    "fig2",
-    "fig3",
-    "fig4",
-    "fig5",
-    "fig6",
-    "limits",
-    "thousand",
-    "range",
-    "bounds",
-    "ablation",
-    "fading",
-    "shadowing",
-    "antennas",
-    "liu-simeone",
-    "regret",
-    "prediction",
-]
+FigureName = Literal["fig2", "fig3", "fig4", "fig5", "fig6"]  # as in `airfed.experiments.figures`, a slow import
+Write = Callable[["Results", list[str]], list[Path]]
 
 
 def figures(
-    *names: Annotated[FigureName, Parameter(help="Which ones; fig2 to fig6 unless named.")],
+    *names: Annotated[FigureName, Parameter(help="Which ones; all by default.")],
     out: Annotated[Path, Parameter(help="Where pictures, tables and records go.")] = Path("figures"),
     quick: Annotated[bool, Parameter(help="mnist-5k and few seeds: minutes instead of hours.", negative="")] = False,
     check: Annotated[bool, Parameter(help="Test every claim on the records.", negative="")] = False,
-    docs: Annotated[Path | None, Parameter(help="With --check: write the verdicts as this Markdown file.")] = None,
     jobs: Jobs = None,
     backend: BackendName = "loky",
     address: Address = None,
@@ -53,14 +37,38 @@ def figures(
     format: TableFormat = None,
 ) -> int:
     """Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it."""
+    options: dict[str, Any] = {"backend": backend, "address": address, "json": json, "format": format}
+    return run_figures(list(names), out=out, quick=quick, check=check, jobs=jobs, **options)
+
+
+def run_figures(
+    names: Sequence[str],
+    *,
+    out: Path,
+    quick: bool,
+    check: bool,
+    jobs: int | None = None,
+    backend: BackendName = "loky",
+    address: str | None = None,
+    json: bool = False,
+    format: exports.Format | None = None,
+    write: Write | None = None,
+) -> int:
+    """Draw figures of the catalogue, and return the exit code.
+
+    Args:
+        names: which ones; all by default.
+        out, quick, check, jobs, backend, address, json, format: as on the command line.
+        write: with `check`, what else is made of the results and the figures that were drawn, and its files.
+    """
     from airfed.experiments import figures as catalogue
-    from airfed.experiments import reproduction, verdicts, workers
-    from airfed.experiments.results import Results
+    from airfed.experiments import verdicts, workers
+    from airfed.experiments.results import Results, final_table
     from airfed.running.directory import RunError
 
     console = exports.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
-    chosen = list(dict.fromkeys(names)) or list(catalogue.PAPER)
+    chosen = list(dict.fromkeys(names)) or list(catalogue.FIGURES)
     found = catalogue.studies(chosen, quick=quick)
     started = time.monotonic()
     trained = {title: study for title, study in found.items() if catalogue.trains(title)}
@@ -97,14 +105,13 @@ def figures(
         tested = verdicts.check(results) + own
         summary["verdicts"] = [verdict.to_dict() for verdict in tested]
         summary["comparisons"] = asdict(verdicts.count(tested))
-        if docs is not None:
-            written = reproduction.write(docs, results, figures=list(summary["figures"]), quick=quick, pictures=out)
-            summary["docs"] = [str(file) for file in written]
+        if write is not None:
+            summary["docs"] = [str(file) for file in write(results, list(summary["figures"]))]
     summary["failed_points"] = sum(record.status == "failed" for record in records)
     if json:
         output.print_json(summary)
     else:
-        finals = {name: reproduction.final_table(results.of_experiment(name)) for name in results.values("experiment")}
+        finals = {name: final_table(results.of_experiment(name)) for name in results.values("experiment")}
         _print(console, summary, finals | tables)
         if check:
             print_verdicts(console, tested)

@@ -8,26 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from airfed._disk import write_whole
-from airfed.experiments import (
-    antennas,
-    bounds,
-    curves,
-    liu_simeone,
-    liu_simeone_curves,
-    notes,
-    points,
-    regret,
-    regret_curves,
-    regret_page,
-    regret_rows,
-)
+from airfed.experiments import curves, notes, points
 from airfed.experiments.notes import definition_file
 from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.records import Record, csv_text
@@ -151,7 +138,7 @@ def training(experiment: Experiment, records: Sequence[Record]) -> Figure:
         RunError: no seed is complete, or the runs have no accuracy.
     """
     study = Study(experiment=experiment, points=[record.point for record in records], records=records)
-    rows = [{**row, "label": row["label"] or experiment.name} for row in _training_rows(study)]
+    rows = [{**row, "label": row["label"] or experiment.name} for row in training_rows(study)]
     if not rows:
         raise RunError(f"Nothing to draw: the runs of {experiment.name} have no accuracy.")
     axes = (experiment.axes, *(variant.axes for variant in experiment.variants))
@@ -185,14 +172,14 @@ def _changed(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     return replace(experiment, base=base, axes=replaced(experiment.axes), variants=variants)
 
 
-def _training_rows(study: Study, **extra: Any) -> Rows:
-    """The evaluated rounds of every complete seed, as rows of the CSV."""
+def training_rows(study: Study, **extra: Any) -> Rows:
+    """Return the evaluated rounds of every complete seed, as rows of the CSV."""
     return [
         {
             **extra,
             "label": record.point.label,
             "seed": seed,
-            **_decided(record),
+            **decided(record),
             **{key: metrics[key] for key in ("round", "step", "accuracy", "loss", "test_loss")},
         }
         for seed, record in study.complete()
@@ -201,21 +188,24 @@ def _training_rows(study: Study, **extra: Any) -> Rows:
     ]
 
 
-def _decided(record: Record) -> dict[str, Any]:
+def decided(record: Record) -> dict[str, Any]:
+    """Return the devices, the rounds and the binding limit of a record, for a row of the CSV."""
     return {key: record.plan[key] for key in ("num_scheduled", "rounds", "binding")}
 
 
-def _over_training(study: Study, rows: Rows, extra: str, varied: Sequence[str] = ()) -> tuple[Rows, Figure]:
-    note = notes.settings(_world(study), seeds=study.seeds, extra=extra, varied=varied)
+def over_training(study: Study, rows: Rows, extra: str, varied: Sequence[str] = ()) -> tuple[Rows, Figure]:
+    """Return the rows and their figure: accuracy and loss over training."""
+    note = notes.settings(base_of(study), seeds=study.seeds, extra=extra, varied=varied)
     return rows, curves.training_figure(rows, note)
 
 
-def _world(study: Study) -> Scenario:
+def base_of(study: Study) -> Scenario:
+    """Return the scenario that a study varies."""
     return study.experiment.base
 
 
 def _fig2(found: Studies) -> tuple[Rows, Figure]:
-    world = _world(found["fig2"])
+    world = base_of(found["fig2"])
     plan = world.plan()
     space = candidates(plan)
     columns = {
@@ -233,7 +223,7 @@ def _fig2(found: Studies) -> tuple[Rows, Figure]:
 
 def _fig3(found: Studies) -> tuple[Rows, Figure]:
     study, gain = found["fig3"], found["fig3-gain"]
-    rows = _training_rows(study, panel="training", h_min=study.experiment.base.channel.minimum)
+    rows = training_rows(study, panel="training", h_min=study.experiment.base.channel.minimum)
     for row in rows:
         if row["label"] == "full, no weak device":
             row["h_min"] = 0.5
@@ -243,137 +233,41 @@ def _fig3(found: Studies) -> tuple[Rows, Figure]:
             "h_min": record.point.values["channel.minimum"],
             "label": record.point.label,
             "seed": seed,
-            **_decided(record),
+            **decided(record),
             "round": record.final["round"],
-            "step": _world(gain).learning.total_steps,
+            "step": base_of(gain).learning.total_steps,
             **{key: record.final[key] for key in ("accuracy", "loss", "test_loss")},
         }
         for seed, record in gain.complete()
     ]
     extra = "Everybody: I = 40, E = 5. “No weak device”: the same draws with h_min = 0.5. Right: proposed minus full."
-    return rows, curves.scheduling_figure(rows, notes.settings(_world(study), seeds=study.seeds, extra=extra))
+    return rows, curves.scheduling_figure(rows, notes.settings(base_of(study), seeds=study.seeds, extra=extra))
 
 
 def _fig4(found: Studies) -> tuple[Rows, Figure]:
     study = found["fig4"]
-    return _over_training(study, _training_rows(study), "Devices and alignment: the optimum for the given I.")
+    return over_training(study, training_rows(study), "Devices and alignment: the optimum for the given I.")
 
 
 def _fig5(found: Studies) -> tuple[Rows, Figure]:
     study = found["fig5"]
     last: dict[tuple[str, int], dict[str, Any]] = {}
-    for row in _training_rows(study):
+    for row in training_rows(study):
         last[row["label"], row["seed"]] = row
-    steps = _world(study).learning.total_steps
+    steps = base_of(study).learning.total_steps
     rows = [{"local_steps": steps / row["rounds"], **row} for row in last.values()]
     extra = "Devices and alignment: the optimum for the given I = T/E."
-    note = notes.settings(_world(study), seeds=study.seeds, extra=extra, reference="the best")
+    note = notes.settings(base_of(study), seeds=study.seeds, extra=extra, reference="the best")
     return rows, curves.local_steps_figure(rows, note)
 
 
 def _fig6(found: Studies) -> tuple[Rows, Figure]:
     study = found["fig6"]
-    rows = _training_rows(study)
+    rows = training_rows(study)
     chosen = sorted({row["rounds"] for row in rows if row["label"] == "proposed"})
     devices = sorted({row["num_scheduled"] for row in rows if row["label"] == "proposed"})
     extra = f"Proposed: I = {span(chosen)}, |K| = {span(devices)}, decided for each seed's channels."
-    return _over_training(study, rows, extra)
-
-
-def _thousand(found: Studies) -> tuple[Rows, Figure]:
-    study = found["thousand"]
-    rows = _training_rows(study)
-    kinds = sorted({f"{row['label']}: {row['binding'].replace('_', ' ')}" for row in rows})
-    extra = f"Binding limit: {', '.join(kinds)}. P_tot is 100 W per device, so that power is no concern."
-    return _over_training(study, rows, extra, varied=("N", "P_tot"))
-
-
-def _ablation(found: Studies) -> tuple[Rows, Figure]:
-    study = found["ablation"]
-    extra = "Every design by the response of mnist-5k: devices, I and ϖ that are best with that option."
-    return _over_training(study, _training_rows(study), extra, varied=("ϖ",))
-
-
-def _fading(found: Studies, experiment: str) -> tuple[Rows, Figure]:
-    study = found[experiment]
-    shared = _world(study).channel.common_shadowing_db
-    extra = "Gains change in each round; a plan knows those of a round when it comes, and before it only their law."
-    extra = f"All devices share shadowing of {shared:g} dB. {extra}" if shared else extra
-    return _over_training(study, _training_rows(study), extra)
-
-
-def _bounds(found: Studies) -> tuple[Rows, Figure]:
-    study = found["bounds"]
-    world = _world(study)
-    rows = bounds.measure(world, rounds=[int(value) for value in study.experiment.axes["policy.rounds"]])
-    extra = f"Constants calibrated on the data, τ = 1/ζ. Bound over measured in the end: {bounds.ratios(rows)}."
-    return rows, curves.bounds_figure(rows, notes.settings(world, extra=extra, varied=("τ", "bound")))
-
-
-def _limits(found: Studies) -> tuple[Rows, Figure]:
-    study = found["limits"]
-    rows: Rows = []
-    for point in study.points:
-        assert point.scenario is not None
-        for power in np.geomspace(0.3, 100, 26):
-            for epsilon in np.geomspace(0.1, 20, 26):
-                devices = point.scenario.num_devices
-                changes = {"budget.epsilon": float(epsilon), "budget.total_power": float(power) * devices}
-                plan = point.scenario.override(changes).plan()
-                rows.append(
-                    {
-                        "num_devices": devices,
-                        "epsilon": float(epsilon),
-                        "power_per_device": float(power),
-                        "binding": plan.binding,
-                        "num_scheduled": plan.num_scheduled,
-                        "rounds": plan.rounds,
-                        "noise_on_mean": notes.noise_on_mean(plan),
-                    }
-                )
-    extra = "Optimal plan of one draw per fleet; ε by Lemma 1, which under-states above 7.46 at ξ = 0.001."
-    return rows, curves.limits_figure(rows, notes.settings(_world(study), extra=extra, varied=("N", "ε", "P_tot")))
-
-
-def _range(found: Studies) -> tuple[Rows, Figure]:
-    study = found["range"]
-    rows = [
-        {
-            "label": record.point.label,
-            "clip_norm": record.point.values["learning.clip_norm"],
-            "noise_std": record.point.values["link.noise_std"],
-            "seed": seed,
-            **_decided(record),
-            "accuracy": record.final["accuracy"],
-            "loss": record.final["loss"],
-        }
-        for seed, record in study.complete()
-    ]
-    return rows, curves.range_figure(rows, notes.settings(_world(study), seeds=study.seeds, varied=("σ", "ϖ")))
-
-
-def _liu_simeone(found: Studies) -> tuple[Rows, Figure]:
-    study = found["liu-simeone"]
-    worlds = {int(p.values["seed"]): liu_simeone.world(p.scenario) for p in study.points if p.scenario is not None}
-    rows = liu_simeone.rows(worlds, _world(study).budget.delta)
-    return rows, liu_simeone_curves.power_figure(rows, liu_simeone_curves.note(_world(study), draws=len(worlds)))
-
-
-def _antennas(found: Studies) -> tuple[Rows, Figure]:
-    study = found["antennas"]
-    rows = antennas.rows(study.records, study.seeds)
-    note = notes.settings(_world(study), seeds=study.seeds, extra=antennas.NOTE, varied=("P_tot", "ϖ"), reference="")
-    return rows, antennas.figure(rows, note)
-
-
-def _regret(found: Studies) -> tuple[Rows, Figure]:
-    rows = regret_rows.rows(found)
-    return rows, regret_curves.regret_figure(rows, regret.note(rows))
-
-
-def _prediction(found: Studies) -> tuple[Rows, Figure]:
-    rows = regret_rows.rows(found)
-    return rows, regret_curves.prediction_figure(rows, regret.note(rows))
+    return over_training(study, rows, extra)
 
 
 _ALL: Final = (
@@ -382,35 +276,5 @@ _ALL: Final = (
     Definition(name="fig4", experiments=("fig4",), build=_fig4),
     Definition(name="fig5", experiments=("fig5",), build=_fig5),
     Definition(name="fig6", experiments=("fig6",), build=_fig6),
-    Definition(name="limits", experiments=("limits",), build=_limits, trains=False),
-    Definition(name="thousand", experiments=("thousand",), build=_thousand),
-    Definition(name="range", experiments=("range",), build=_range),
-    Definition(
-        name="bounds",
-        experiments=("bounds",),
-        build=_bounds,
-        trains=False,
-        takes="two calibrations and the trainings of both models, one after another: several minutes",
-    ),
-    Definition(name="ablation", experiments=("ablation",), build=_ablation),
-    Definition(name="fading", experiments=("fading",), build=partial(_fading, experiment="fading")),
-    Definition(name="shadowing", experiments=("shadowing",), build=partial(_fading, experiment="shadowing")),
-    Definition(name="antennas", experiments=("antennas",), build=_antennas, table=antennas.table),
-    Definition(
-        name="liu-simeone",
-        experiments=("liu-simeone",),
-        build=_liu_simeone,
-        trains=False,
-        table=liu_simeone_curves.table,
-    ),
-    Definition(
-        name="regret",
-        experiments=regret_rows.WORLDS,
-        build=_regret,
-        check=regret.check_regret,
-        table=regret_page.summary,
-    ),
-    Definition(name="prediction", experiments=regret_rows.WORLDS, build=_prediction, check=regret.check_prediction),
 )
 FIGURES: Final = {definition.name: definition for definition in _ALL}
-PAPER: Final = ("fig2", "fig3", "fig4", "fig5", "fig6")

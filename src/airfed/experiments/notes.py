@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Final
 
 from airfed.planning import Plan
 from airfed.scenario import RayleighChannel, Scenario
 
 _TRAINING_IMAGES = {"mnist-5k": 4000, "mnist": 60000, "fashion-mnist": 60000}
+
+
+FOLDERS: Final = [Path(str(resources.files("airfed.experiments"))) / "paper"]
+"""Where experiment files are looked for."""
 
 
 def settings(
@@ -61,8 +66,9 @@ def settings(
 
 
 def definition_file(experiment: str) -> Path:
-    """Return the TOML of an experiment in `paper/`."""
-    return Path(str(resources.files("airfed.experiments"))) / "paper" / f"{experiment}.toml"
+    """Return the TOML of an experiment."""
+    files = [folder / f"{experiment}.toml" for folder in FOLDERS]
+    return next((file for file in files if file.exists()), files[0])
 
 
 def noise_on_mean(plan: Plan) -> float:

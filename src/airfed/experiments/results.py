@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airfed.experiments.records import csv_text, require
+from airfed.experiments.statistics import estimate
 from airfed.running.directory import RunError
+from airfed.showing.words import span
 
 if TYPE_CHECKING:
     from airfed.experiments.figures import Studies
@@ -106,3 +108,41 @@ class Results:
         if not found:
             raise RunError(f"Expected records at {wanted}; there are none.")
         return dict(sorted(found.items()))
+
+
+def final_table(results: Results) -> list[list[str]]:
+    """Return the final figures of one experiment: header, then one row per design, means over seeds ± 95%."""
+    names = dict(zip(SETTINGS, ("h_min", "σ", "ϖ"), strict=True))
+    varied = [key for key in SETTINGS if len(results.values(key)) > 1 and _free(results, key)]
+    table = [["design", *(names[key] for key in varied), "devices", "rounds", "accuracy [%]", "loss", "limit"]]
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in results.rows:
+        groups.setdefault((row["label"], *(row[key] for key in varied)), []).append(row)
+    for (label, *places), rows in groups.items():
+        limits = sorted({row["binding"].replace("_power", "") for row in rows})
+        table.append(
+            [
+                label,
+                *(f"{place:g}" for place in places),
+                span([row["num_scheduled"] for row in rows]),
+                span([row["rounds"] for row in rows]),
+                interval([100 * row["accuracy"] for row in rows], ".1f"),
+                interval([row["loss"] for row in rows], ".3g"),
+                ", ".join(limits),
+            ]
+        )
+    return table
+
+
+def _free(results: Results, key: str) -> bool:
+    """Whether a column varies within a design (and not merely from one design to another)."""
+    places: dict[str, set[Any]] = {}
+    for row in results.rows:
+        places.setdefault(row["label"], set()).add(row[key])
+    return any(len(values) > 1 for values in places.values())
+
+
+def interval(values: Sequence[float], form: str) -> str:
+    """Return mean ± half of the 95% interval."""
+    found = estimate(values)
+    return f"{found.mean:{form}}" + (f" ± {found.half_width:{form}}" if found.count > 1 else "")

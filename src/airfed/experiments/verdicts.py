@@ -13,15 +13,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from airfed.experiments.results import Results
 from airfed.experiments.statistics import Estimate, best_by_others, estimate, paired
-
-_OURS: Final = "not a claim of the paper"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +117,7 @@ def check(results: Results) -> list[Verdict]:
     """Return the verdicts on every claim whose experiments are among the results."""
     present = set(results.values("experiment"))
     found: list[Verdict] = []
-    for experiment, test in _TESTS.items():
+    for experiment, test in TESTS.items():
         if experiment not in present:
             continue
         for verdict in test(results.of_experiment(experiment)):
@@ -136,7 +133,7 @@ def _compared(verdict: Verdict) -> tuple[Any, ...]:
 def _scheduling(results: Results) -> list[Verdict]:
     claim = "The proposed scheduling is better than uniform and full scheduling"
     others = [label for label in results.values("label") if label not in ("proposed", "full, no weak device")]
-    return _differences(results, [("proposed", other) for other in others], claim=claim, figure="fig3")
+    return differences(results, [("proposed", other) for other in others], claim=claim, figure="fig3")
 
 
 def _gain(results: Results) -> list[Verdict]:
@@ -178,29 +175,9 @@ def _local_steps(results: Results) -> list[Verdict]:
 
 def _overall(results: Results) -> list[Verdict]:
     claim = "The overall design beats each fixed design"
-    return _differences(
-        results, [("proposed", other) for other in _others(results, "proposed")], claim=claim, figure="fig6"
+    return differences(
+        results, [("proposed", other) for other in others(results, "proposed")], claim=claim, figure="fig6"
     )
-
-
-def _thousand(results: Results) -> list[Verdict]:
-    kinds = {row["binding"] for row in results.rows if row["label"] == "N = 1000"}
-    remark = f"binding at N = 1000: {', '.join(sorted(kinds)).replace('_', ' ')} (not a claim of the paper)"
-    claim = "At ε = 1 per round a thousand devices learn what a hundred cannot"
-    return _differences(results, [("N = 1000", "N = 100")], claim=claim, figure="thousand", remark=remark)
-
-
-def _ablation(results: Results) -> list[Verdict]:
-    claim = "The same budgets buy more with an average of the models"
-    pairs = [(option, "no option") for option in _others(results, "no option")]
-    return _differences(results, pairs, claim=claim, figure="ablation", remark=_OURS)
-
-
-def _fading(results: Results, figure: str) -> list[Verdict]:
-    claim = "Where channels change, a plan that prices what is left does better than others on the same budgets"
-    pairs = [("causal", other) for other in _others(results, "causal")]
-    found = _differences(results, pairs, claim=claim, figure=figure, remark=_OURS)
-    return [replace(verdict, comparison=f"{figure}: {verdict.comparison}") for verdict in found]
 
 
 def _interior(
@@ -226,14 +203,15 @@ def _interior(
     ]
 
 
-def _others(results: Results, label: str) -> list[str]:
+def others(results: Results, label: str) -> list[str]:
+    """Return the labels other than one."""
     return [other for other in results.values("label") if other != label]
 
 
-def _differences(
+def differences(
     results: Results, pairs: Sequence[tuple[str, str]], *, claim: str, figure: str, remark: str = ""
 ) -> list[Verdict]:
-    """The accuracy of one label against that of another, for each pair of them."""
+    """Return the accuracy of one label against that of another, for each pair of them."""
     return [
         Verdict(
             claim=claim,
@@ -263,14 +241,10 @@ def _mean(values: Mapping[int, float]) -> float:
     return float(np.mean(list(values.values())))
 
 
-_TESTS: Final[dict[str, Callable[[Results], list[Verdict]]]] = {
+TESTS: Final[dict[str, Callable[[Results], list[Verdict]]]] = {
     "fig3": _scheduling,
     "fig3-gain": _gain,
     "fig4": _rounds,
     "fig5": _local_steps,
     "fig6": _overall,
-    "thousand": _thousand,
-    "ablation": _ablation,
-    "fading": partial(_fading, figure="fading"),
-    "shadowing": partial(_fading, figure="shadowing"),
 }

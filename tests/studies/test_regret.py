@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from studies.regret import curves as regret_curves
+from studies.regret import regret
+from studies.regret import rows as regret_rows
 
 from airfed.cli import main
-from airfed.experiments import figures, regret, regret_curves, regret_rows, reproduction
+from airfed.experiments import figures
 from airfed.experiments.records import Record, csv_text
 from airfed.experiments.results import Results
 from airfed.experiments.statistics import best_by_others, best_place
 from airfed.running.directory import RunError
 from airfed.scenario.responses import SHIPPED
+from studies import page as reproduction
 
 ROUNDS, NORMS = (10, 40, 200), (1.0, 5.0)
 

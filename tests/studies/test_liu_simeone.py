@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
+from studies.liu_simeone import bound as liu_simeone
+from studies.liu_simeone import curves as liu_simeone_curves
 
 from airfed import scenario
-from airfed.experiments import figures, liu_simeone, liu_simeone_curves
+from airfed.experiments import figures
 from airfed.privacy import gaussian_delta
 from airfed.running.task import ridge_task
 from airfed.scenario import ScenarioError, worlds

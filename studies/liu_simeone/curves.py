@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from airfed.experiments import liu_simeone
 from airfed.scenario import Scenario
 from airfed.scenario.networks import RidgeSection
 from airfed.showing import colours
 from airfed.showing.chart import Axis, Chart, Line, padded
 from airfed.showing.figure import Figure, sheet
+from studies.liu_simeone import bound as liu_simeone
 
 Rows = Sequence[Mapping[str, Any]]
 _NAMES: Final = {"adaptive": "adaptive power", "static": "static power", "no_privacy": "no privacy"}

@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from airfed.experiments.records import require
-from airfed.experiments.regret_rows import COLUMNS, OPTION
 from airfed.experiments.statistics import Estimate, best_by_others, best_place, estimate
 from airfed.experiments.verdicts import Verdict
 from airfed.showing import words
+from studies.regret.rows import COLUMNS, OPTION
 
 Rows = Sequence[Mapping[str, Any]]
 MOST_REGRET: Final = 1.0  # points

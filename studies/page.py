@@ -1,4 +1,4 @@
-"""docs/reproduction.md, written from the records and from nothing else."""
+"""Pages of results, written from records and from nothing else."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any, Final
 
 from airfed import scenario
 from airfed._disk import write_whole
-from airfed.experiments import bounds, notes, points, regret_page, regret_rows
+from airfed.experiments import notes, points
 from airfed.experiments.figures import FIGURES
 from airfed.experiments.notes import definition_file
-from airfed.experiments.results import SETTINGS, Results
+from airfed.experiments.results import Results, final_table
 from airfed.experiments.statistics import Estimate, estimate
 from airfed.experiments.verdicts import Verdict, check, count
 from airfed.showing.exports import markdown_table
-from airfed.showing.words import span
+from studies import bounds
+from studies.regret import page as page_of_regret
+from studies.regret import rows as rows_of_regret
 
 _SECTIONS: Final = {  # a figure and the experiments whose final figures are told below it
     "fig2": (),
@@ -59,8 +61,8 @@ def markdown(results: Results, *, figures: Sequence[str], quick: bool, tables: T
         *(_figure(name, results) for name in _SECTIONS if name in figures),
         _range(results) if "range" in figures else "",
         _bounds(rows["bounds"]) if "bounds" in figures else "",
-        regret_page.regret_section(rows["regret"]) if "regret" in figures else "",
-        regret_page.prediction_section(rows["prediction"]) if "prediction" in figures else "",
+        page_of_regret.regret_section(rows["regret"]) if "regret" in figures else "",
+        page_of_regret.prediction_section(rows["prediction"]) if "prediction" in figures else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -100,7 +102,7 @@ def kept(page: Path, figures: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for name, file in _kept_files(page, figures).items():
         rows = read_rows(file)
-        found[name] = rows if name == "bounds" else regret_rows.typed(rows, file.name)
+        found[name] = rows if name == "bounds" else rows_of_regret.typed(rows, file.name)
     return found
 
 
@@ -112,38 +114,6 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a CSV file, as text."""
     with file.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
-
-
-def final_table(results: Results) -> list[list[str]]:
-    """Return the final figures of one experiment: header, then one row per design, means over seeds ± 95%."""
-    names = dict(zip(SETTINGS, ("h_min", "σ", "ϖ"), strict=True))
-    varied = [key for key in SETTINGS if len(results.values(key)) > 1 and _free(results, key)]
-    table = [["design", *(names[key] for key in varied), "devices", "rounds", "accuracy [%]", "loss", "limit"]]
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in results.rows:
-        groups.setdefault((row["label"], *(row[key] for key in varied)), []).append(row)
-    for (label, *places), rows in groups.items():
-        limits = sorted({row["binding"].replace("_power", "") for row in rows})
-        table.append(
-            [
-                label,
-                *(f"{place:g}" for place in places),
-                span([row["num_scheduled"] for row in rows]),
-                span([row["rounds"] for row in rows]),
-                _interval([100 * row["accuracy"] for row in rows], ".1f"),
-                _interval([row["loss"] for row in rows], ".3g"),
-                ", ".join(limits),
-            ]
-        )
-    return table
-
-
-def _free(results: Results, key: str) -> bool:
-    """Whether a column varies within a design (and not merely from one design to another)."""
-    places: dict[str, set[Any]] = {}
-    for row in results.rows:
-        places.setdefault(row["label"], set()).add(row[key])
-    return any(len(values) > 1 for values in places.values())
 
 
 def _head(results: Results, tested: Sequence[Verdict], *, figures: Sequence[str], quick: bool) -> str:
@@ -274,8 +244,3 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _points(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate:
     return estimate([100 * (first[seed] - second[seed]) for seed in first if seed in second])
-
-
-def _interval(values: Sequence[float], form: str) -> str:
-    found = estimate(values)
-    return f"{found.mean:{form}}" + (f" ± {found.half_width:{form}}" if found.count > 1 else "")

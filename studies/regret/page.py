@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from airfed.experiments import notes, points, regret
-from airfed.experiments.regret import Rows
+from airfed.experiments import notes, points
 from airfed.showing.exports import markdown_table
+from studies.regret import regret
+from studies.regret.regret import Rows
 
 _READING: Final = (
     "The grid is exhaustive over I and ϖ (and over what the receiver averages, where the runs have recorded it), "

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from airfed.experiments import reproduction, verdicts
+from airfed.experiments import verdicts
 from airfed.experiments.results import Results
 from airfed.running.directory import RunError
+from studies import page as reproduction
 
 FIGURES = ("fig2", "fig3", "fig4", "fig5", "fig6", "thousand", "range", "limits")
 DOCS = Path(__file__).parents[2] / "docs"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from airfed.experiments import regret
-from airfed.experiments.regret import Rows
 from airfed.showing import colours
 from airfed.showing.colours import PALETTE
 from airfed.showing.figure import PAGE_INCHES, STYLE, Figure, key, mpl, plain, write_note
+from studies.regret import regret
+from studies.regret.regret import Rows
 
 _WIDEST = 12.0  # points of regret that are drawn; what is larger is written at the edge
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airfed.experiments import antennas
+from studies import antennas
 
 
 def row(label, number, trust, seed, accuracy):

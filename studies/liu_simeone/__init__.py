@@ -1,0 +1,1 @@
+"""Adaptive power control of Liu and Simeone against static power."""

@@ -1,0 +1,1 @@
+"""Regret of plans by accuracy, and how well it was predicted."""
