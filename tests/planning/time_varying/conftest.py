@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from airfed.planning.time_varying.world import World
 
 from airfed import Learning
 from airfed.planning.time_varying.solution import spending
-from airfed.planning.time_varying.world import World
 
 
 def _world(rng, *, devices, rounds, decades=0.0, battery=None, exposure=None, gain=None, **learning):

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from airfed.planning.time_varying.world import World
 from scipy.optimize import minimize
 
 from airfed import InfeasibleError
@@ -11,7 +12,6 @@ from airfed.planning import exact
 from airfed.planning.time_varying._price import PriceSearch
 from airfed.planning.time_varying.clairvoyant import clairvoyant, solver_of
 from airfed.planning.time_varying.myopic import myopic
-from airfed.planning.time_varying.world import World
 
 
 def subsets(num):
