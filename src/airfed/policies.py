@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, baselines, seeds
-from airfed.planning import measured, time_varying, uncertain
+from airfed.planning import measured, optimal, time_varying
 from airfed.planning.method import Method, OverTheAir
+from airfed.planning.optimal import Aligned
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings
 from airfed.planning.response import Average, Response
 from airfed.planning.time_varying import Samples, Solution
-from airfed.planning.uncertain import Aligned
 from airfed.problem import InfeasibleError, Problem
 
 
@@ -159,7 +159,7 @@ def _optimal(
         return time_varying.optimal(problem, rounds=rounds, samples=samples)
     every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
     if objective is None:
-        return uncertain.optimal(problem, every)
+        return optimal.joint_optimum(problem, every)
     return measured.optimal(problem, every, objective)
 
 
@@ -177,11 +177,11 @@ def _myopic(
 
 def _paper(problem: Problem, *, rounds: int | None, samples: Samples | None) -> Aligned | Solution:
     if not problem.varies:
-        return uncertain.backed_off(problem, alternate(uncertain.trusting(problem), rounds=rounds))
+        return optimal.backed_off(problem, alternate(optimal.trusting(problem), rounds=rounds))
     mean, most = time_varying.mean_problem(problem, samples), len(time_varying.gains_of(problem))
-    one = alternate(uncertain.trusting(mean), rounds=rounds)
+    one = alternate(optimal.trusting(mean), rounds=rounds)
     if rounds is None and one.rounds > most:  # of a trace that is shorter
-        one = alternate(uncertain.trusting(mean), rounds=most)
+        one = alternate(optimal.trusting(mean), rounds=most)
     return time_varying.per_round(problem, lambda there, _: one.devices, rounds=one.rounds)
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.exact import best_schedule, candidate_space
 from airfed.problem import InfeasibleError
+from brute_force import brute_force_schedule
 
 ONE = np.ones(1)
 SINGLE = {"cap": ONE, "round_budget": ONE, "offset": 0 * ONE, "scale": ONE, "noise_weight": 1.0}

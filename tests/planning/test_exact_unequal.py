@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.exact import _strongest, best_schedule, candidate_space
+from brute_force import brute_force_schedule
 
 SHAPES = ("independent", "opposed", "same", "constant peak", "classes", "tied", "clustered")
 

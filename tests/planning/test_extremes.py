@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan
-from airfed.planning import Settings, candidates, uncertain
-from airfed.planning.brute_force import brute_force_schedule
+from airfed.planning import Settings, candidates, optimal
 from airfed.planning.limits import amplified
+from airfed.planning.optimal import effective_peak_power
 from airfed.planning.paper import beats_full_participation
-from airfed.planning.uncertain import effective_peak_power
 from airfed.policies import POLICIES, compare
+from brute_force import brute_force_schedule
 
 
 def decades(low, high):
@@ -150,7 +150,7 @@ def check_optimum(problem, decision):
         for group in groups:
             power = effective_peak_power(problem, int(group[0]))
             best = min(
-                best, brute_force_schedule(problem.fleet.gain, power, **uncertain.candidates(problem, group)).objective
+                best, brute_force_schedule(problem.fleet.gain, power, **optimal.candidates(problem, group)).objective
             )
     assert decision.bound.total <= best * (1 + 1e-9)
     assert decision.bound.total >= best * (1 - 1e-9)

@@ -5,9 +5,9 @@ import pytest
 
 from airfed import Budget, Fleet, Learning, Link, Problem, convergence, plan
 from airfed.planning import _rounds, _unequal
-from airfed.planning.brute_force import brute_force_schedule
 from airfed.planning.exact import best_schedule, candidate_space, usable_rounds
-from airfed.planning.uncertain import candidates
+from airfed.planning.optimal import candidates
+from brute_force import brute_force_schedule
 
 DEVICES = 10_000
 

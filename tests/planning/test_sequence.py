@@ -10,14 +10,14 @@ import pytest
 import oracle
 import problems
 from airfed import Plan, plan
-from airfed.planning import Amplitudes, _rounds, candidates, uncertain
-from airfed.planning.brute_force import brute_force_schedule
+from airfed.planning import Amplitudes, _rounds, candidates, optimal
 from airfed.planning.limits import allowed_mu
+from airfed.planning.optimal import effective_peak_power
 from airfed.planning.sensitivities import next_device
-from airfed.planning.uncertain import effective_peak_power
 from airfed.policies import EVERY
 from airfed.privacy import gaussian_epsilon
 from airfed.privacy.ledger import Ledger
+from brute_force import brute_force_schedule
 
 
 @pytest.mark.parametrize("policy", EVERY)
@@ -77,7 +77,7 @@ def test_the_search_over_many_rounds_is_exact(random_problem, monkeypatch, toget
         best = math.inf
         for each in np.split(np.arange(1, 61), 60):
             power = effective_peak_power(problem, int(each[0]))
-            found = brute_force_schedule(problem.fleet.gain, power, **uncertain.candidates(problem, each))
+            found = brute_force_schedule(problem.fleet.gain, power, **optimal.candidates(problem, each))
             best = min(best, found.objective)
         assert plan(problem).bound.total == pytest.approx(best, rel=1e-9)
 

@@ -200,7 +200,7 @@ def test_an_edited_record_is_refused(field, value):
         Plan.from_dict(problem, recorded)
 
 
-def test_uncertain_channels_cost_privacy_in_every_round():
+def test_imperfect_csi_costs_privacy_in_every_round():
     known, rough = airfed.plan(world()), airfed.plan(world(estimation_error=0.01))
     assert rough.amplification > 1
     assert rough.bound.total > known.bound.total

@@ -11,9 +11,9 @@ from scipy import stats
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, channel, convergence, plan
 from airfed.air import Airs
 from airfed.auditing import Subject, audit
-from airfed.planning import limits, uncertain
-from airfed.planning.brute_force import brute_force_schedule
+from airfed.planning import limits, optimal
 from airfed.privacy.imperfect import amplification
+from brute_force import brute_force_schedule
 
 SMALL = {"pairs": 240, "trials": 40_000, "samples": 100_000}
 
@@ -82,7 +82,7 @@ def test_the_optimum_is_that_of_brute_force(gain, nmse, scope, total_power):
         each = np.array([rounds])
         solution = brute_force_schedule(
             asked.fleet.gain,
-            uncertain.effective_peak_power(asked, rounds),
+            optimal.effective_peak_power(asked, rounds),
             cap=limits.privacy_limits(asked, each),
             round_budget=asked.budget.total_power / each,
             offset=convergence.round_offsets(asked.learning, each),

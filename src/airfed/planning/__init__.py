@@ -2,10 +2,10 @@
 
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.completion import predicted
+from airfed.planning.optimal import space_of as candidates
 from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings, once
 from airfed.planning.response import Average, Prediction, Response, load_response
-from airfed.planning.views import candidates
 
 __all__ = [
     "Amplitudes",

@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 
 from airfed import antennas
 from airfed.antennas import Complexes, Floats
-from airfed.planning import limits, reach, uncertain
+from airfed.planning import limits, optimal, reach
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.completion import by_bound
 from airfed.planning.plan import Plan
@@ -252,7 +252,7 @@ def aligned(problem: Problem, rounds: NDArray[np.int64] | None = None) -> Plan:
         rounds: the numbers of rounds to choose from; all unless told.
     """
     every = np.arange(1, problem.most_rounds + 1) if rounds is None else rounds
-    devices, alignment, number, _ = uncertain.optimal(problem, every)
+    devices, alignment, number, _ = optimal.joint_optimum(problem, every)
     assert alignment is not None
     table = Amplitudes.aligned(devices, num_devices=problem.fleet.num_devices, level=alignment, rounds=number)
     return Plan(problem=problem, policy="optimal", amplitudes=table)
@@ -319,7 +319,7 @@ def ceiling(problem: Problem) -> float:
     in every round.
     """
     first = replace(problem.at(0), budget=replace(problem.budget, device_power=None))
-    devices = uncertain.optimal(first, np.arange(1, problem.most_rounds + 1)).devices
+    devices = optimal.joint_optimum(first, np.arange(1, problem.most_rounds + 1)).devices
     most = float(np.max(limits.amplifications(first)[devices]))
     return max(most, float(np.sqrt(problem.fleet.antennas))) * (1 + 1e-9)
 

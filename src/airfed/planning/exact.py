@@ -14,7 +14,7 @@ searches run over all numbers of rounds together and discard by bounds only what
 answer is the global optimum. Where there are thousands of numbers of rounds, or where W is so nearly the same for all
 that bounds have no hold, they are solved one by one in the order of their promise (`_rounds`).
 
-This module knows arrays only; `policies` and `uncertain` build them from a problem.
+This module knows arrays only; `optimal` builds them from a problem.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from airfed.planning import limits
 from airfed.planning.exact import best_schedule, largest_alignments, require_gain
 from airfed.planning.method import thinned
+from airfed.planning.optimal import Aligned, effective_peak_power
 from airfed.planning.response import Average, Response
-from airfed.planning.uncertain import Aligned, effective_peak_power
 from airfed.problem import InfeasibleError, Problem
 
 Floats = NDArray[np.float64]

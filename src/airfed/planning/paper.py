@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from airfed import convergence
 from airfed.planning import limits
-from airfed.planning.uncertain import Aligned
+from airfed.planning.optimal import Aligned
 from airfed.problem import InfeasibleError, Problem
 
 _MAX_ITERATIONS = 100

@@ -19,10 +19,10 @@ from airfed.planning import combining, reach, time_varying
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.completion import by_accuracy, by_bound, expected, in_time
 from airfed.planning.method import OVER_THE_AIR, Method, thinned
+from airfed.planning.optimal import Aligned
 from airfed.planning.plan import Plan
 from airfed.planning.response import Average, Response
 from airfed.planning.time_varying import Samples, Solution
-from airfed.planning.uncertain import Aligned
 from airfed.problem import InfeasibleError, Problem
 
 Asked = Literal["once", "per_round"]

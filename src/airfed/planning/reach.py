@@ -9,7 +9,7 @@ import numpy as np
 
 from airfed import antennas
 from airfed.antennas import Complexes
-from airfed.planning import uncertain
+from airfed.planning import optimal
 from airfed.problem import Fleet, Problem
 
 _TABLE: Final = 20_000_000  # devices times numbers of rounds that are looked at one by one
@@ -30,10 +30,10 @@ def lower_bound(problem: Problem) -> float:
     channel, strength = fleet.channel, antennas.strengths(fleet.channel)
     channel, strength, power = channel[strength > 0], strength[strength > 0], fleet.peak_power[strength > 0]
     rounds = np.arange(1, problem.most_rounds + 1)
-    known = uncertain.candidates(problem, rounds)
+    known = optimal.candidates(problem, rounds)
     if rounds.size * strength.size > _TABLE:
-        alone = uncertain.trusting(replace(problem, fleet=ideal(problem).fleet))
-        return uncertain.search(alone, rounds, alone.fleet.peak_power).objective
+        alone = optimal.trusting(replace(problem, fleet=ideal(problem).fleet))
+        return optimal.search(alone, rounds, alone.fleet.peak_power).objective
     size = np.arange(1, strength.size + 1)
     watts = np.minimum(1.0 / np.cumsum(np.sort(np.square(1.0 / strength))), _largest(channel) / np.square(size))
     peak = np.minimum(np.sort(np.square(strength) * power)[::-1], _largest(channel * np.sqrt(power)[:, None]) / size)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from airfed import convergence
 from airfed.planning import limits
 from airfed.planning._rounds import best_rounds
-from airfed.planning.exact import Choice, best_schedule, usable_rounds
+from airfed.planning.exact import CandidateSpace, Choice, best_schedule, candidate_space, usable_rounds
+from airfed.planning.plan import Plan
 from airfed.problem import InfeasibleError, Problem
 
 
@@ -57,7 +58,7 @@ def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
     return power
 
 
-def optimal(problem: Problem, rounds: NDArray[np.int64]) -> Aligned:
+def joint_optimum(problem: Problem, rounds: NDArray[np.int64]) -> Aligned:
     """Return the joint optimum of [Yan23, P1] over the given numbers of rounds, with θ f_k ≤ cap for all scheduled.
 
     Raises:
@@ -126,3 +127,15 @@ def candidates(problem: Problem, rounds: NDArray[np.int64]) -> dict[str, Any]:
         "scale": convergence.round_scales(problem.learning, rounds),
         "noise_weight": problem.noise_weight,
     }
+
+
+def space_of(plan: Plan) -> CandidateSpace:
+    """Return the candidate space of a plan (the paper's Fig. 2): the largest θ of each size, at the plan's rounds."""
+    problem = plan.problem
+    return candidate_space(
+        problem.fleet.gain,
+        effective_peak_power(problem, plan.rounds),
+        cap=float(limits.privacy_limits(problem, np.array([plan.rounds]))[0]),
+        round_budget=problem.budget.total_power / plan.rounds,
+        noise_weight=problem.noise_weight,
+    )
