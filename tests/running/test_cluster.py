@@ -14,10 +14,9 @@ import pytest
 from airfed.air import Air
 from airfed.learning._common import worker_count
 from airfed.privacy.ledger import Ledger
-from airfed.running import exchange
+from airfed.running import cluster
 from airfed.running.cluster import LostProcess, Solo, join
 from airfed.running.directory import RunError
-from airfed.running.heartbeat import Peer
 from airfed.running.noise import SeededNoise
 from airfed.running.setup import prepare
 from airfed.running.shared import SharedNoise, check_equal
@@ -35,7 +34,6 @@ def test_alone_nothing_is_exchanged():
     devices = np.arange(5)
     assert group.share(devices) is devices
     assert not group.any(False)
-    group.check()
     noise = SharedNoise(SeededNoise(b"key"), group)
     assert np.array_equal(noise.draw(3, 10, 1.0), SeededNoise(b"key").draw(3, 10, 1.0))
     assert noise.privacy == "simulated"
@@ -186,7 +184,7 @@ def free_port():
 )
 def test_who_never_comes_is_named(environment, monkeypatch, rank, sentence):
     pytest.importorskip("torch")
-    monkeypatch.setattr(exchange, "_GATHERING", 0.5)
+    monkeypatch.setattr(cluster, "_GATHERING", 0.5)
     environment(rank, free_port())
     with pytest.raises(LostProcess, match=sentence), join(0.5):
         raise AssertionError("nobody else is there")
