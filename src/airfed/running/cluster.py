@@ -1,6 +1,6 @@
 """Several processes that train one run together: each holds a share of the devices.
 
-The all-reduce is the superposition. `Solo` is the ordinary case of one process; `Cluster` joins the processes that
+The all-reduce is the superposition. `Group` is the ordinary case of one process; `Cluster` joins the processes that
 torchrun has started. What they exchange per round is one vector of d + 5 integers (2Ad + 5 with A antennas; d more
 where devices are misaligned), the noise, one number and a few flags, whatever the number of devices. The sums are
 integers, so their result has the same bits for every number of processes. Rank 0 alone draws the noise, keeps the
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from airfed.running.heartbeat import Heartbeat
 
 _FOREVER: Final = timedelta(days=365)  # how long an exchange may take; the heartbeat says when to give it up
 _GATHERING: Final = 300.0  # s, at least, for all processes to come: people start hosts one after the other
+_GIVEN_UP: Final = "Another process of this run has given it up."
 _INTERFACE: Final = "GLOO_SOCKET_IFNAME"  # torch.distributed's variable for the network interface
 _SIOCGIFADDR: Final = 0x8915  # Linux: the IPv4 address of an interface
 
@@ -37,52 +38,29 @@ class LostProcess(Exception):
     """Another process of the run has ended or is not alive."""
 
 
-class Group(Protocol):
-    """The processes of one run."""
-
-    rank: int
-    size: int
-
-    def share(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the devices that this process trains."""
-        ...
-
-    def merge(self, superposition: Superposition) -> None:
-        """Add the superpositions of all processes, in every one of them."""
-        ...
-
-    def any(self, flag: bool) -> bool:
-        """Return whether the flag is raised in any process; all must call it together."""
-        ...
-
-    def broadcast(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return rank 0's values in every process."""
-        ...
-
-
-class Solo:
-    """One process."""
+class Group:
+    """The processes of one run: this one alone."""
 
     rank = 0
     size = 1
 
     def share(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return all devices."""
-        return devices
+        """Return the devices that this process trains: every size-th, beginning with the rank-th."""
+        return devices[self.rank :: self.size]
 
     def merge(self, superposition: Superposition) -> None:
-        """There is nothing to add."""
+        """Add the superpositions of all processes, in every one of them."""
 
     def any(self, flag: bool) -> bool:
-        """Return the flag."""
+        """Return whether the flag is raised in any process; all must call it together."""
         return flag
 
     def broadcast(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values."""
+        """Return rank 0's values in every process."""
         return values
 
 
-class Cluster:
+class Cluster(Group):
     """The processes that torchrun has started; use it in a `with` statement.
 
     Args:
@@ -97,28 +75,21 @@ class Cluster:
         import torch
         import torch.distributed as dist
 
-        self._torch, self._dist, self._patience = torch, dist, patience
+        self._torch: Any = torch
+        self._dist: Any = dist
+        self._patience, self._gathering = patience, max(patience, _GATHERING)
         self.rank, self.size = _number("RANK"), _number("WORLD_SIZE")
         master, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
-        alone = _number("LOCAL_WORLD_SIZE", "1") == self.size
-        address = "127.0.0.1" if alone else own_address(master, port)
+        address = "127.0.0.1" if _number("LOCAL_WORLD_SIZE", "1") == self.size else own_address(master, port)
         if _INTERFACE not in os.environ:
             os.environ[_INTERFACE] = _interface(address)
-        self._intact = False
         store = self._store(master, port)
         self._heartbeat = Heartbeat(store.clone(), self.rank, self.size, patience)
-        self._names = self._meet(store, f"{socket.gethostname()} ({address})")
+        self._names = self._meet(store, f"rank {self.rank} on {socket.gethostname()} ({address})")
         _check_reachable(self._names)
         self._heartbeat.start()
-        try:
-            self._run(
-                lambda: dist.init_process_group(
-                    "gloo", store=store, rank=self.rank, world_size=self.size, timeout=_FOREVER
-                )
-            )
-        except BaseException:
-            self._heartbeat.close()
-            raise
+        group = {"store": store, "rank": self.rank, "world_size": self.size}
+        self._run(lambda: dist.init_process_group("gloo", timeout=_FOREVER, **group))
 
     def __enter__(self) -> Cluster:
         return self
@@ -127,10 +98,6 @@ class Cluster:
         self._heartbeat.close()
         if self._intact:  # otherwise a thread may still wait in an exchange, and to destroy it waits for that thread
             self._dist.destroy_process_group()
-
-    def share(self, devices: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return every size-th device, beginning with the rank-th."""
-        return devices[self.rank :: self.size]
 
     def merge(self, superposition: Superposition) -> None:
         """Add the integers of all processes and take the largest norm."""
@@ -163,37 +130,32 @@ class Cluster:
             except BaseException as error:
                 done.set_exception(error)
 
-        self._heartbeat.exchange += 1
-        self._intact = False
+        beat, unreached, self._intact = self._heartbeat, 0, False
+        beat.exchange += 1
         threading.Thread(target=work, daemon=True).start()
-        cut = 0
-        while True:
+        while not self._intact:
             try:
-                done.result(self._heartbeat.interval)
+                done.result(beat.interval)
                 self._intact = True
-                return
             except TimeoutError:
-                if lost := self._heartbeat.lost():
+                if lost := beat.lost():
                     raise LostProcess(f"{self._have(lost)} not been heard for {self._patience:g} s.") from None
-                cut = cut + 1 if self._heartbeat.all_here() else 0
-                if cut >= self._heartbeat.limit:
-                    raise LostProcess(
-                        f"All processes are alive, but have not reached each other for {self._patience:g} s."
-                    ) from None
+                unreached = unreached + 1 if beat.all_here() else 0
+                if unreached >= beat.limit:
+                    raise LostProcess(f"Not all processes have reached each other for {self._patience:g} s.") from None
             except RuntimeError as error:  # the other side has closed a connection
-                if ended := self._heartbeat.ended():
-                    raise LostProcess(f"{self._have(ended)} ended, or cannot be reached.") from error
-                raise LostProcess("Another process of this run has given it up.") from error
+                ended = beat.ended()
+                said = f"{self._have(ended)} ended, or cannot be reached." if ended else _GIVEN_UP
+                raise LostProcess(said) from error
 
     def _have(self, ranks: Sequence[int]) -> str:
         """The processes as the beginning of a sentence."""
-        text = ", ".join(f"rank {rank} on {self._names[rank]}" for rank in ranks)
+        text = ", ".join(self._names[rank] for rank in ranks)
         return f"{text[0].upper()}{text[1:]} {'has' if len(ranks) == 1 else 'have'}"
 
     def _store(self, host: str, port: int) -> Any:
         """Return the store where the processes meet; under torchrun its agent keeps it, otherwise rank 0."""
-        leads = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        seconds = max(self._patience, _GATHERING)
+        leads, seconds = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True", self._gathering
         if not leads and not _within(seconds, lambda: _answers(host, port)):
             raise LostProcess(f"Nobody has answered at {host}:{port} (MASTER_ADDR, MASTER_PORT) for {seconds:g} s.")
         try:
@@ -204,47 +166,38 @@ class Cluster:
         return self._dist.PrefixStore(f"airfed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
     def _meet(self, store: Any, name: str) -> list[str]:
-        """Tell the others where this process is, wait for them, and return where each is."""
-        seconds = max(self._patience, _GATHERING)
+        """Tell the others the name of this process, wait for them, and return all names."""
         keys = [f"name/{rank}" for rank in range(self.size)]
         try:
             store.set(keys[self.rank], name)
-            if not _within(seconds, lambda: store.check(keys)):
-                missing = next(rank for rank, key in enumerate(keys) if not store.check([key]))
-                raise LostProcess(f"Rank {missing} of {self.size} has not come within {seconds:g} s.")
-            return [value.decode() for value in store.multi_get(keys)]
+            if _within(self._gathering, lambda: store.check(keys)):
+                return [value.decode() for value in store.multi_get(keys)]
+            missing = next(rank for rank, key in enumerate(keys) if not store.check([key]))
         except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            raise LostProcess(f"The processes could not meet: {reason}") from error
+            raise LostProcess(_GIVEN_UP) from error
+        raise LostProcess(f"Rank {missing} of {self.size} has not come within {self._gathering:g} s.")
 
 
 @contextmanager
 def join(patience: float = 50.0) -> Iterator[Group]:
-    """Yield the processes that torchrun has started together with this one, or `Solo`; `patience` as in `Cluster`."""
+    """Yield the processes that torchrun has started together with this one, or `Group`; `patience` as in `Cluster`."""
     if "MASTER_ADDR" in os.environ and _number("WORLD_SIZE", "1") > 1:
         with Cluster(patience) as cluster:
             yield cluster
     else:
-        yield Solo()
+        yield Group()
 
 
 def own_address(other: str, port: int) -> str:
-    """Return the address of this host from which it would reach another; nothing is sent.
-
-    Raises:
-        ValueError: there is no such host, or no way to it.
-    """
+    """Return the address of this host from which it would reach another; nothing is sent."""
     try:
         family, kind, _, _, target = socket.getaddrinfo(other, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(target)
-            address: str = probe.getsockname()[0]
+            return str(probe.getsockname()[0])
     except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(
-            f"Expected MASTER_ADDR to be a host that can be reached from here; {other}: {reason}."
-        ) from None
-    return address
+        why = error.strerror or error
+        raise ValueError(f"Expected MASTER_ADDR to be a host that can be reached from here; {other}: {why}.") from None
 
 
 def _interface(address: str) -> str:
@@ -263,11 +216,11 @@ def _interface(address: str) -> str:
 
 def _check_reachable(names: Sequence[str]) -> None:
     """Raise where a host's address means that host alone."""
-    inward = [rank for rank, name in enumerate(names) if "(127." in name or "(::1)" in name]
+    inward = [name for name in names if "(127." in name or "(::1)" in name]
     if 0 < len(inward) < len(names):
         raise ValueError(
-            f"Expected addresses that every host reaches; rank {inward[0]} on {names[inward[0]]} is known by its own "
-            "name for itself: let MASTER_ADDR (torchrun --local-addr or --master-addr) be its address in the network."
+            f"Expected addresses that every host reaches; {inward[0]} is known by its own name for itself: "
+            "let MASTER_ADDR (torchrun --local-addr or --master-addr) be its address in the network."
         )
 
 
@@ -283,16 +236,13 @@ def _number(variable: str, default: str = "") -> int:
 def _within(seconds: float, condition: Callable[[], bool]) -> bool:
     """Return whether the condition comes true in time."""
     deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
+    while not (true := condition()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return True
+    return true
 
 
 def _answers(host: str, port: int) -> bool:
     """Return whether somebody listens there; torch's own attempts would fill the screen."""
-    with suppress(OSError):
-        socket.create_connection((host, port), timeout=5.0).close()
+    with suppress(OSError), socket.create_connection((host, port), timeout=5.0):
         return True
     return False
