@@ -153,9 +153,7 @@ class RunDirectory:
         except (ValueError, RecursionError, AttributeError):
             raise RunError(f"Cannot read {file}: it is damaged.") from None
         if form in (1, 2):
-            raise OtherVersion(
-                f"The run in {self.path} was made by airfed 0.2.0 or older, and that version can read it."
-            )
+            raise OtherVersion(f"The run in {self.path} was made by airfed 0.2.0 or older, and that version can read it.")
         if form != FORMAT:
             raise OtherVersion(f"Expected a run of format {FORMAT} in {self.path}; this one is of another version.")
         return self._checked(records.MANIFEST, content, file.name)
