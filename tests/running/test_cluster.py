@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 
@@ -227,6 +228,42 @@ def test_the_interface_is_the_one_with_the_address():
     assert cluster._interface(here) in names
     with pytest.raises(ValueError, match="Expected GLOO_SOCKET_IFNAME to name the network interface of"):
         cluster._interface("192.0.2.1")
+
+
+class Alive:
+    """A heartbeat of processes that are all alive, and wait in the same exchange."""
+
+    interval, limit, exchange = 0.01, 5, 0
+
+    def __init__(self, here):
+        self.asked, self._here = 0, here
+
+    def lost(self):
+        self.asked += 1
+        return []
+
+    def all_here(self):
+        return self._here(self.asked)
+
+
+def waiting_cluster(beat):
+    made = cluster.Cluster.__new__(cluster.Cluster)
+    made._heartbeat, made._patience = beat, 50.0
+    return made
+
+
+def test_an_exchange_that_all_have_entered_ends_within_the_patience():
+    never, beat = threading.Event(), Alive(lambda asked: asked != 3)
+    with pytest.raises(LostProcess, match="Not all processes have reached each other for 50 s"):
+        waiting_cluster(beat)._run(never.wait)
+    assert beat.asked == 3 + beat.limit
+    never.set()
+
+
+def test_an_exchange_waits_for_a_process_that_computes():
+    done, beat = threading.Event(), Alive(lambda asked: asked > 20 and done.set() is not None)
+    waiting_cluster(beat)._run(done.wait)
+    assert beat.asked > 20
 
 
 def test_processes_on_one_host_share_its_processors(monkeypatch):
