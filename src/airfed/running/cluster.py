@@ -72,6 +72,7 @@ class Cluster(Group):
     """
 
     def __init__(self, patience: float) -> None:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost store is one sentence of ours, not a stack trace
         import torch
         import torch.distributed as dist
 
