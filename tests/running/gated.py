@@ -1,28 +1,18 @@
 """airfed, but the devices of one round are not done before they may be: `gated.py FOLDER ROUND ARGUMENT...`.
 
 A process that has come to the round makes FOLDER/waiting-RANK, and computes until there is FOLDER/go or FOLDER/go-RANK.
-What the process takes for its open sockets always has one among them that closes at once and gives its number to the
-next, as the heartbeat's may.
 """
 
 import os
-import socket
 import sys
 import time
 from pathlib import Path
 
 from airfed import cli
 from airfed.learning.quadratic import QuadraticEngine
-from airfed.running import exchange
 
 folder, held = Path(sys.argv[1]), int(sys.argv[2])
 original = QuadraticEngine.updates
-open_sockets = exchange._sockets
-
-
-def sockets():
-    with socket.socket():
-        return open_sockets()
 
 
 def updates(self, parameters, devices, *, steps, round_index):
@@ -38,5 +28,4 @@ def updates(self, parameters, devices, *, steps, round_index):
 
 
 QuadraticEngine.updates = updates
-exchange._sockets = sockets
 sys.exit(cli.main(sys.argv[3:]))

@@ -14,7 +14,7 @@ from airfed.air import CLIP_MARGIN
 from airfed.cli.app import main
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.running import setup as setups
-from airfed.running.cluster import Solo
+from airfed.running.cluster import Group
 from airfed.running.directory import RunError, sha256
 from airfed.running.execution import execute
 from airfed.running.loop import NoiseFault, _check_noise, federated_averaging
@@ -74,7 +74,7 @@ def test_a_run_that_is_stopped_resumes_to_the_same_bits(tmp_path, changes, stop_
     assert (chunked / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
-class Together(Solo):
+class Together(Group):
     """One of two processes, both of which are threads of this one."""
 
     size = 2
@@ -119,7 +119,7 @@ def test_two_processes_make_the_bits_of_one(tmp_path, changes):
 
 
 def test_a_process_with_another_combiner_does_not_transmit():
-    class Second(Solo):
+    class Second(Group):
         rank, size, said = 1, 2, None
 
         def broadcast(self, values):

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 
@@ -14,10 +15,9 @@ import pytest
 from airfed.air import Air
 from airfed.learning._common import worker_count
 from airfed.privacy.ledger import Ledger
-from airfed.running import exchange
-from airfed.running.cluster import LostProcess, Solo, join
+from airfed.running import cluster
+from airfed.running.cluster import Group, LostProcess, join
 from airfed.running.directory import RunError
-from airfed.running.heartbeat import Peer
 from airfed.running.noise import SeededNoise
 from airfed.running.setup import prepare
 from airfed.running.shared import SharedNoise, check_equal
@@ -31,18 +31,17 @@ def run(processes, scenario, out, *extra):
 
 
 def test_alone_nothing_is_exchanged():
-    group = Solo()
+    group = Group()
     devices = np.arange(5)
-    assert group.share(devices) is devices
+    assert np.array_equal(group.share(devices), devices)
     assert not group.any(False)
-    group.check()
     noise = SharedNoise(SeededNoise(b"key"), group)
     assert np.array_equal(noise.draw(3, 10, 1.0), SeededNoise(b"key").draw(3, 10, 1.0))
     assert noise.privacy == "simulated"
     assert noise.repeatable
 
 
-class Second(Solo):
+class Second(Group):
     """The second process of two, whose first one is set up in its own way."""
 
     rank, size = 1, 2
@@ -206,7 +205,7 @@ def free_port():
 )
 def test_who_never_comes_is_named(environment, monkeypatch, rank, sentence):
     pytest.importorskip("torch")
-    monkeypatch.setattr(exchange, "_GATHERING", 0.5)
+    monkeypatch.setattr(cluster, "_GATHERING", 0.5)
     environment(rank, free_port())
     with pytest.raises(LostProcess, match=sentence), join(0.5):
         raise AssertionError("nobody else is there")
@@ -228,14 +227,63 @@ def test_an_environment_that_makes_no_sense_is_one_sentence(environment, monkeyp
 
 
 def test_an_address_that_only_its_own_host_reaches_is_refused():
-    peers = [
-        Peer(rank=rank, host=f"host{rank}", address=address, port=1, word=b"")
-        for rank, address in enumerate(("127.0.1.1", "10.0.0.2"))
-    ]
+    names = ["rank 0 on host0 (127.0.1.1)", "rank 1 on host1 (10.0.0.2)"]
     with pytest.raises(ValueError, match=r"rank 0 on host0 \(127.0.1.1\) is known by its own name"):
-        exchange._check_reachable(peers)
-    exchange._check_reachable(peers[:1])
-    exchange._check_reachable(peers[1:])
+        cluster._check_reachable(names)
+    cluster._check_reachable(names[:1])
+    cluster._check_reachable(names[1:])
+
+
+def test_the_own_address_is_the_one_on_the_way_to_the_other():
+    assert cluster.own_address("127.0.0.1", 1) == "127.0.0.1"
+    with pytest.raises(ValueError, match="Expected MASTER_ADDR to be a host that can be reached"):
+        cluster.own_address("no.invalid", 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the addresses of interfaces")
+def test_the_interface_is_the_one_with_the_address():
+    names = [name for _, name in socket.if_nameindex()]
+    assert cluster._interface("127.0.0.1") == cluster._interface("127.0.1.1") == "lo"
+    here = cluster.own_address("192.0.2.1", 1) if len(names) > 1 else "127.0.0.1"
+    assert cluster._interface(here) in names
+    with pytest.raises(ValueError, match="Expected GLOO_SOCKET_IFNAME to name the network interface of"):
+        cluster._interface("192.0.2.1")
+
+
+class Alive:
+    """A heartbeat of processes that are all alive, and wait in the same exchange."""
+
+    interval, limit, exchange = 0.01, 5, 0
+
+    def __init__(self, here):
+        self.asked, self._here = 0, here
+
+    def lost(self):
+        self.asked += 1
+        return []
+
+    def all_here(self):
+        return self._here(self.asked)
+
+
+def waiting_cluster(beat):
+    made = cluster.Cluster.__new__(cluster.Cluster)
+    made._heartbeat, made._patience = beat, 50.0
+    return made
+
+
+def test_an_exchange_that_all_have_entered_ends_within_the_patience():
+    never, beat = threading.Event(), Alive(lambda asked: asked != 3)
+    with pytest.raises(LostProcess, match="Not all processes have reached each other for 50 s"):
+        waiting_cluster(beat)._run(never.wait)
+    assert beat.asked == 3 + beat.limit
+    never.set()
+
+
+def test_an_exchange_waits_for_a_process_that_computes():
+    done, beat = threading.Event(), Alive(lambda asked: asked > 20 and done.set() is not None)
+    waiting_cluster(beat)._run(done.wait)
+    assert beat.asked > 20
 
 
 def test_processes_on_one_host_share_its_processors(monkeypatch):

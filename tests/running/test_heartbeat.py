@@ -1,105 +1,104 @@
-"""Who is heard: everybody who answers with the right word, whatever strangers do; nobody else."""
+"""Who is alive: everybody who counts in the store; who has stopped counting is lost, and nobody else."""
 
-import socket
 import threading
-from dataclasses import replace
+import time
 
 import pytest
 
-from airfed.running.heartbeat import Heartbeat, Peer, ask, own_address
+from airfed.running import heartbeat
+from airfed.running.heartbeat import Heartbeat
 
-LONG = 60.0  # s, for an answer on a busy machine
+dist = pytest.importorskip("torch.distributed")
+
+BEAT = 0.02  # s
 
 
 @pytest.fixture
-def beats():
-    made = [Heartbeat(rank, "127.0.0.1") for rank in range(3)]
+def beats(monkeypatch):
+    """Three processes that share a store; they are lost after 20 beats."""
+    monkeypatch.setattr(heartbeat, "_BEAT", BEAT)
+    store = dist.HashStore()
+    made = [Heartbeat(store, rank, 3, 20 * BEAT) for rank in range(3)]
+    for one in made:
+        one.start()
     yield made
     for one in made:
         one.close()
 
 
-def test_who_is_there_answers(beats):
-    peers = [one.here for one in beats]
-    assert ask(peers, LONG) == {0, 1, 2}
-    assert [Peer.from_text(peer.rank, peer.to_text()) for peer in peers] == peers
+def waiting(one, beats):
+    """Wait for so many beats, as a process in an exchange does; return who is lost at the end."""
+    for _ in range(beats):
+        time.sleep(BEAT)
+        lost = one.lost()
+    return lost
 
 
-def test_another_process_at_the_same_port_is_not_the_one_that_was_there(beats):
-    impostor = replace(beats[0].here, word=bytes(16))
-    assert ask([impostor, beats[1].here], LONG) == {1}
+def test_who_counts_is_alive(beats):
+    assert beats[0].limit == 20
+    assert waiting(beats[0], 60) == []
+    assert beats[0].ended() == []
 
 
-def test_who_has_closed_is_lost_and_nobody_else(beats, wait_for):
-    first, second, third = beats
-    first.watch([one.here for one in beats], 2.0)
+def test_who_stops_counting_is_lost_and_nobody_else(beats, wait_for):
+    beats[1].close()
+    assert wait_for(lambda: beats[0].lost() == [1])
+    assert wait_for(lambda: beats[2].lost() == [1])
+    assert beats[0].ended() == [1]
+
+
+def test_a_process_that_was_itself_asleep_loses_nobody(beats):
+    """None of its beats was unanswered, however long ago the last one was."""
+    first = beats[0]
+    first._missed = [0, 19, 0]  # the last beat before rank 1 is lost
     assert first.lost() == []
-    second.close()
-    assert wait_for(lambda: first.lost() == [second.here])
-    assert first.silent(LONG) == [second.here]
-    assert str(second.here) == f"rank 1 on {socket.gethostname()} (127.0.0.1)"
-    assert ask([third.here], LONG) == {2}
+    assert waiting(first, 5) == []
+    assert first._missed[1] < 19
 
 
-def test_one_that_comes_back_in_time_is_not_lost(beats, wait_for, monkeypatch):
-    first, second, _ = beats
-    first.watch([first.here, second.here], 1e6)
-    assert wait_for(lambda: first._missed == {1: 0})
-    first._missed[1] = 19  # the last question before it is lost
-    monkeypatch.setattr(first, "_closed", _Once())
-    first._ask(LONG)
-    assert first._missed == {1: 0}
+class Broken:
+    """A store that hangs, or has ended, from the third beat on."""
+
+    def __init__(self, ended):
+        self._store, self._ended, self._left = dist.HashStore(), ended, 3
+        self.go_on = threading.Event()
+
+    def set(self, key, value):
+        self._left -= 1
+        if self._left < 0:
+            if self._ended:
+                raise dist.DistNetworkError("Connection reset by peer")
+            self.go_on.wait()
+        self._store.set(key, value)
+
+    def multi_get(self, keys):
+        return self._store.multi_get(keys)
 
 
-class _Once:
-    """An event that is set after the first look at it."""
-
-    def __init__(self):
-        self.looks = 0
-
-    def is_set(self):
-        self.looks += 1
-        return self.looks > 1
-
-    def wait(self, seconds):
-        return True
-
-
-def test_strangers_are_not_heeded(beats):
-    here = beats[0].here
-    kept = []
-    for words in (b"", b"GET / HTTP/1.0\r\n\r\n", bytes(10_000)):
-        for _ in range(20):
-            stranger = socket.create_connection((here.address, here.port))
-            kept.append(stranger)
-            try:
-                stranger.sendall(words)
-            except OSError:  # it was told the word and hung up on
-                continue
-    assert ask([here], LONG) == {0}
-    for stranger in kept:
-        stranger.close()
-
-
-def test_one_that_accepts_and_says_nothing_is_silent():
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        peer = Peer(rank=1, host="here", address="127.0.0.1", port=mute.getsockname()[1], word=b"word")
-        assert ask([peer], 0.2) == set()
-
-
-def test_what_cannot_be_reached_is_silent():
-    unreachable = Peer(rank=1, host="nowhere", address="255.255.255.255", port=9, word=b"word")
-    assert ask([unreachable], LONG) == set()
-
-
-def test_a_closed_heartbeat_ends_its_threads(wait_for):
-    one = Heartbeat(0, "127.0.0.1")
-    one.watch([one.here], 1.0)
+@pytest.mark.parametrize("ended", [True, False])
+def test_where_the_store_does_not_answer_its_host_is_lost(monkeypatch, wait_for, ended):
+    monkeypatch.setattr(heartbeat, "_BEAT", BEAT)
+    store = Broken(ended)
+    one = Heartbeat(store, 0, 1, 20 * BEAT)
+    one.start()
+    assert wait_for(lambda: one.lost() == [0])
+    assert one.ended() == ([0] if ended else [])
     one.close()
-    assert wait_for(lambda: not [t for t in threading.enumerate() if t.name in ("airfed-answer", "airfed-ask")])
+    store.go_on.set()
 
 
-def test_the_own_address_is_the_one_on_the_way_to_the_other():
-    assert own_address("127.0.0.1", 1) == "127.0.0.1"
-    with pytest.raises(ValueError, match="Expected MASTER_ADDR to be a host that can be reached"):
-        own_address("no.invalid", 1)
+def test_all_are_in_an_exchange_when_the_last_one_has_come_to_it(beats, wait_for):
+    first, second, third = beats
+    first.exchange = second.exchange = 7
+    assert waiting(first, 10) == []
+    assert not first.all_here()
+    third.exchange = 8  # it is already further
+    assert wait_for(lambda: first.lost() == [] and first.all_here())
+    second.close()
+    assert wait_for(lambda: not first.all_here())
+
+
+def test_a_closed_heartbeat_ends_its_thread(beats, wait_for):
+    for one in beats:
+        one.close()
+    assert wait_for(lambda: not any(thread.name == "airfed-heartbeat" for thread in threading.enumerate()))

@@ -16,11 +16,11 @@ from airfed.network import builtin
 from airfed.planning import Amplitudes, Plan
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
 from airfed.running import loop as training
-from airfed.running.cluster import Solo
+from airfed.running.cluster import Group
 from airfed.running.loop import Diverged, NoBooks, Stopped, federated_averaging
 from airfed.running.noise import SeededNoise
 from airfed.running.setup import prepare
-from airfed.running.shared import SharedAir, SharedTrainer
+from airfed.running.shared import SharedTrainer
 
 
 @pytest.fixture(autouse=True)
@@ -249,7 +249,7 @@ def test_superpositions_of_two_processes_merge_to_the_same_bits():
     plan = make_plan(dimension=40, gain=gain, alignment=0.1, rounds=2)
     air, start = Airs(plan=plan), np.zeros(40, np.float32)
 
-    class Pair(Solo):
+    class Pair(Group):
         size = 2
 
         def share(self, devices):
@@ -264,7 +264,7 @@ def test_superpositions_of_two_processes_merge_to_the_same_bits():
     group, noise = Pair(), SeededNoise(b"")
     one = list(federated_averaging(plan, air, Stub(function), noise, parameters=start))
     trainer = SharedTrainer(Stub(function), group, lambda: False)
-    two = list(federated_averaging(plan, SharedAir(air, group), trainer, noise, parameters=start))
+    two = list(federated_averaging(plan, air, trainer, noise, parameters=start, merge=group.merge))
     assert one[-1].parameters.tobytes() == two[-1].parameters.tobytes()
 
 

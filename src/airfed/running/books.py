@@ -246,8 +246,7 @@ class RunBooks:
         }
         if not self._repeatable:
             header["nonce"] = secrets.token_hex(16)
-        self.directory.begin(scenario=scenario, plan=plan, manifest=manifest, ledger_header=header)
-        self.ledger = Ledger.load(self.directory.file("ledger.jsonl"))
+        self.ledger = self.directory.begin(scenario=scenario, plan=plan, manifest=manifest, ledger_header=header)
 
     def _torn_rounds(self) -> range:
         """The rounds that half a line may be about: those since the checkpoint, and the next."""

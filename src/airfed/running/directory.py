@@ -118,8 +118,8 @@ class RunDirectory:
 
     def begin(
         self, *, scenario: bytes, plan: bytes, manifest: Mapping[str, Any], ledger_header: Mapping[str, Any]
-    ) -> None:
-        """Create the directory with its first files; `run.json` comes last and marks the run as begun.
+    ) -> Ledger:
+        """Create the directory with its first files, and return the ledger; `run.json` comes last: the run has begun.
 
         The ledger's first line holds the digests of the three other files: with the chain that begins there, none of
         them can be changed unnoticed.
@@ -131,12 +131,11 @@ class RunDirectory:
         self.file("checkpoints").mkdir(parents=True, exist_ok=True)
         write_whole(self.file("scenario.toml"), scenario)
         write_whole(self.file("plan.json"), plan)
-        ledger = self.file("ledger.jsonl")
-        header = {**ledger_header, "run_sha256": sha256(run)}
-        if not ledger.exists() or Ledger.load(ledger).header != json.loads(json.dumps(header)):
-            ledger.unlink(missing_ok=True)  # of a beginning cut short; `check` has seen that nothing is charged in it
-            Ledger.create(ledger, header)
+        file = self.file("ledger.jsonl")
+        file.unlink(missing_ok=True)  # of a beginning cut short; `check` has seen that nothing is charged in it
+        ledger = Ledger.create(file, {**ledger_header, "run_sha256": sha256(run)})
         write_whole(self.file("run.json"), run)
+        return ledger
 
     def manifest(self) -> Manifest:
         """Return `run.json`.

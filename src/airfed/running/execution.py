@@ -18,7 +18,7 @@ import numpy as np
 from airfed.privacy.ledger import BudgetExhausted, Ledger
 from airfed.running import shared, tracking
 from airfed.running.books import RunBooks
-from airfed.running.cluster import Group, LostProcess, Solo
+from airfed.running.cluster import Group, LostProcess
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.loop import Diverged, Round, Stopped, federated_averaging
 from airfed.running.setup import Setup, prepare
@@ -72,7 +72,7 @@ def execute(
         ScenarioError, DataError, InfeasibleError: as in `prepare`.
     """
     tracking.check(scenario)
-    group = Solo() if group is None else group
+    group = Group() if group is None else group
     directory = RunDirectory(out)
     leads = group.rank == 0
     try:
@@ -216,10 +216,11 @@ def _rounds(setup: Setup, group: Group, stop: Callable[[], bool], books: RunBook
     # A stop is heeded only where all processes meet, not between chunks.
     return federated_averaging(
         setup.plan,
-        shared.SharedAir(setup.airs, group),
+        setup.airs,
         shared.SharedTrainer(setup.task.engine, group, stop),
         shared.SharedNoise(setup.noise, group),
         shared.SharedBooks(books, group, stop, last_round=setup.plan.rounds - 1),
         parameters=group.broadcast(parameters),
         first_round=int(group.broadcast(np.array([first]))[0]),
+        merge=group.merge,
     )

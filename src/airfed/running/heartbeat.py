@@ -1,151 +1,85 @@
-"""Which of several processes can be heard, whatever they are computing.
+"""Which processes of a run are alive: each counts in a key of its own, in the store where they have met.
 
-Every process answers who connects to its port with a word of its own, and asks all others for theirs a few times
-within the patience. Each question is a connection of its own: a link that comes back is noticed at once, whereas a
-connection from before the cut would wait for TCP's next attempt. What strangers send is never read, and what they
-answer is not the word. Threads of their own do this, so a process that computes for hours is heard, and one that is
-stopped, or whose host is gone, is not.
+A thread counts, so a process that computes for hours is alive, and one that is stopped, or cut off from the store, is
+not. Silence is counted in beats, not by the clock: processes that sleep and wake together do not lose each other.
 """
 
 from __future__ import annotations
 
-import secrets
-import selectors
-import socket
+import math
 import threading
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
-# So many questions fit into the patience, and all of them must stay unanswered. They are counted, not timed: a process
-# that was itself asleep does not take the others for lost when it wakes.
-_QUESTIONS: Final = 20
-_WORD: Final = 16  # bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """Where a process answers, and with which word."""
-
-    rank: int
-    host: str
-    address: str
-    port: int
-    word: bytes
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} on {self.host} ({self.address})"
-
-    def to_text(self) -> str:
-        """Return what `from_text` reads."""
-        return f"{self.host} {self.address} {self.port} {self.word.hex()}"
-
-    @classmethod
-    def from_text(cls, rank: int, text: str) -> Peer:
-        """Return the peer that `to_text` describes."""
-        host, address, port, word = text.split()
-        return cls(rank=rank, host=host, address=address, port=int(port), word=bytes.fromhex(word))
+_BEAT: Final = 1.0  # s between two beats, at most
+_BEATS: Final = 20  # within the patience, at least
+_SILENT: Final = 4  # beats without a sign of a process whose connections are closed: it has ended
 
 
 class Heartbeat:
-    """Answers for this process from now on; after `watch` it also knows whom it has lost.
+    """Counts for this process from `start` on, and knows who has stopped counting.
 
     Args:
+        store: torch.distributed's; nothing else uses this connection, since a call to a store that is cut off hangs.
         rank: this process's.
-        address: where to listen: one of this host that the others reach.
+        size: the number of processes.
+        patience: seconds after which a silent process is lost.
     """
 
-    def __init__(self, rank: int, address: str) -> None:
-        self._listener = socket.create_server((address, 0), family=_family(address), backlog=128)
-        self._listener.settimeout(1.0)
-        port = self._listener.getsockname()[1]
-        word = secrets.token_bytes(_WORD)
-        self.here = Peer(rank=rank, host=socket.gethostname(), address=address, port=port, word=word)
-        self._peers: list[Peer] = []
-        self._missed: dict[int, int] = {}
+    def __init__(self, store: Any, rank: int, size: int, patience: float) -> None:
+        self.interval = min(_BEAT, patience / _BEATS)
+        self.limit = math.ceil(patience / self.interval)
+        self.exchange = 0  # the exchange with the others that this process has come to
+        self._store, self._key = store, f"beat/{rank}"
+        self._keys = [f"beat/{one}" for one in range(size)]
+        self._missed, self._exchanges = [0] * size, [0] * size
+        self._beats = self._seen = self._stale = 0
         self._closed = threading.Event()
-        threading.Thread(target=self._answer, name="airfed-answer", daemon=True).start()
+        self._thread = threading.Thread(target=self._count, name="airfed-heartbeat", daemon=True)
+        store.set(self._key, "0 0")  # before anybody looks: reading a key that is missing waits for it
 
-    def watch(self, peers: Iterable[Peer], patience: float) -> None:
-        """Begin to ask the other processes; who does not answer for `patience` seconds is lost."""
-        self._peers = [peer for peer in peers if peer.rank != self.here.rank]
-        self._missed = dict.fromkeys((peer.rank for peer in self._peers), 0)
-        threading.Thread(target=self._ask, args=(patience / _QUESTIONS,), name="airfed-ask", daemon=True).start()
-
-    def lost(self) -> list[Peer]:
-        """Return who has been silent for longer than the patience."""
-        return [peer for peer in self._peers if self._missed[peer.rank] >= _QUESTIONS]
-
-    def silent(self, seconds: float) -> list[Peer]:
-        """Return who does not answer now; ask until somebody does not, or for so many seconds."""
-        deadline = time.monotonic() + seconds
-        while True:
-            answered = ask(self._peers, seconds)
-            missing = [peer for peer in self._peers if peer.rank not in answered]
-            if missing or self._closed.wait(0.1) or time.monotonic() > deadline:
-                return missing
+    def start(self) -> None:
+        """Begin to count; all processes have made their heartbeats."""
+        self._thread.start()
 
     def close(self) -> None:
         """Fall silent."""
         self._closed.set()
 
-    def _answer(self) -> None:
-        with self._listener:
-            while not self._closed.is_set():
-                with suppress(OSError):  # a stranger that has left, or nobody for a second
-                    connection, _ = self._listener.accept()
-                    with connection:
-                        connection.sendall(self.here.word)
+    def lost(self) -> list[int]:
+        """Return the ranks that are lost; a process that waits asks this once in each interval.
 
-    def _ask(self, interval: float) -> None:
-        while not self._closed.is_set():
-            begun = time.monotonic()
-            answered = ask(self._peers, interval)
-            for rank, missed in self._missed.items():
-                self._missed[rank] = 0 if rank in answered else missed + 1
-            self._closed.wait(max(0.0, begun + interval - time.monotonic()))
+        Where the store itself does not answer, that is rank 0, whose host keeps it.
+        """
+        self._stale = 0 if self._seen != self._beats else self._stale + 1
+        self._seen = self._beats
+        return [0] if self._stale >= self.limit else self._silent(self.limit)
 
+    def ended(self) -> list[int]:
+        """Wait a few beats, and return the ranks that are silent."""
+        for _ in range(3 * _SILENT):
+            if not self._thread.is_alive():
+                return [0]
+            if silent := self._silent(_SILENT):
+                return silent
+            self._closed.wait(self.interval)
+        return []
 
-def ask(peers: Sequence[Peer], seconds: float) -> set[int]:
-    """Return the ranks of those that answer with their word within so many seconds; all are asked at the same time."""
-    answered: set[int] = set()
-    deadline = time.monotonic() + seconds
-    with suppress(OSError), ExitStack() as stack, selectors.DefaultSelector() as selector:
-        for peer in peers:
-            connection = stack.enter_context(socket.socket(_family(peer.address)))
-            connection.setblocking(False)
-            connection.connect_ex((peer.address, peer.port))  # what cannot be reached is readable at once, and fails
-            selector.register(connection, selectors.EVENT_READ, (peer, connection))
-        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
-                peer, connection = key.data
-                selector.unregister(connection)
-                with suppress(OSError):
-                    if connection.recv(_WORD) == peer.word:
-                        answered.add(peer.rank)
-    return answered
+    def all_here(self) -> bool:
+        """Return whether all processes are alive and have come to the exchange in which this one waits."""
+        return self._stale <= 1 and not self._silent(2) and min(self._exchanges) >= self.exchange
 
+    def _silent(self, beats: int) -> list[int]:
+        return [rank for rank, missed in enumerate(self._missed) if missed >= beats]
 
-def own_address(other: str, port: int) -> str:
-    """Return the address of this host from which it would reach another; nothing is sent.
-
-    Raises:
-        ValueError: there is no such host, or no way to it.
-    """
-    try:
-        family, kind, _, _, target = socket.getaddrinfo(other, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(target)
-            address: str = probe.getsockname()[0]
-    except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(
-            f"Expected MASTER_ADDR to be a host that can be reached from here; {other}: {reason}."
-        ) from None
-    return address
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
+    def _count(self) -> None:
+        before: list[bytes] = [b""] * len(self._keys)
+        with suppress(RuntimeError):  # the store has ended: `ended` and `lost` notice
+            while not self._closed.wait(self.interval):
+                self._store.set(self._key, f"{self._beats + 1} {self.exchange}")
+                now = self._store.multi_get(self._keys)
+                pairs = zip(self._missed, now, before, strict=True)
+                self._missed = [missed + 1 if new == old else 0 for missed, new, old in pairs]
+                self._exchanges = [int(value.split()[1]) for value in now]
+                before = now
+                self._beats += 1

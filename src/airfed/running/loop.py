@@ -126,6 +126,7 @@ def federated_averaging(
     parameters: Parameters,
     first_round: int = 0,
     stop: Callable[[], bool] = lambda: False,
+    merge: Callable[[Any], None] = lambda superposition: None,
 ) -> Iterator[Round]:
     """Yield the rounds of a plan, from `first_round` on: charge, transmit, receive, settle.
 
@@ -138,6 +139,7 @@ def federated_averaging(
         parameters: m^i at the start.
         first_round: i to begin with.
         stop: asked between chunks of devices.
+        merge: adds the superpositions of other processes to this one's.
 
     Raises:
         Stopped: `stop` said so.
@@ -152,6 +154,7 @@ def federated_averaging(
     for index in range(first_round, plan.rounds):
         books.charge(index)
         superposition = transmit(plan, air, trainer, parameters=parameters, index=index, stop=stop)
+        merge(superposition)
         done = receive(plan, superposition, noise, books, parameters=parameters, index=index)
         books.settle(done)
         yield done

@@ -1,4 +1,4 @@
-"""One training in several processes: wrappers around air, trainer, noise and books that keep them in step.
+"""One training in several processes: wrappers around trainer, noise and books that keep them in step.
 
 Each process trains its share of the devices; the superpositions are added before they are received; rank 0 alone draws
 the noise and keeps the books. Nothing else knows that there are several.
@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.air import Airs, Reception, Superposition
 from airfed.planning import Plan
 from airfed.running.cluster import Group, LostProcess
 from airfed.running.directory import RunError
@@ -27,15 +26,15 @@ _RTOL: Final = 1e-12  # by which the sums behind a decision may differ from one 
 
 
 @contextmanager
-def all_or_none(group: Group) -> Iterator[None]:
-    """Take a step in every process: where it fails in one of them, it fails in all."""
+def all_or_none(group: Group, otherwise: Exception | None = None) -> Iterator[None]:
+    """Take a step in every process: where it fails in one of them, it fails in all, elsewhere with `otherwise`."""
     try:
         yield
     except (ValueError, OSError):
         group.any(True)
         raise
     if group.any(False):
-        raise LostProcess("Another process of this run could not go on; what it says is the reason.")
+        raise otherwise or LostProcess("Another process of this run could not go on; what it says is the reason.")
 
 
 def check_equal(group: Group, setup: Setup) -> None:
@@ -81,45 +80,6 @@ def _moments(values: NDArray[np.float64]) -> list[float]:
     return [size, 2.0 * size + float(np.cos(np.arange(1.0, 1.0 + values.size)) @ values.ravel())]
 
 
-class SharedAir:
-    """The air of all processes: what is received is the sum of what all have sent."""
-
-    def __init__(self, airs: Airs, group: Group) -> None:
-        self._airs, self._group = airs, group
-
-    def open_round(self, dimension: int, index: int) -> SharedSuperposition:
-        """Return an empty superposition of this process's share."""
-        return SharedSuperposition(self._airs.open_round(dimension, index), self._group)
-
-
-class SharedSuperposition:
-    """A superposition that adds those of the other processes before it is received."""
-
-    def __init__(self, own: Superposition, group: Group) -> None:
-        self._own, self._group, self._merged = own, group, False
-
-    @property
-    def noise_size(self) -> int:
-        """How many values the noise of the round has."""
-        return self._own.noise_size
-
-    def add(self, devices: NDArray[np.intp], updates: NDArray[np.floating[Any]]) -> None:
-        """Let devices of this process transmit."""
-        self._own.add(devices, updates)
-
-    def digest(self) -> str:
-        """Add the signals of the other processes, once, and return the digest of all."""
-        if not self._merged:
-            self._group.merge(self._own)
-            self._merged = True
-        return self._own.digest()
-
-    def receive(self, noise: NDArray[np.float64]) -> Reception:
-        """Return what the receiver makes of the signals of all."""
-        self.digest()
-        return self._own.receive(noise)
-
-
 class SharedTrainer:
     """Trains this process's share of the devices; at its end all processes go on, or all stop."""
 
@@ -147,10 +107,9 @@ class SharedNoise:
         self, round_index: int, dimension: int, noise_std: float, *, transmission: str = ""
     ) -> NDArray[np.float64]:
         """Return rank 0's draw."""
-        if self._group.rank == 0:
-            drawn = self._source.draw(round_index, dimension, noise_std, transmission=transmission)
-            return self._group.broadcast(drawn)
-        return self._group.broadcast(np.empty(dimension))
+        if self._group.rank:
+            return self._group.broadcast(np.empty(dimension))
+        return self._group.broadcast(self._source.draw(round_index, dimension, noise_std, transmission=transmission))
 
 
 class SharedBooks:
@@ -164,13 +123,8 @@ class SharedBooks:
         """Charge the round in rank 0, before anything of it is transmitted anywhere."""
         if self._group.any(self._stop()):
             raise Stopped
-        try:
+        with all_or_none(self._group, Stopped()):
             self._books.charge(index)
-        except (ValueError, OSError):
-            self._group.any(True)
-            raise
-        if self._group.any(False):
-            raise Stopped
 
     def send(self, index: int, signal: str) -> str:
         """Write it down in rank 0; where that fails, the others stop."""

@@ -461,7 +461,7 @@ class RunSection(Section):
     ] = Field(default=[])
     patience: Annotated[
         Positive, Key("time without a sign of life after which another process is taken for lost", unit="s")
-    ] = 60.0
+    ] = 50.0
 
     @model_validator(mode="after")
     def _check_device(self) -> Self:
