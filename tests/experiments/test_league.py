@@ -104,7 +104,7 @@ def test_whom_privacy_is_claimed_against_stands_beside_the_budget(tiny):
     assert "against" not in league.Field.of(tiny, seeds=1).league([]).budget
     changes = {"channel": {"model": "rayleigh"}, "link.antennas": 2, "link.trust": "combiner"}
     several = league.Field.of(tiny.override(changes), seeds=1)
-    assert several.league([]).budget.endswith("; privacy against a server that is handed the combined signal only")
+    assert several.league([]).budget.endswith("; privacy against a server that receives the combined signal only")
 
 
 def test_every_scheme_is_trained_with_the_same_seeds(tiny, tmp_path, monkeypatch):
