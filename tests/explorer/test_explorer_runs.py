@@ -245,17 +245,13 @@ def test_figures_at_the_ends_of_the_range_hide_no_other_run(tmp_path: Path, make
     assert not re.search("nan|inf", runs.details.curves[1])
 
 
-def test_a_record_of_an_older_version_is_shown_but_not_gone_on_with(tmp_path: Path, repository: Path) -> None:
-    older = Path(shutil.copytree(repository / "tests" / "running" / "format1", tmp_path / "older"))
-    runs = read(tmp_path)
-    (entry,) = runs.entries
-    assert (entry.state, entry.done, entry.resumable) == ("done", 5, False)
-    assert "older version" in entry.text
-    assert runs.details is not None
-    assert "The chain of 5 charges holds" in runs.details.ledger
-    (older / "model.safetensors").unlink()  # as if it had been interrupted
+def test_a_record_of_an_older_version_is_listed_with_the_version_that_reads_it(
+    tmp_path: Path, repository: Path
+) -> None:
+    shutil.copytree(repository / "tests" / "running" / "format1", tmp_path / "older")
     (entry,) = read(tmp_path).entries
-    assert (entry.state, entry.resumable) == ("stopped", False)
+    assert (entry.state, entry.resumable) == ("bad", False)
+    assert "was made by airfed 0.2.0 or older" in entry.text
 
 
 def test_markup_in_a_name_is_text(tmp_path: Path, make_run: MakeRun) -> None:
