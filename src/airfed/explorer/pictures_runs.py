@@ -50,7 +50,7 @@ def ledger_table(ledger: Ledger) -> str:
     rows, header = ledger.charges[-_MOST_ROWS:], ledger.header
     cut = f" The last {_MOST_ROWS} are shown." if ledger.rounds > len(rows) else ""
     against = f", against {ADVERSARIES[str(header['trust'])]}" if header.get("trust") in ADVERSARIES else ""
-    terms = privacy_terms(float(header["delta"]), header["relation"])
+    terms = privacy_terms(float(header["delta"]), str(header["relation"]))
     summary = (
         f'<p class="sub">The chain of {count(ledger.rounds, "charge")} holds. ε = {number(ledger.epsilon_total, 4)} in '
         f"total at {html.escape(terms + against)}; {html.escape(str(header['privacy']))} noise.{cut}</p>"
