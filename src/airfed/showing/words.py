@@ -177,7 +177,7 @@ def privacy_terms(delta: float, relation: str) -> str:
     >>> privacy_terms(1e-3, "replace")
     'δ = 0.001, device-level, replace-one adjacency'
     """
-    return f"δ = {delta:g}, device-level, {ADJACENCY[relation]}"
+    return f"δ = {delta:g}, device-level, {ADJACENCY.get(relation, relation)}"
 
 
 def against(plan: Plan) -> str:
