@@ -1,7 +1,7 @@
 """The user's own code, "module:callable": find it, import it, call it, and name it by a digest of its sources.
 
-What is executed must be what is digested: the module is read afresh each time, with the modules that it imports from
-its folder, and no bytecode is kept that could be older than its source.
+The module and those that it imports from its folder are read afresh each time, and no bytecode is kept: what is
+executed is what is digested.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import modulefinder
 import site
 import sys
 import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any
 
-from airfed import _extras, _imports
+from airfed import _extras
 from airfed.problem import InfeasibleError
 
 _LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
 _IMPORTED: set[str] = set()  # modules that came by way of the user's code, and are read again the next time
-_DEPTH: Final = 3  # of lists in lists in which functions are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,14 +124,18 @@ class Opened:
     """The user's code, imported; see `opened`."""
 
     def __init__(self, code: UserCode, role: str, place: Path | None, before: set[str]) -> None:
-        self._name, self._role, self._place, self._before = code.name, role, place, before
+        self._name, self._role, self._place = code.name, role, place
         with self._explained("to be importable"):
-            self._module = importlib.import_module(code.module)
-        found = getattr(self._module, code.attribute, None)
+            module = importlib.import_module(code.module)
+        loaded = _arrived(before, place) | {code.module}
+        self._files = {name: path for name in loaded if (path := _file(name)) is not None}
+        if place is not None:
+            self._files |= _imported(code.module, place)
+        found = getattr(module, code.attribute, None)
         if not callable(found):
-            known = [name for name, value in vars(self._module).items() if callable(value) and name[0] != "_"]
+            known = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
             raise ValueError(
-                f"Expected {code.module!r} ({self._module.__file__}) to have a callable {code.attribute!r}, got "
+                f"Expected {code.module!r} ({module.__file__}) to have a callable {code.attribute!r}, got "
                 f"{found!r}; write 'module:callable'" + (f", it has {', '.join(known[:6])}." if known else ".")
             )
         self.function: Callable[..., Any] = found
@@ -148,19 +151,14 @@ class Opened:
             return self.function(*args, **settings)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the callable's name and of all sources that it rests on; ask after `call`.
+        """Return the SHA-256 of the callable's name, its module, and the modules of its folder that this imports.
 
-        These are the module, what it imported or may yet import from its folder, and every module that its global names
-        lead to, from one to the next, as far as they lie outside the standard library and the installed packages.
+        An import within a function counts, except in a package without __init__.py; an installed package, a module
+        elsewhere or a file of data does not count.
         """
-        names = _reachable(self._module) | _arrived(self._before, self._place)
-        files = {name: path for name in names if (path := _file(name)) is not None}
-        if self._place is not None:
-            files = _imports.written(files.values(), self._place) | files
         digest = hashlib.sha256(f"{self._name}\n".encode())
-        for name, path in sorted(files.items()):
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            digest.update(f"{name} {content}\n".encode())
+        for name, path in sorted(self._files.items()):
+            digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
         return digest.hexdigest()
 
     @contextmanager
@@ -239,7 +237,7 @@ def _forget(names: set[str]) -> None:
 
 
 def _in_the_way(code: UserCode, place: Path) -> set[str]:
-    """The modules of earlier imports that would be taken instead of those in `place`."""
+    """The modules of earlier imports that would be taken instead of reading those in `place`."""
     top = code.module.partition(".")[0]
     if top in sys.stdlib_module_names or (_file(top) is not None and not _users(top)):
         raise ValueError(
@@ -247,13 +245,22 @@ def _in_the_way(code: UserCode, place: Path) -> set[str]:
             "name."
         )
     beside = {entry.stem for entry in place.iterdir() if entry.suffix == ".py" or (entry / "__init__.py").is_file()}
-    return {top} | {name for name in beside if _users(name) and not _within(_file(name), place)}
+    return {top} | {name for name in beside if _users(name)}
 
 
 def _arrived(before: set[str], place: Path | None) -> set[str]:
     """The modules that were imported from the place since."""
     new = [name for name in list(sys.modules) if name not in before]
     return {name for name in new if place is not None and _within(_file(name), place)}
+
+
+def _imported(module: str, place: Path) -> dict[str, Path]:
+    """The modules of a folder that a module names in its imports, wherever in the source they stand, and so on."""
+    finder = modulefinder.ModuleFinder([str(place)])
+    with suppress(ImportError, SyntaxError, TypeError, AttributeError):  # it does not know packages without __init__.py
+        finder.import_hook(module)
+    found = {name: Path(part.__file__).resolve() for name, part in finder.modules.items() if part.__file__}
+    return {name: path for name, path in found.items() if _within(path, place)}
 
 
 def _malformed(text: str, instead: str) -> str:
@@ -276,37 +283,6 @@ def _importable(place: Path | None) -> Iterator[None]:
         sys.dont_write_bytecode = wrote
         if folder in sys.path:  # the user's code may have put it right already
             sys.path.remove(folder)
-
-
-def _reachable(module: ModuleType) -> set[str]:
-    """The names of the module and of the user's modules that its globals lead to, from one to the next."""
-    seen = {module.__name__}
-    todo = [module]
-    while todo:
-        for value in list(vars(todo.pop()).values()):
-            for name in _modules_of(value, _DEPTH):
-                if name not in seen and _users(name):
-                    seen.add(name)
-                    todo.append(sys.modules[name])
-    return {name for name in seen if _file(name) is not None}
-
-
-def _modules_of(value: Any, depth: int) -> Iterator[str]:
-    """The modules in which a value, its type or its parts are defined."""
-    if isinstance(value, ModuleType):
-        yield value.__name__
-    elif isinstance(value, type):
-        yield from (base.__module__ for base in value.__mro__)
-    elif isinstance(value, FunctionType):
-        yield value.__module__
-        yield str(value.__globals__.get("__name__"))  # a decorated function wears another's name
-    elif isinstance(value, functools.partial):
-        yield from _modules_of(value.func, depth)
-    elif isinstance(value, list | tuple | set | frozenset | dict) and depth:
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _modules_of(part, depth - 1)
-    else:
-        yield from (base.__module__ for base in type(value).__mro__)
 
 
 def _users(name: str) -> bool:

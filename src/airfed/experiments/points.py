@@ -230,7 +230,7 @@ def _model_digest(world: Scenario) -> str:
         return ""
     from airfed.learning import models
 
-    return models.source_digest(world.learning.model, world.folder, make=False)
+    return models.source_digest(world.learning.model, world.folder)
 
 
 def _point(
