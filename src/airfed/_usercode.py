@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.util
 import modulefinder
+import re
 import site
 import sys
 import sysconfig
@@ -21,11 +22,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from airfed import _extras
 from airfed.problem import InfeasibleError
 
+_NAME: Final = r"[^\W\d]\w*"
+_SPEC: Final = re.compile(rf"(.*/)?({_NAME}(?:\.{_NAME})*)(?<!\.py):({_NAME})")
 _LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
 _IMPORTED: set[str] = set()  # modules that came by way of the user's code, and are read again the next time
 
@@ -58,17 +61,11 @@ class UserCode:
         ...
         ValueError: Expected 'module:callable', got 'nets.py:make' (did you mean 'nets:make'?).
         """
-        path, colon, attribute = text.rpartition(":")
-        folder, slash, module = path.rpartition("/")
-        if module.endswith(".py"):
-            module = module.removesuffix(".py")
-            raise ValueError(_malformed(text, f"{folder}{slash}{module}:{attribute}"))
-        if not colon:
-            head, dot, tail = text.removesuffix(".py").rpartition(".")
-            raise ValueError(_malformed(text, f"{head}:{tail}" if dot and not text.endswith(".py") else ""))
-        if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-            raise ValueError(_malformed(text, ""))
-        return cls(folder=folder + slash, module=module, attribute=attribute)
+        if found := _SPEC.fullmatch(text):
+            return cls(folder=found[1] or "", module=found[2], attribute=found[3])
+        better = re.sub(r"\.py(?=:)|\.(?=\w+$)(?!py$)", lambda dot: "" if dot[0] == ".py" else ":", text)
+        hint = f" (did you mean {better!r}?)" if _SPEC.fullmatch(better) else ""
+        raise ValueError(f"Expected 'module:callable', got {text!r}{hint}.")
 
     def places(self, folder: Path) -> list[Path]:
         """Return where the module is looked for: the folder it names, else beside the scenario, then where we are."""
@@ -124,13 +121,11 @@ class Opened:
     """The user's code, imported; see `opened`."""
 
     def __init__(self, code: UserCode, role: str, place: Path | None, before: set[str]) -> None:
-        self._name, self._role, self._place = code.name, role, place
+        self._code, self._role, self._place = code, role, place
         with self._explained("to be importable"):
             module = importlib.import_module(code.module)
         loaded = _arrived(before, place) | {code.module}
         self._files = {name: path for name in loaded if (path := _file(name)) is not None}
-        if place is not None:
-            self._files |= _imported(code.module, place)
         found = getattr(module, code.attribute, None)
         if not callable(found):
             known = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
@@ -156,8 +151,9 @@ class Opened:
         An import within a function counts, except in a package without __init__.py; an installed package, a module
         elsewhere or a file of data does not count.
         """
-        digest = hashlib.sha256(f"{self._name}\n".encode())
-        for name, path in sorted(self._files.items()):
+        files = self._files if self._place is None else self._files | _imported(self._code.module, self._place)
+        digest = hashlib.sha256(f"{self._code.name}\n".encode())
+        for name, path in sorted(files.items()):
             digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
         return digest.hexdigest()
 
@@ -182,7 +178,7 @@ class Opened:
             ]
             where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
             raise ValueError(
-                f"Expected {self._role} {self._name!r} {wish}; {reason.removesuffix('.')}{where}."
+                f"Expected {self._role} {self._code.name!r} {wish}; {reason.removesuffix('.')}{where}."
             ) from error
 
 
@@ -201,18 +197,23 @@ def opened(code: UserCode, folder: Path, *, role: str) -> Iterator[Opened]:
         ValueError: there is no such module or callable, or the import failed.
     """
     place = code.place(folder)
-    with _LOCK, _importable(place), redirect_stdout(sys.stderr):  # what it prints must not get into our --json
+    with _LOCK, redirect_stdout(sys.stderr):  # what it prints must not get into our --json
         _forget(_IMPORTED)
         _IMPORTED.clear()
         if place is None:
             _check_installed(code, folder, role)
         else:
             _forget(_in_the_way(code, place))
-        before = set(sys.modules)
+            sys.path.insert(0, str(place))
+        before, wrote, sys.dont_write_bytecode = set(sys.modules), sys.dont_write_bytecode, True
+        importlib.invalidate_caches()
         try:
             yield Opened(code, role, place, before)
         finally:
             _IMPORTED.update(_arrived(before, place))
+            sys.dont_write_bytecode = wrote
+            if str(place) in sys.path:  # the user's code may have put it right already
+                sys.path.remove(str(place))
 
 
 def _check_installed(code: UserCode, folder: Path, role: str) -> None:
@@ -261,28 +262,6 @@ def _imported(module: str, place: Path) -> dict[str, Path]:
         finder.import_hook(module)
     found = {name: Path(part.__file__).resolve() for name, part in finder.modules.items() if part.__file__}
     return {name: path for name, path in found.items() if _within(path, place)}
-
-
-def _malformed(text: str, instead: str) -> str:
-    good = instead.rpartition(":")
-    hint = f" (did you mean {instead!r}?)" if good[0] and good[2] else ""
-    return f"Expected 'module:callable', got {text!r}{hint}."
-
-
-@contextmanager
-def _importable(place: Path | None) -> Iterator[None]:
-    """Put the folder first on the import path."""
-    folder, wrote = str(place), sys.dont_write_bytecode
-    if place is not None:
-        sys.path.insert(0, folder)
-    sys.dont_write_bytecode = True
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = wrote
-        if folder in sys.path:  # the user's code may have put it right already
-            sys.path.remove(folder)
 
 
 def _users(name: str) -> bool:
