@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from airfed import _files
-from airfed._arrays import load_npy
-from airfed._files import DataError
+from airfed._files import DataError, load_npy
 from airfed.channel import FromFile
 from airfed.learning import data, fetch, files
 
@@ -134,8 +133,8 @@ def test_many_damaged_files_are_read_or_refused(tmp_path, ending):
 BOMBS = r"""
 import io, os, resource, struct, sys, tarfile, zipfile, zlib
 from pathlib import Path
-from airfed._arrays import load_npy, load_npz
-from airfed._files import DataError
+
+from airfed._files import DataError, load_npy
 from airfed.channel import FromFile
 from airfed.learning import data, fetch, files
 

@@ -260,7 +260,8 @@ def _imported(module: str, place: Path) -> dict[str, Path]:
     finder = modulefinder.ModuleFinder([str(place)])
     with suppress(ImportError, SyntaxError, TypeError, AttributeError):  # it does not know packages without __init__.py
         finder.import_hook(module)
-    found = {name: Path(part.__file__).resolve() for name, part in finder.modules.items() if part.__file__}
+    files = {name: getattr(part, "__file__", None) for name, part in finder.modules.items()}
+    found = {name: Path(file).resolve() for name, file in files.items() if file}
     return {name: path for name, path in found.items() if _within(path, place)}
 
 

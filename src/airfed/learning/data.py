@@ -14,10 +14,9 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from airfed import _arrays, _extras, _files
+from airfed import _extras, _files
 from airfed._files import DataError
-from airfed.learning.cifar import is_cifar, read_cifar
-from airfed.learning.files import parse_idx, read_idx_bytes
+from airfed.learning.files import is_cifar, parse_idx, read_cifar, read_idx_bytes
 
 IDX_FILES: Final = {
     "train_images": "train-images-idx3-ubyte",
@@ -333,4 +332,4 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     """Return the four arrays in a folder or an .npz file."""
     if path.is_dir():
         return _folder(path, "train") | _folder(path, "test")
-    return _arrays.load_npz(path, _NPZ_NAMES)
+    return _files.load_npz(path, _NPZ_NAMES)
