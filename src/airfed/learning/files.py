@@ -99,7 +99,12 @@ def read_cifar(folder: Path, part: str) -> dict[str, NDArray[np.uint8]]:
     return {f"{part}_images": records[:, 1:].reshape(-1, 3, 32, 32), f"{part}_labels": records[:, 0]}
 
 
-def _cifar_records(path: Path) -> NDArray[np.uint8]:
+def read_cifar_bytes(path: Path) -> bytes:
+    """Return the content of a file of CIFAR-10.
+
+    Raises:
+        DataError: it is missing, or is not made of whole records.
+    """
     if not os.path.exists(path):
         raise DataError(f"Expected {path.parent} to hold {path.name}, as the binary version of CIFAR-10 does.")
     with _files.opened(path, "a file of CIFAR-10") as stream:
@@ -108,7 +113,11 @@ def _cifar_records(path: Path) -> NDArray[np.uint8]:
         content = read_exactly(stream, size)
     if not content or len(content) % _RECORD:
         raise DataError(f"Expected {path} to hold records of {_RECORD} bytes; it has {len(content)} bytes.")
-    records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
+    return content
+
+
+def _cifar_records(path: Path) -> NDArray[np.uint8]:
+    records = np.frombuffer(read_cifar_bytes(path), np.uint8).reshape(-1, _RECORD)
     if (worst := int(records[:, 0].max())) > 9:
         raise DataError(f"Expected labels from 0 to 9 in {path}; got {worst}.")
     return records
