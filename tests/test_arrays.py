@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from airfed import _arrays, _files
-from airfed._arrays import load_npy, load_npz
-from airfed._files import DataError
+from airfed import _files
+from airfed._files import DataError, load_npy, load_npz
 
 A = {"a": ("a",)}
 
@@ -80,14 +79,14 @@ def test_headers_of_other_writers_are_read():
 @pytest.mark.parametrize(
     "shape",
     [
-        *("(4000000000,)", f"({2**70},)", "(-1,)", "(1.0,)", "(True,)", "(1L,)", "(2**3,)", "(1)", "(,)", "(01,)", "1"),
-        *("()(1,)", "(1,),", "(1 1,)", "[1]", "(1,", "(\x0b1,)", "(1,\xa0)", "(2,)", "(0,)", "(1, 2)", "None"),
+        *("(4000000000,)", f"({2**70},)", "(-1,)", "(-1, -1)", "(1.0,)", "(2**3,)", "(1)", "(,)", "(01,)", "1"),
+        *("()(1,)", "(1,),", "(1 1,)", "[1]", "(1,", "(2,)", "(0,)", "(1, 2)", "None"),
         *(f"(0, {2**70})", f"(0, {2**62}, {2**62})", f"({'9' * 4000},)", f"({'9' * 5000},)"),
-        *(f"({'1,' * 33})", f"({'1,' * 4000})", f"({'0,' * 70})", f"({'(' * 3000}1,)", "((1,),)"),
+        *(f"({'1,' * 65})", f"({'1,' * 4000})", f"({'0,' * 70})", f"({'(' * 3000}1,)", "((1,),)"),
     ],
 )
 def test_a_shape_that_the_bytes_cannot_have(shape):
-    with pytest.raises(DataError, match=r"NumPy array; its header is damaged|what its header says") as caught:
+    with pytest.raises(DataError, match=r"x.npy to be a whole .* it is damaged|what its header says") as caught:
         load_npy(crafted(shape), name="x.npy")
     assert len(str(caught.value)) < 300
     assert "\n" not in str(caught.value)
@@ -101,29 +100,27 @@ def test_a_shape_that_the_bytes_cannot_have(shape):
     ],
 )
 def test_only_plain_numbers(descr):
-    with pytest.raises(DataError, match=r"plain numbers, got type .{0,70}\.$|its header is damaged"):
+    with pytest.raises(DataError, match=r"plain numbers, got type .{0,70}\.$|it is damaged"):
         load_npy(crafted(descr=descr))
 
 
 @pytest.mark.parametrize(
     ("raw", "named"),
     [
-        (b"", "does not start like one"),
-        (b"\x93NUMPY", "does not start like one"),
-        (pickle.dumps([1.0]), "does not start like one"),
+        (b"", "damaged"),
+        (b"\x93NUMPY", "damaged"),
+        (pickle.dumps([1.0]), "damaged"),
         (npy(np.ones(3))[:9], "damaged"),
         (npy(np.ones(3))[:50], "damaged"),
         (npy(np.ones(3))[:-1], "does not fill"),
         (npy(np.ones(3)) + b"x", "does not fill"),
-        (crafted(version=3), "format 1.0 or 2.0, got 3.0"),
         (crafted(padding=" " * 20_000, version=2), "damaged"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(100), "damaged"),
-        (crafted(f"(0, {2**70})", data=b""), "does not fill"),
-        (crafted(f"(0, {2**62}, {2**62})", data=b""), "does not fill"),
-        (crafted(f"({'0,' * 70})", data=b""), "does not fill"),
+        (crafted(f"(0, {2**70})", data=b""), "damaged"),
+        (crafted(f"(0, {2**62}, {2**62})", data=b""), "damaged"),
+        (crafted(f"({'0,' * 70})", data=b""), "damaged"),
         (crafted(order="0"), "damaged"),
         (crafted(order="None"), "damaged"),
-        (crafted("(1,), 'shape': (1,)"), "damaged"),
         (crafted("__import__('os').abort()"), "damaged"),
     ],
 )
@@ -136,16 +133,14 @@ def test_more_values_than_asked_for_are_refused():
     assert load_npy(npy(np.ones((2, 3))), most_values=6).shape == (2, 3)
     with pytest.raises(DataError, match=r"^Expected at most 5 values in the signal, got 6\.$"):
         load_npy(npy(np.ones((2, 3))), name="the signal", most_values=5)
-    with pytest.raises(DataError, match=r"^Expected at most 5 values in a in the reply, got 6\.$"):
-        load_npz(bytes(npz(("a.npy", npy(np.ones(6))))), A, name="the reply", most_values=5)
 
 
 def test_memory_that_is_not_there_is_a_sentence(monkeypatch):
-    def full(*args):
+    def full(*args, **options):
         raise MemoryError
 
     raw = npy(np.ones(3))
-    monkeypatch.setattr(_arrays.np, "empty", full)
+    monkeypatch.setattr(_files.np, "load", full)
     with pytest.raises(DataError, match="fit into memory"):
         load_npy(raw)
 
@@ -160,22 +155,22 @@ def one(compression=zipfile.ZIP_STORED):
         (b"", "damaged"),
         (one()[:-5], "damaged"),
         (one()[100:], "damaged"),
-        (npz(("a.npy", b"1"), ("a", b"2")), "a is there twice"),
+        (npz(("a.npy", b"1"), ("a", b"2")), "one is there twice"),
         (npz(("b.npy", b"1")), "named a; got b"),
         (npz(("x\ny\x1b[31m" + "q" * 5000, b"")), r"got x y \[31mq+ \.\.\.\.$"),
         (npz(*((f"{i}" * 3000, b"") for i in range(100, 300))), "directory is longer than"),
-        (central(one(), 8, "<H", 1), "encrypted"),
+        (central(one(), 8, "<H", 1), "got encryption"),
         (central(one(), 8, "<H", 32), "patched"),
-        (one(zipfile.ZIP_BZIP2), "compression method 12"),
-        (one(zipfile.ZIP_LZMA), "compression method 14"),
-        (central(one(), 10, "<H", 97), "compression method 97"),
+        (one(zipfile.ZIP_BZIP2), "got method 12"),
+        (one(zipfile.ZIP_LZMA), "got method 14"),
+        (central(one(), 10, "<H", 97), "got method 97"),
         (central(one(), 16, "<I", 1), "Bad CRC"),
         (central(one(zipfile.ZIP_DEFLATED), 16, "<I", 1), "Bad CRC"),
         (central(one(), 24, "<I", 2**31), "claims 2147483648"),
         (central(one(zipfile.ZIP_DEFLATED), 24, "<I", 2**31), "at most 100 times .*claims 2147483648"),
         (central(one(zipfile.ZIP_DEFLATED), 24, "<I", 2**26), "at most 1032 times .*claims 67108864"),
-        (central(one(), 20, "<I", 2**31), "reach beyond"),
-        (central(one(), 42, "<I", 2**31), "reach beyond"),
+        (central(central(one(), 20, "<I", 2**31), 24, "<I", 2**31), "claims 2147483648"),
+        (central(one(), 42, "<I", 2**31), "damaged"),
         (central(one(), 42, "<I", 40), "damaged"),
         (central(npz(("a.npy", b"")), 42, "<I", 100), "damaged"),  # a header cut by the end of the file
         (central(one(zipfile.ZIP_DEFLATED), 24, "<I", 1000), "does not fill"),

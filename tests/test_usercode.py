@@ -218,23 +218,25 @@ def test_modules_imported_by_others_count_as_well(chain, monkeypatch):
     assert models.source_digest("net:make", chain) != before
 
 
-def test_modules_of_a_library_outside_count_as_far_as_globals_lead_to_them(folder, tmp_path, monkeypatch):
+def test_modules_in_a_package_count_and_those_of_a_library_elsewhere_do_not(folder, tmp_path, monkeypatch):
     library = tmp_path / "library"
-    library.mkdir()
-    (library / "near_lib.py").write_text("import far_lib\n")
+    for place in (library, folder / "nets"):
+        place.mkdir()
     (library / "far_lib.py").write_text("WIDTH = 10\n")
-    (folder / "net.py").write_text(
-        "from torch import nn\nimport near_lib\ndef make():\n    return nn.Linear(784, near_lib.far_lib.WIDTH)\n"
+    (folder / "nets" / "__init__.py").write_text("")
+    (folder / "nets" / "late.py").write_text("")
+    (folder / "nets" / "net.py").write_text(
+        "from torch import nn\nimport far_lib\ndef make():\n    from . import late\n    return nn.Linear(784, 10)\n"
     )
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(library))
-        first = models.source_digest("net:make", folder)
-        for file in library.glob("*.py"):
+        first = models.source_digest("nets.net:make", folder)
+        for file in (library / "far_lib.py", *(folder / "nets").glob("*.py")):
             kept = file.read_text()
             file.write_text(kept + "# more\n")
-            assert models.source_digest("net:make", folder) != first, file.name
+            assert (models.source_digest("nets.net:make", folder) != first) == (file.parent != library), file.name
             file.write_text(kept)
-        assert models.source_digest("net:make", folder) == first
+        assert models.source_digest("nets.net:make", folder) == first
 
 
 def test_the_task_knows_the_digest(folder):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 EXTRAS: Final = {
-    "sim": ("torch", "numba", "llvmlite", "mlxtend"),
+    "sim": ("torch", "numba", "llvmlite", "mlxtend", "pooch", "PIL"),
     "report": ("matplotlib", "jinja2", "markupsafe"),
     "sweep": ("joblib", "pyarrow"),
     "web": ("nicegui", "fastapi", "starlette", "uvicorn", "markupsafe"),

@@ -1,27 +1,37 @@
 """Reading what a user names: regular files only, never more than a stated size, and one sentence for whatever is wrong.
 
 A pipe, a device or a socket is refused before it is opened, so that nothing hangs, unless it is a pipe that the user
-has handed over for a TOML file (`/dev/stdin`, `<(command)`); no file is believed to be as long as it says; and nothing
-is made room for that does not fit into memory.
+has handed over for a TOML file (`/dev/stdin`, `<(command)`). The size that a header declares (NumPy, IDX, zip) is
+compared with the bytes of the file before anything is allocated. NumPy reads the arrays; nothing is unpickled.
 """
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 MOST_EXPANSION: Final = 100  # of a compressed array above `UNASKED`; images shrink to a fifth, sparse tables to a 50th
 DEFLATE_EXPANSION: Final = 1032  # DEFLATE cannot do more, so a larger claim is a lie
 UNASKED: Final = 2**26  # bytes that any file may take
 MOST_TEXT: Final = 2**25  # bytes of a file; the list of a million gains takes 20 MB
 
-_STEP: Final = 2**20
+_STEP: Final = 2**20  # bytes read at once, and so the longest directory of an archive: some 10,000 arrays
+_HEADER: Final = 10_012  # bytes; NumPy's limit of a header, with its length and version before it
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile unpacks the others without a limit
+_NUMBERS: Final = "bhilqBHILQefdFD"  # types, by NumPy's letters: no objects, texts, dates or records
 _CONTAINER: Final = Path("/sys/fs/cgroup")
 _FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 _KINDS: Final = (
@@ -137,18 +147,18 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise tomllib.TOMLDecodeError("a number has too many digits") from None
 
 
-def check_claim(size: int, *, stored: int, where: str) -> None:
-    """Raise unless `stored` compressed bytes may be trusted to unpack to `size`.
+def check_claim(size: int, *, stored: int, where: str, packed: bool) -> None:
+    """Raise unless `stored` bytes, compressed or not, may be trusted to hold `size`, and these fit into memory.
 
     Raises:
         DataError: that is impossible, or so much that it looks like an attack on the memory.
     """
-    most = DEFLATE_EXPANSION if size <= UNASKED else MOST_EXPANSION
+    most = 1 if not packed else DEFLATE_EXPANSION if size <= UNASKED else MOST_EXPANSION
     if size > most * stored:
-        raise DataError(
-            f"Expected {where} to be at most {most} times the {stored} bytes that hold it, it claims {size}; "
-            "if that is true, store it uncompressed."
-        )
+        reason = f"at most {most} times the {stored} bytes that hold it" if packed else f"no more than {stored} bytes"
+        hint = "; if that is true, store it uncompressed" if packed else ""
+        raise DataError(f"Expected {where} to be {reason}, it claims {size}{hint}.")
+    check_memory(size, where)
 
 
 def check_memory(size: int, where: str) -> None:
@@ -175,6 +185,127 @@ def free_memory() -> int:
     except (OSError, ValueError):  # another operating system tells elsewhere; what does not fit raises MemoryError
         pass
     return min(free)
+
+
+def load_npy(source: Path | bytes, *, name: str = "", most_values: int | None = None) -> NDArray[Any]:
+    """Return the array of a .npy file, in native byte order.
+
+    Args:
+        source: the file, or its content.
+        name: what messages call it; the path if there is one.
+        most_values: a larger array is refused.
+
+    Raises:
+        DataError: it is no array of plain numbers (i, u, f or c), or not exactly as long as its header says; it has
+            more than `most_values` values, or does not fit into memory.
+
+    >>> buffer = io.BytesIO()
+    >>> np.save(buffer, np.array([1.0, 2.0]))
+    >>> load_npy(buffer.getvalue(), name="the signal", most_values=2)
+    array([1., 2.])
+    """
+    with _numpy(source, name) as (stream, where):
+        return _array(stream, length_of(stream), where, most_values)
+
+
+def load_npz(source: Path | bytes, names: Mapping[str, tuple[str, ...]], *, name: str = "") -> dict[str, NDArray[Any]]:
+    """Return arrays of an .npz file, each under the first of its accepted names that is there.
+
+    Args:
+        source: the file, or its content.
+        names: wanted name → names it may have in the file; other arrays are not looked at.
+        name: what messages call the file; the path if there is one.
+
+    Raises:
+        DataError: it is no zip archive, or a damaged one; an array is missing, there twice, encrypted, compressed in
+            an unusual way or to less than a hundredth; or see `load_npy`.
+    """
+    with _numpy(source, name) as (stream, where):
+        length = length_of(stream)
+        with zipfile.ZipFile(cast(IO[bytes], _Bounded(stream))) as archive:
+            there = [info.filename.removesuffix(".npy") for info in archive.infolist()]
+            members = dict(zip(there, archive.infolist(), strict=True))
+            if len(members) < len(there):
+                raise DataError(f"Expected the arrays in {where} to have different names; one is there twice.")
+            arrays = {}
+            for wanted, accepted in names.items():
+                found = next((member for member in accepted if member in members), None)
+                if found is None:
+                    got = ", ".join(map(shown, sorted(members)[:8])) or "none"
+                    raise DataError(f"Expected {where} to hold an array named {' or '.join(accepted)}; got {got}.")
+                info, member = members[found], f"{found} in {where}"
+                if info.flag_bits & 1 or info.compress_type not in _METHODS:
+                    method = "encryption" if info.flag_bits & 1 else f"method {info.compress_type}"
+                    raise DataError(f"Expected {member} to be stored or deflated, got {method}.")
+                stored, packed = min(info.compress_size, length), info.compress_type == zipfile.ZIP_DEFLATED
+                check_claim(info.file_size, stored=stored, where=member, packed=packed)
+                with archive.open(info) as content:
+                    arrays[wanted] = _array(content, info.file_size, member, None)
+            return arrays
+
+
+def length_of(stream: IO[bytes]) -> int:
+    """Return the bytes of a file, which is then at its start."""
+    length = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    return length
+
+
+@contextmanager
+def _numpy(source: Path | bytes, name: str) -> Iterator[tuple[IO[bytes], str]]:
+    """Open a file of NumPy's, or its content, with what to call it; whatever is wrong with it is one sentence."""
+    where = name or ("the data" if isinstance(source, bytes) else str(source))
+    with nullcontext(io.BytesIO(source)) if isinstance(source, bytes) else opened(source, "a NumPy file") as stream:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what Python and NumPy say about odd headers
+                yield stream, where
+        except DataError:
+            raise
+        except Exception as error:  # NumPy, zipfile and zlib raise a dozen kinds
+            reason = shown(error) or type(error).__name__
+            raise DataError(
+                f"Expected {where} to be a whole NumPy array or archive; it is damaged ({reason})."
+            ) from None
+
+
+def _array(stream: IO[bytes], total: int, where: str, most_values: int | None) -> NDArray[Any]:
+    """Return the array in a stream of `total` bytes; its header is compared with them before NumPy reads it."""
+    head = io.BytesIO(stream.read(_HEADER))  # a header may claim to be longer
+    read = np.lib.format.read_array_header_1_0, np.lib.format.read_array_header_2_0
+    shape, _, dtype = read[np.lib.format.read_magic(head) != (1, 0)](head)
+    if dtype.char not in _NUMBERS:
+        raise DataError(f"Expected {where} to hold plain numbers, got type {shown(repr(dtype.str))}.")
+    size = (count := math.prod(shape)) * dtype.itemsize
+    if head.tell() + size != total:
+        raise DataError(
+            f"Expected {where} to hold what its header says; shape {shown(shape)} of {dtype} does not fill its "
+            f"{total} bytes."
+        )
+    if most_values is not None and count > most_values:
+        raise DataError(f"Expected at most {most_values} values in {where}, got {count}.")
+    check_memory(size, where)
+    stream.seek(0)
+    try:
+        array: NDArray[Any] = np.load(stream, allow_pickle=False)
+    except MemoryError:
+        raise DataError(f"Expected {where} to fit into memory; its {size} bytes do not.") from None
+    if stream.read(1):
+        raise DataError(f"Expected {total} bytes in {where}, got more.")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+class _Bounded:
+    """A file that reads little at once: zipfile asks for a whole directory, however long it is."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._read, self.seek, self.tell, self.seekable = stream.read, stream.seek, stream.tell, stream.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._read(size if 0 <= size <= _STEP else _STEP + 1)
+        if len(data) > _STEP:
+            raise ValueError(f"its directory is longer than {_STEP} bytes")
+        return data
 
 
 def shown(value: object, most: int = 60) -> str:

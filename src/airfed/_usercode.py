@@ -1,7 +1,7 @@
 """The user's own code, "module:callable": find it, import it, call it, and name it by a digest of its sources.
 
-What is executed must be what is digested: the module is read afresh each time, with the modules that it imports from
-its folder, and no bytecode is kept that could be older than its source.
+The module and those that it imports from its folder are read afresh each time, and no bytecode is kept: what is
+executed is what is digested.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import modulefinder
+import re
 import site
 import sys
 import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from airfed import _extras, _imports
+from airfed import _extras
 from airfed.problem import InfeasibleError
 
+_NAME: Final = r"[^\W\d]\w*"
+_SPEC: Final = re.compile(rf"(.*/)?({_NAME}(?:\.{_NAME})*)(?<!\.py):({_NAME})")
 _LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
 _IMPORTED: set[str] = set()  # modules that came by way of the user's code, and are read again the next time
-_DEPTH: Final = 3  # of lists in lists in which functions are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +61,11 @@ class UserCode:
         ...
         ValueError: Expected 'module:callable', got 'nets.py:make' (did you mean 'nets:make'?).
         """
-        path, colon, attribute = text.rpartition(":")
-        folder, slash, module = path.rpartition("/")
-        if module.endswith(".py"):
-            module = module.removesuffix(".py")
-            raise ValueError(_malformed(text, f"{folder}{slash}{module}:{attribute}"))
-        if not colon:
-            head, dot, tail = text.removesuffix(".py").rpartition(".")
-            raise ValueError(_malformed(text, f"{head}:{tail}" if dot and not text.endswith(".py") else ""))
-        if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-            raise ValueError(_malformed(text, ""))
-        return cls(folder=folder + slash, module=module, attribute=attribute)
+        if found := _SPEC.fullmatch(text):
+            return cls(folder=found[1] or "", module=found[2], attribute=found[3])
+        better = re.sub(r"\.py(?=:)|\.(?=\w+$)(?!py$)", lambda dot: "" if dot[0] == ".py" else ":", text)
+        hint = f" (did you mean {better!r}?)" if _SPEC.fullmatch(better) else ""
+        raise ValueError(f"Expected 'module:callable', got {text!r}{hint}.")
 
     def places(self, folder: Path) -> list[Path]:
         """Return where the module is looked for: the folder it names, else beside the scenario, then where we are."""
@@ -125,14 +121,16 @@ class Opened:
     """The user's code, imported; see `opened`."""
 
     def __init__(self, code: UserCode, role: str, place: Path | None, before: set[str]) -> None:
-        self._name, self._role, self._place, self._before = code.name, role, place, before
+        self._code, self._role, self._place = code, role, place
         with self._explained("to be importable"):
-            self._module = importlib.import_module(code.module)
-        found = getattr(self._module, code.attribute, None)
+            module = importlib.import_module(code.module)
+        loaded = _arrived(before, place) | {code.module}
+        self._files = {name: path for name in loaded if (path := _file(name)) is not None}
+        found = getattr(module, code.attribute, None)
         if not callable(found):
-            known = [name for name, value in vars(self._module).items() if callable(value) and name[0] != "_"]
+            known = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
             raise ValueError(
-                f"Expected {code.module!r} ({self._module.__file__}) to have a callable {code.attribute!r}, got "
+                f"Expected {code.module!r} ({module.__file__}) to have a callable {code.attribute!r}, got "
                 f"{found!r}; write 'module:callable'" + (f", it has {', '.join(known[:6])}." if known else ".")
             )
         self.function: Callable[..., Any] = found
@@ -148,19 +146,15 @@ class Opened:
             return self.function(*args, **settings)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the callable's name and of all sources that it rests on; ask after `call`.
+        """Return the SHA-256 of the callable's name, its module, and the modules of its folder that this imports.
 
-        These are the module, what it imported or may yet import from its folder, and every module that its global names
-        lead to, from one to the next, as far as they lie outside the standard library and the installed packages.
+        An import within a function counts, except in a package without __init__.py; an installed package, a module
+        elsewhere or a file of data does not count.
         """
-        names = _reachable(self._module) | _arrived(self._before, self._place)
-        files = {name: path for name in names if (path := _file(name)) is not None}
-        if self._place is not None:
-            files = _imports.written(files.values(), self._place) | files
-        digest = hashlib.sha256(f"{self._name}\n".encode())
+        files = self._files if self._place is None else self._files | _imported(self._code.module, self._place)
+        digest = hashlib.sha256(f"{self._code.name}\n".encode())
         for name, path in sorted(files.items()):
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            digest.update(f"{name} {content}\n".encode())
+            digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
         return digest.hexdigest()
 
     @contextmanager
@@ -184,7 +178,7 @@ class Opened:
             ]
             where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
             raise ValueError(
-                f"Expected {self._role} {self._name!r} {wish}; {reason.removesuffix('.')}{where}."
+                f"Expected {self._role} {self._code.name!r} {wish}; {reason.removesuffix('.')}{where}."
             ) from error
 
 
@@ -203,18 +197,23 @@ def opened(code: UserCode, folder: Path, *, role: str) -> Iterator[Opened]:
         ValueError: there is no such module or callable, or the import failed.
     """
     place = code.place(folder)
-    with _LOCK, _importable(place), redirect_stdout(sys.stderr):  # what it prints must not get into our --json
+    with _LOCK, redirect_stdout(sys.stderr):  # what it prints must not get into our --json
         _forget(_IMPORTED)
         _IMPORTED.clear()
         if place is None:
             _check_installed(code, folder, role)
         else:
             _forget(_in_the_way(code, place))
-        before = set(sys.modules)
+            sys.path.insert(0, str(place))
+        before, wrote, sys.dont_write_bytecode = set(sys.modules), sys.dont_write_bytecode, True
+        importlib.invalidate_caches()
         try:
             yield Opened(code, role, place, before)
         finally:
             _IMPORTED.update(_arrived(before, place))
+            sys.dont_write_bytecode = wrote
+            if str(place) in sys.path:  # the user's code may have put it right already
+                sys.path.remove(str(place))
 
 
 def _check_installed(code: UserCode, folder: Path, role: str) -> None:
@@ -239,7 +238,7 @@ def _forget(names: set[str]) -> None:
 
 
 def _in_the_way(code: UserCode, place: Path) -> set[str]:
-    """The modules of earlier imports that would be taken instead of those in `place`."""
+    """The modules of earlier imports that would be taken instead of reading those in `place`."""
     top = code.module.partition(".")[0]
     if top in sys.stdlib_module_names or (_file(top) is not None and not _users(top)):
         raise ValueError(
@@ -247,7 +246,7 @@ def _in_the_way(code: UserCode, place: Path) -> set[str]:
             "name."
         )
     beside = {entry.stem for entry in place.iterdir() if entry.suffix == ".py" or (entry / "__init__.py").is_file()}
-    return {top} | {name for name in beside if _users(name) and not _within(_file(name), place)}
+    return {top} | {name for name in beside if _users(name)}
 
 
 def _arrived(before: set[str], place: Path | None) -> set[str]:
@@ -256,57 +255,14 @@ def _arrived(before: set[str], place: Path | None) -> set[str]:
     return {name for name in new if place is not None and _within(_file(name), place)}
 
 
-def _malformed(text: str, instead: str) -> str:
-    good = instead.rpartition(":")
-    hint = f" (did you mean {instead!r}?)" if good[0] and good[2] else ""
-    return f"Expected 'module:callable', got {text!r}{hint}."
-
-
-@contextmanager
-def _importable(place: Path | None) -> Iterator[None]:
-    """Put the folder first on the import path."""
-    folder, wrote = str(place), sys.dont_write_bytecode
-    if place is not None:
-        sys.path.insert(0, folder)
-    sys.dont_write_bytecode = True
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = wrote
-        if folder in sys.path:  # the user's code may have put it right already
-            sys.path.remove(folder)
-
-
-def _reachable(module: ModuleType) -> set[str]:
-    """The names of the module and of the user's modules that its globals lead to, from one to the next."""
-    seen = {module.__name__}
-    todo = [module]
-    while todo:
-        for value in list(vars(todo.pop()).values()):
-            for name in _modules_of(value, _DEPTH):
-                if name not in seen and _users(name):
-                    seen.add(name)
-                    todo.append(sys.modules[name])
-    return {name for name in seen if _file(name) is not None}
-
-
-def _modules_of(value: Any, depth: int) -> Iterator[str]:
-    """The modules in which a value, its type or its parts are defined."""
-    if isinstance(value, ModuleType):
-        yield value.__name__
-    elif isinstance(value, type):
-        yield from (base.__module__ for base in value.__mro__)
-    elif isinstance(value, FunctionType):
-        yield value.__module__
-        yield str(value.__globals__.get("__name__"))  # a decorated function wears another's name
-    elif isinstance(value, functools.partial):
-        yield from _modules_of(value.func, depth)
-    elif isinstance(value, list | tuple | set | frozenset | dict) and depth:
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _modules_of(part, depth - 1)
-    else:
-        yield from (base.__module__ for base in type(value).__mro__)
+def _imported(module: str, place: Path) -> dict[str, Path]:
+    """The modules of a folder that a module names in its imports, wherever in the source they stand, and so on."""
+    finder = modulefinder.ModuleFinder([str(place)])
+    with suppress(ImportError, SyntaxError, TypeError, AttributeError):  # it does not know packages without __init__.py
+        finder.import_hook(module)
+    files = {name: getattr(part, "__file__", None) for name, part in finder.modules.items()}
+    found = {name: Path(file).resolve() for name, file in files.items() if file}
+    return {name: path for name, path in found.items() if _within(path, place)}
 
 
 def _users(name: str) -> bool:

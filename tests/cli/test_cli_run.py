@@ -268,7 +268,7 @@ def test_mistakes_with_own_models_and_data_are_one_sentence_each(own, place, cap
         assert "did you mean 'own_cli_model:make'" in said("cli_model:make", "cli_model.py:make", command=command)
     for command in (("plan",), ("compare",), run):
         err = said('own_cli_model:make"\ndataset = "data.npz"', 'mlp"\ndataset = "mnst"', command=command)
-        assert "Expected learning.dataset to be one of mnist-5k, mnist, fashion-mnist, a folder" in err
+        assert "Expected learning.dataset to be one of mnist-5k, mnist, fashion-mnist, cifar-10, a folder" in err
         assert f"no such file in {own.parent} (did you mean 'mnist'?)" in err
     assert "learning.dimension=163" in said("total_steps", "dimension = 99\ntotal_steps", command=run)
     assert not (place / "other").exists()

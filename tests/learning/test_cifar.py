@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airfed import scenario
-from airfed.learning.cifar import FILES
 from airfed.learning.data import DataError, load, shape_of
+from airfed.learning.files import CIFAR as FILES
 from airfed.running.task import build_task
 
 NAMES = [*FILES["train"], *FILES["test"]]

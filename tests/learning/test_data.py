@@ -134,12 +134,12 @@ def test_npz_images_of_every_layout(tmp_path, shape, expected):
         (b"", "IDX magic number, got nothing"),
         (b"\0\0\x08", "IDX magic number"),
         (b"PK\x03\x04" + b"x" * 60, "IDX magic number"),
-        (idx([[1]], code=0x0D), "type 0x0d"),
-        (b"\0\0\x08\xff" + b"\xff" * 40, "1 to 4 IDX dimensions, got 255"),
-        (b"\0\0\x08\x00", "1 to 4 IDX dimensions, got 0"),
+        (idx([[1]], code=0x0D), "IDX magic number, got 00000d02"),
+        (b"\0\0\x08\xff" + b"\xff" * 40, "IDX magic number, got 000008ff"),
+        (b"\0\0\x08\x00", "IDX magic number, got 00000800"),
         (b"\0\0\x08\x03\0\0", "header of 16 bytes"),
         (b"\0\0\x08\x03" + bytes(4) + b"\xff" * 8, "at least one entry, its header says 0×4294967295×4294967295"),
-        (b"\0\0\x08\x03" + b"\xff" * 12, "bytes are more than it has|it claims 792281624"),
+        (b"\0\0\x08\x03" + b"\xff" * 12, "it claims 792281624"),
     ],
 )
 def test_a_hostile_idx_header_is_refused_before_anything_is_allocated(tmp_path, raw, message, packed):
@@ -152,7 +152,7 @@ def test_a_hostile_idx_header_is_refused_before_anything_is_allocated(tmp_path, 
 def test_truncated_and_trailing_idx_data_is_refused(tmp_path):
     path = tmp_path / "file"
     raw = idx(np.zeros((4, 5, 5)))
-    for bad, message in [(raw[:-1], "more than it has"), (raw + b"\0", "more bytes follow")]:
+    for bad, message in [(raw[:-1], "no more than 115 bytes, it claims 116"), (raw + b"\0", "more bytes follow")]:
         path.write_bytes(bad)
         with pytest.raises(DataError, match=message):
             files.read_idx_bytes(path)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _arrays, _files, _validate
+from airfed import _files, _validate
 from airfed import antennas as _antennas
 from airfed._files import DataError, shown
 from airfed.antennas import Complexes
@@ -45,7 +44,7 @@ def read_gains(path: Path, column: str, *, antennas: int = 1) -> NDArray[np.floa
 
 
 def _read_npy(path: Path, antennas: int) -> NDArray[np.float64] | Complexes:
-    array = _arrays.load_npy(path)
+    array = _files.load_npy(path)
     if antennas > 1 and array.ndim != 1:
         return _vectors(array, path, antennas)
     if array.ndim == 3 and array.shape[-1] == 1:  # vectors of one antenna
@@ -81,93 +80,54 @@ def _read_csv(path: Path, column: str) -> NDArray[np.float64]:
     if lines[0].count(",") >= _MOST_COLUMNS:
         raise DataError(f"Expected at most {_MOST_COLUMNS} columns in {path}, got {lines[0].count(',') + 1}.")
     names = [cell.strip() for cell in _cells(lines[0])]
-    if len(names) > 1 and _is_number(names[0]):
-        return _read_trace(lines, len(names), path)
-    return _read_column(lines, names, path, column)
-
-
-def _read_trace(lines: list[str], width: int, path: Path) -> NDArray[np.float64]:
-    gains = np.empty((len(lines), width))
-    for row, line in enumerate(lines):
-        cells = _cells(line)
-        if len(cells) != width:
-            raise DataError(f"Expected {width} cells in line {row + 1} of {path}, as in line 1; got {len(cells)}.")
-        for place, cell in enumerate(cells):
-            try:
-                gains[row, place] = gain = _modulus(cell)
-            except ValueError:
-                gain = np.nan
-            if not 0 <= gain < np.inf:
-                raise DataError(
-                    f"Expected a gain >= 0, or a complex one, in line {row + 1}, cell {place + 1}, of {path}; "
-                    f"got {shown(cell)!r}."
-                )
-    return gains
-
-
-def _read_column(lines: list[str], names: list[str], path: Path, column: str) -> NDArray[np.float64]:
-    index, width, first = _header(names, path, column)
-    if len(lines) == first:
-        raise DataError(f"Expected at least one gain in {path}, got only a header.")
-    gains = np.full(len(lines) - first, np.nan)
-    with suppress(ValueError):  # the first cell that is no number stays NaN
-        for row in range(len(gains)):
-            gains[row] = _number(_cell(lines[row + first], index, width))
-    good = np.isfinite(gains) & (gains >= 0)
-    if not good.all():
-        bad = int(np.argmin(good)) + first
-        raise DataError(f"Expected a gain >= 0 in line {bad + 1} of {path}, got {shown(lines[bad])!r}.")
-    return gains
-
-
-def _header(names: list[str], path: Path, column: str) -> tuple[int, int, int]:
-    """Return the column to read, the number of columns, and the line where the numbers start."""
-    if len(names) == 1 and _is_number(names[0]):
-        return 0, 1, 0
-    if names.count(column) != 1:
-        header = shown(", ".join(names), 80)
+    header = math.isnan(_number(names[0], trace=True))
+    trace = len(names) > 1 and not header
+    if header and names.count(column) != 1:
         raise DataError(
-            f"Expected one column {column!r} in {path}; its first line is a header row, {header!r}. Set channel.column "
-            "to the column with the gains, or, in a trace (a line per round, a cell per device), delete the header row."
+            f"Expected one column {column!r} in {path}; its first line is a header row, "
+            f"{shown(', '.join(names), 80)!r}. Set channel.column to the column with the gains, or, in a trace (a line "
+            "per round, a cell per device), delete the header row."
         )
-    return names.index(column), len(names), 1
-
-
-def _cell(line: str, index: int, width: int) -> str:
-    if width == 1 and '"' not in line:
-        return line
-    cells = _cells(line)
-    return cells[index] if len(cells) == width else ""
+    if len(lines) == header:
+        raise DataError(f"Expected at least one gain in {path}, got only a header.")
+    wanted = range(len(names)) if trace else [names.index(column) if header else 0]
+    gains = np.empty((len(lines) - header, len(wanted)))
+    for row, line in enumerate(lines[header:]):
+        cells = _cells(line)
+        whole = len(cells) == len(names)
+        values = [_number(cells[index], trace=trace) for index in wanted] if whole else [math.nan]
+        if all(0 <= value < math.inf for value in values):
+            gains[row] = values
+            continue
+        place = f"line {row + header + 1}"
+        if not trace:
+            raise DataError(f"Expected a gain >= 0 in {place} of {path}, got {shown(line)!r}.")
+        if not whole:
+            raise DataError(f"Expected {len(names)} cells in {place} of {path}, as in line 1; got {len(cells)}.")
+        bad = next(index for index, value in enumerate(values) if not 0 <= value < math.inf)
+        raise DataError(
+            f"Expected a gain >= 0, or a complex one, in {place}, cell {bad + 1}, of {path}; got {shown(cells[bad])!r}."
+        )
+    return gains if trace else gains[:, 0].copy()
 
 
 def _cells(line: str) -> list[str]:
     """The cells of one line; an empty line has one empty cell."""
+    if '"' not in line:
+        return line.split(",")
     try:
         return next(csv.reader([line]), []) or [""]
     except csv.Error:  # a cell of more than 131,072 characters
         return [line]
 
 
-def _number(text: str) -> float:
-    """The number in a cell; Python reads 1_000 as a thousand, other programs do not."""
-    if "_" in text:
-        raise ValueError(text)
-    return float(text)
-
-
-def _modulus(text: str) -> float:
-    """The gain in a cell: a number, or the modulus of a complex one, as 1+2j or (1+2j)."""
-    if "j" not in text.lower():
-        return _number(text)
-    if "_" in text or not any(map(str.isdigit, text)):  # "j" alone may be a name
-        raise ValueError(text)
-    value = complex(text)
-    return math.hypot(value.real, value.imag)
-
-
-def _is_number(text: str) -> bool:
+def _number(text: str, *, trace: bool) -> float:
+    """The number in a cell, in a trace also the modulus of a complex one, as 1+2j or (1+2j); NaN if there is none."""
     try:
-        _modulus(text)
-    except ValueError:
-        return False
-    return True
+        if "_" in text:  # Python reads 1_000 as a thousand, other programs do not
+            return math.nan
+        if trace and "j" in text.lower() and any(map(str.isdigit, text)):  # "j" alone may be a name
+            return abs(complex(text))
+        return float(text)
+    except (ValueError, OverflowError):
+        return math.nan

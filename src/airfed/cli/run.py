@@ -99,10 +99,10 @@ def run(
 
 @data.command
 def fetch(
-    name: Annotated[Literal["mnist", "fashion-mnist"], Parameter(help="Which data set.")],
+    name: Annotated[Literal["mnist", "fashion-mnist", "cifar-10"], Parameter(help="Which data set.")],
     /,
     *,
-    source: Annotated[Path | None, Parameter(help="A folder that holds its IDX files already.")] = None,
+    source: Annotated[Path | None, Parameter(help="A folder that holds its files already.")] = None,
     data_dir: Annotated[Path | None, Parameter(help="Where to keep it (default: $AIRFED_DATA or the cache).")] = None,
     json: Json = False,
 ) -> int:

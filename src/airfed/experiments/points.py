@@ -229,7 +229,7 @@ def _model_digest(world: Scenario) -> str:
         return ""
     from airfed.learning import models
 
-    return models.source_digest(world.learning.model, world.folder, make=False)
+    return models.source_digest(world.learning.model, world.folder)
 
 
 def _point(

@@ -19,7 +19,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from airfed import _arrays, _validate
+from airfed import _files, _validate
 from airfed.air import Air
 
 RECORD: Final = "over-the-air"
@@ -215,7 +215,7 @@ def decode(array: object, name: str, *, most_values: int | None = None) -> NDArr
     """
     if not isinstance(array, Array) or array.stype != "numpy.ndarray" or not isinstance(array.data, bytes):
         raise ValueError(f"expected {name} to be an array that NumPy has written")
-    return _arrays.load_npy(array.data, name=name, most_values=most_values).ravel()
+    return _files.load_npy(array.data, name=name, most_values=most_values).ravel()
 
 
 def quote(text: object) -> str:

@@ -14,10 +14,9 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from airfed import _arrays, _extras, _files
+from airfed import _extras, _files
 from airfed._files import DataError
-from airfed.learning.cifar import is_cifar, read_cifar
-from airfed.learning.files import parse_idx, read_idx_bytes
+from airfed.learning.files import is_cifar, parse_idx, read_cifar, read_cifar_bytes, read_idx_bytes
 
 IDX_FILES: Final = {
     "train_images": "train-images-idx3-ubyte",
@@ -51,7 +50,17 @@ IDX_SHA256: Final = {
 }
 """SHA-256 of the raw (decompressed) IDX files, by data set and array."""
 
-NAMES: Final = ("mnist-5k", *IDX_SHA256)
+CIFAR_SHA256: Final = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+"""SHA-256 of the files of CIFAR-10's binary version."""
+
+NAMES: Final = ("mnist-5k", *IDX_SHA256, "cifar-10")
 """The data sets known by name."""
 
 _MAXIMUM_CLASSES: Final = 65536
@@ -109,6 +118,7 @@ def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[st
       first 400 are for training and the last 100 for testing, in the order 0, 1, …, 9, 0, 1, …
     - "mnist", "fashion-mnist": four IDX files, raw or gzip, in the folder of that name in the data directory
       (see `data_directory`); their checksums are verified.
+    - "cifar-10": the six files of its binary version, in the same way.
     - a folder with four IDX files of the usual names (`IDX_FILES`), raw or gzip.
     - a folder with the six files of the binary version of CIFAR-10, data_batch_1.bin to data_batch_5.bin and
       test_batch.bin ("cifar-10-batches-bin" in its archive).
@@ -125,7 +135,11 @@ def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[st
         arrays: dict[str, NDArray[Any]] = _mnist_5k()
     elif name in IDX_SHA256:
         folder = data_directory(data_dir) / name
-        arrays = {key: parse_idx(raw) for key, raw in read_published(name, folder).items()}
+        raw = read_published(name, folder)
+        arrays = {key: parse_idx(raw[file]) for key, file in IDX_FILES.items()}
+    elif name == "cifar-10":
+        read_published(name, folder := data_directory(data_dir) / name)
+        arrays = _read(folder)
     elif os.path.exists(name):
         arrays = _read(Path(name))
     else:
@@ -209,21 +223,23 @@ def _classes(labels: Mapping[str, NDArray[np.int64]]) -> int:
 
 
 def read_published(name: str, folder: Path) -> dict[str, bytes]:
-    """Return the four raw IDX files of a published data set out of `folder`, their checksums verified.
+    """Return the raw files of a published data set out of `folder` by their names, their checksums verified.
 
     Raises:
         DataError: a file is missing or is not the published one.
     """
+    known = {IDX_FILES[key]: known for key, known in IDX_SHA256.get(name, {}).items()} or CIFAR_SHA256
+    limits = {IDX_FILES[key]: limit for key, limit in IDX_BYTES.items()}
     raw = {}
-    for key, file in IDX_FILES.items():
+    for file, sha256 in known.items():
         try:
             path = _idx_path(folder, file)
         except DataError:
             raise DataError(
                 f"Data set {name!r} is not in {folder.parent}. Fetch it with: airfed data fetch {name}"
             ) from None
-        raw[key] = read_idx_bytes(path, most_bytes=IDX_BYTES[key])
-        if hashlib.sha256(raw[key]).hexdigest() != IDX_SHA256[name][key]:
+        raw[file] = read_idx_bytes(path, most_bytes=limits[file]) if file in limits else read_cifar_bytes(path)
+        if hashlib.sha256(raw[file]).hexdigest() != sha256:
             raise DataError(
                 f"Expected {path} to be the published file; its checksum differs. "
                 f"Remove it and fetch it again with: airfed data fetch {name}"
@@ -333,4 +349,4 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     """Return the four arrays in a folder or an .npz file."""
     if path.is_dir():
         return _folder(path, "train") | _folder(path, "test")
-    return _arrays.load_npz(path, _NPZ_NAMES)
+    return _files.load_npz(path, _NPZ_NAMES)

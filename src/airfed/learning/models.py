@@ -93,15 +93,8 @@ def load_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> nn.Mo
     return make_user_model(spec, folder=folder, seed=seed).module
 
 
-def source_digest(spec: str, folder: Path, *, make: bool = True) -> str:
-    """Return the SHA-256 of the sources of a user's model; see `make_user_model` and `_usercode.Opened.digest`.
-
-    Args:
-        spec, folder: as in `make_user_model`.
-        make: call it, too, which may import more; without it a model that ends the process does no harm here.
-    """
-    if make:
-        return make_user_model(spec, folder=folder).digest
+def source_digest(spec: str, folder: Path) -> str:
+    """Return the SHA-256 of the sources of a user's model, which is imported and not called; see `make_user_model`."""
     with _usercode.opened(_usercode.UserCode.parse(spec), folder, role="model") as own:
         return own.digest()
 

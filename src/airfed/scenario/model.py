@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from airfed.scenario.scenario import Scenario
 
 DATASET_SHAPES: Final[dict[str, tuple[tuple[int, int, int], int]]] = {
-    name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")
+    **{name: ((1, 28, 28), 10) for name in ("mnist-5k", "mnist", "fashion-mnist")},
+    "cifar-10": ((3, 32, 32), 10),
 }
 """(channels, height, width) of the images of each named data set, and its classes."""
 
