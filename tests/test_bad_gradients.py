@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from airfed import planning
 from airfed.air import Air, clip
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.running.execution import execute
@@ -41,7 +40,7 @@ def bad_update(value, dtype, placement, dimension, rng):
 @pytest.mark.parametrize("value", VALUES)
 def test_a_bad_gradient_does_no_harm(world, value, dtype, placement):
     scenario = world()
-    plan = planning.plan(scenario.problem(), rounds=8)
+    plan = scenario.plan(rounds=8)
     air, dimension = Air.from_plan(plan), 50
     rng = np.random.default_rng(0)
     others, good = plan.scheduled[1:], rng.normal(size=(plan.num_scheduled - 1, dimension))

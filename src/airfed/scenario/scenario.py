@@ -274,8 +274,8 @@ class Scenario(Section):
         >>> from airfed.scenario import parse, template
         >>> scenario = parse(tomllib.loads(template.SCENARIO)).override({"fleet.num_devices": 7})
         >>> found = scenario.plan(policy="full", rounds=20)
-        >>> found.num_scheduled, found.rounds, f"{found.predicted_accuracy:.0%}"
-        (7, 20, '15%')
+        >>> found.num_scheduled, found.rounds
+        (7, 20)
         """
         given = {name: value for name, value in settings.items() if value is not None}
         function = not (policy is None or isinstance(policy, str))
