@@ -98,7 +98,7 @@ def test_all_are_in_an_exchange_when_the_last_one_has_come_to_it(beats, wait_for
     assert wait_for(lambda: not first.all_here())
 
 
-def test_a_closed_heartbeat_ends_its_thread(beats, wait_for):
+def test_a_closed_heartbeat_ends_its_thread(beats):
     for one in beats:
-        one.close()
-    assert wait_for(lambda: not any(thread.name == "airfed-heartbeat" for thread in threading.enumerate()))
+        one.close(wait=True)
+    assert not any(thread.name == "airfed-heartbeat" for thread in threading.enumerate())

@@ -81,7 +81,7 @@ def run(
             )
     except cluster.LostProcess as error:
         print(f"airfed: {error}", file=sys.stderr)
-        return LOST
+        cluster.leave(LOST)
     if not leads:
         return 0
     seconds = time.monotonic() - started
@@ -93,7 +93,7 @@ def run(
     if outcome.status == "stopped" and caught:
         return 128 + caught[0]
     if outcome.status == "lost":
-        return LOST
+        cluster.leave(LOST)
     return 0 if outcome.status in ("finished", "exhausted") else 2
 
 

@@ -13,13 +13,14 @@ import ipaddress
 import os
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ _SIOCGIFADDR: Final = 0x8915  # Linux: the IPv4 address of an interface
 
 
 class LostProcess(Exception):
-    """Another process of the run has ended or is not alive."""
+    """Another process of the run has ended or is not alive; this one should end by `leave`."""
 
 
 class Group:
@@ -96,7 +97,7 @@ class Cluster(Group):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._heartbeat.close()
+        self._heartbeat.close(wait=self._intact)
         if self._intact:  # otherwise a thread may still wait in an exchange, and to destroy it waits for that thread
             self._dist.destroy_process_group()
 
@@ -177,6 +178,13 @@ class Cluster(Group):
         except RuntimeError as error:
             raise LostProcess(_GIVEN_UP) from error
         raise LostProcess(f"Rank {missing} of {self.size} has not come within {self._gathering:g} s.")
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once, for threads may hang in torch; Python aborts where one of them comes back meanwhile."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

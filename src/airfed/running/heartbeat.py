@@ -42,9 +42,11 @@ class Heartbeat:
         """Begin to count; all processes have made their heartbeats."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Fall silent."""
+    def close(self, *, wait: bool = False) -> None:
+        """Fall silent; `wait` for the thread: Python aborts where one comes back from the store while it ends."""
         self._closed.set()
+        if wait:
+            self._thread.join(self.limit * self.interval)
 
     def lost(self) -> list[int]:
         """Return the ranks that are lost; a process that waits asks this once in each interval.
