@@ -270,7 +270,7 @@ def test_policies_are_compared_where_rounds_differ_and_the_map_is_not_drawn(visi
     page = visit("tab=compare&channel.coherence=1&fleet.num_devices=20&policy.rounds=6")
     page.wait_for_selector("#policies tbody tr")
     assert page.locator("#policies tbody tr").count() == len(policies.POLICIES)
-    assert "where rounds differ" in page.inner_text("#no-front")
+    assert "rounds are alike" in page.inner_text("#no-front")
     assert page.locator("#front").is_hidden()
     typed(page, "channel.coherence", "")
     page.wait_for_selector("#front svg")
