@@ -265,7 +265,7 @@ def _numpy(source: Path | bytes, name: str) -> Iterator[tuple[IO[bytes], str]]:
         except Exception as error:  # NumPy, zipfile and zlib raise a dozen kinds
             reason = shown(error) or type(error).__name__
             raise DataError(
-                f"Expected {where} to be a whole NumPy array or archive; it is damaged ({reason})."
+                f"Expected {where} to be a whole NumPy array or NPZ archive; it is damaged ({reason})."
             ) from None
 
 

@@ -92,7 +92,7 @@ def said(tmp_path, monkeypatch, capsys):
         ("run s.toml --out o --device cuda", "Unknown option: --device"),
         ("new s.toml", "it is left as it is"),
         ("data fetch cifar10", 'Choose from: "mnist", "fashion-mnist", "cifar-10"'),
-        ("data fetch mnist --source /nowhere", "four IDX files"),
+        ("data fetch mnist --source /nowhere", "the published files"),
         ("data get mnist", "Unknown command"),
         ("ledger nothing", "there is none"),
         ("calibrate nothing.toml", "no such file"),

@@ -244,7 +244,10 @@ class LearningSection(Section):
     """[learning]: the task, and the constants of its bound."""
 
     dataset: Annotated[
-        str, Key("data: mnist-5k (built in), mnist, fashion-mnist, cifar-10, a folder of IDX or CIFAR-10 files, an .npz")
+        str,
+        Key(
+            "data: mnist-5k (built in), mnist, fashion-mnist, cifar-10, a folder of IDX or CIFAR-10 files, an .npz file"
+        ),
     ] = "mnist-5k"
     images: Annotated[
         Count | None,
