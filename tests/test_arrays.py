@@ -82,7 +82,7 @@ def test_headers_of_other_writers_are_read():
         *("(4000000000,)", f"({2**70},)", "(-1,)", "(-1, -1)", "(1.0,)", "(2**3,)", "(1)", "(,)", "(01,)", "1"),
         *("()(1,)", "(1,),", "(1 1,)", "[1]", "(1,", "(2,)", "(0,)", "(1, 2)", "None"),
         *(f"(0, {2**70})", f"(0, {2**62}, {2**62})", f"({'9' * 4000},)", f"({'9' * 5000},)"),
-        *(f"({'1,' * 65})", f"({'1,' * 4000})", f"({'0,' * 70})", f"({'(' * 3000}1,)", "((1,),)"),
+        *(f"({'1,' * 33})", f"({'1,' * 4000})", f"({'0,' * 70})", f"({'(' * 3000}1,)", "((1,),)"),
     ],
 )
 def test_a_shape_that_the_bytes_cannot_have(shape):
@@ -118,7 +118,7 @@ def test_only_plain_numbers(descr):
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(100), "damaged"),
         (crafted(f"(0, {2**70})", data=b""), "damaged"),
         (crafted(f"(0, {2**62}, {2**62})", data=b""), "damaged"),
-        (crafted(f"({'0,' * 70})", data=b""), "damaged"),
+        (crafted(f"({'0,' * 70})", data=b""), "does not fill"),
         (crafted(order="0"), "damaged"),
         (crafted(order="None"), "damaged"),
         (crafted("__import__('os').abort()"), "damaged"),

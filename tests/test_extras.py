@@ -15,7 +15,7 @@ LEFT_TO_THE_USER = {"pandas", "ray", "distributed"}  # asked for by name, and no
 
 def _packages(requirements):
     names = {re.match(r"[\w-]+", requirement)[0] for requirement in requirements}
-    return {name.replace("-", "_") for name in names}
+    return {{"pillow": "PIL"}.get(name, name.replace("-", "_")) for name in names}
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ MOST_TEXT: Final = 2**25  # bytes of a file; the list of a million gains takes 2
 
 _STEP: Final = 2**20  # bytes read at once, and so the longest directory of an archive: some 10,000 arrays
 _HEADER: Final = 10_012  # bytes; NumPy's limit of a header, with its length and version before it
+_MOST_DIMENSIONS: Final = 32
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile unpacks the others without a limit
 _NUMBERS: Final = "bhilqBHILQefdFD"  # types, by NumPy's letters: no objects, texts, dates or records
 _CONTAINER: Final = Path("/sys/fs/cgroup")
@@ -265,7 +266,7 @@ def _numpy(source: Path | bytes, name: str) -> Iterator[tuple[IO[bytes], str]]:
         except Exception as error:  # NumPy, zipfile and zlib raise a dozen kinds
             reason = shown(error) or type(error).__name__
             raise DataError(
-                f"Expected {where} to be a whole NumPy array or archive; it is damaged ({reason})."
+                f"Expected {where} to be a whole NumPy array or NPZ archive; it is damaged ({reason})."
             ) from None
 
 
@@ -277,7 +278,7 @@ def _array(stream: IO[bytes], total: int, where: str, most_values: int | None) -
     if dtype.char not in _NUMBERS:
         raise DataError(f"Expected {where} to hold plain numbers, got type {shown(repr(dtype.str))}.")
     size = (count := math.prod(shape)) * dtype.itemsize
-    if head.tell() + size != total:
+    if head.tell() + size != total or len(shape) > _MOST_DIMENSIONS:
         raise DataError(
             f"Expected {where} to hold what its header says; shape {shown(shape)} of {dtype} does not fill its "
             f"{total} bytes."

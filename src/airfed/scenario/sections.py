@@ -245,7 +245,9 @@ class LearningSection(Section):
 
     dataset: Annotated[
         str,
-        Key("data: mnist-5k (built in), mnist, fashion-mnist, cifar-10, a folder of IDX or CIFAR-10 files, an .npz"),
+        Key(
+            "data: mnist-5k (built in), mnist, fashion-mnist, cifar-10, a folder of IDX or CIFAR-10 files, an .npz file"
+        ),
     ] = "mnist-5k"
     images: Annotated[
         Count | None,
