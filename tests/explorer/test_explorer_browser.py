@@ -1,9 +1,8 @@
-"""The page in a real browser: open, move, read, compare with plan(), train, stop, reload by its address."""
+"""The page in a real browser: open, move, read, compare with plan(), follow a run, reload by its address."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -24,7 +23,7 @@ import pytest
 from airfed import policies, scenario
 from airfed.explorer.design import Design, from_query
 from airfed.explorer.view import decision
-from airfed.running.directory import RunDirectory
+from airfed.running.execution import execute
 from airfed.showing.words import number as number_text
 
 pytest.importorskip("nicegui", reason="NiceGUI is not installed: pip install airfed[web]")
@@ -525,45 +524,35 @@ def test_markup_in_a_run_is_text_and_could_not_run_if_it_were_not(browser: Any, 
         page.close()
 
 
-def test_the_present_design_is_trained_and_another_stopped(visit: Callable[..., Page], server: Server) -> None:
-    pytest.importorskip("torch", reason="torch is not installed: pip install airfed[sim]")
-    page = visit("tab=runs&learning.model=logistic&fleet.num_devices=20&learning.total_steps=30")
-    page.click("#train")
-    page.wait_for_function(
-        "() => document.querySelector('#training').textContent.startsWith('Finished')", timeout=2 * PATIENCE
-    )
-    name = page.locator("#training b").inner_text()
-    directory = RunDirectory(server.runs / name)
-    plan = policies.plan(scenario.load(directory.file("scenario.toml")).problem())
-    assert len(directory.read_metrics()) == plan.rounds
-    assert {"plan.json", "run.json", "ledger.jsonl", "metrics.csv", "model.safetensors"} <= set(
-        os.listdir(directory.path)
-    )
-    page.wait_for_function("() => document.querySelectorAll('#curves svg.chart').length === 4")
-    assert f"The chain of {plan.rounds} charges holds" in page.inner_text("#ledger")
-    assert name in page.inner_text("#comparison")
+def train_two(world: scenario.Scenario, folder: Path, *, resume: bool) -> None:
+    done: list[object] = []
+    execute(world, folder, resume=resume, on_round=done.append, stop=lambda: len(done) >= 2)
 
-    page = visit("tab=runs&policy.rounds=2000&learning.total_steps=2000&fleet.num_devices=100")
-    page.click("#train")
-    page.wait_for_function("() => / [1-9][0-9]* of 2000 rounds/.test(document.querySelector('#training').textContent)")
-    page.click("#stop")
-    page.wait_for_function("() => document.querySelector('#training').textContent.startsWith('Stopped')")
-    stopped = RunDirectory(server.runs / page.locator("#training b").inner_text())
-    assert 0 < len(stopped.read_metrics()) < 2000
-    assert stopped.latest() is not None  # it can be resumed
-    assert not stopped.file("model.safetensors").exists()
-    assert page.locator("#runs .run").count() == 2
 
-    rounds = len(stopped.read_metrics())
-    page.click(f"[aria-label='Resume {stopped.path.name}']")
+def test_a_run_on_disk_is_followed_and_commands_train_and_resume(visit: Callable[..., Page], server: Server) -> None:
+    page = visit("tab=runs&budget.epsilon=7.5")
+    page.click("#train")
+    command = page.locator("textarea").last.input_value()
+    assert command.endswith("\nairfed run explored.toml --out runs/explored\n")
+    assert "epsilon = 7.5" in command
+    page.keyboard.press("Escape")
+
+    tables = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
+    world = scenario.parse(tables).override({"policy.rounds": 6})
+    page.click("text=Runs")
+    for rounds in (2, 4):  # interrupted twice
+        train_two(world, server.runs / "tiny", resume=rounds > 2)
+        page.wait_for_function(
+            "text => document.querySelector('#runs').textContent.includes(text)", arg=f"{rounds} of 6 rounds · stopped"
+        )
+    page.wait_for_function("() => document.querySelectorAll('#curves svg.chart').length === 3")
+    assert "The chain of 4 charges holds" in page.inner_text("#ledger")
+    assert "tiny" in page.inner_text("#comparison")
+    page.click("[aria-label='Command that resumes tiny']")
     page.wait_for_function(
-        "rounds => Number(/: ([0-9]+) of 2000/.exec(document.querySelector('#training').textContent)?.[1]) > rounds",
-        arg=rounds,
+        "() => document.querySelector('textarea')?.value === "
+        "'airfed run runs/tiny/scenario.toml --out runs/tiny --resume\\n'"
     )
-    page = visit("tab=runs")  # another visitor sees it, too, and may stop it
-    page.click("#stop")
-    page.wait_for_function("() => document.querySelector('#training').textContent.startsWith('Stopped')")
-    assert rounds < len(stopped.read_metrics()) < 2000
 
 
 def test_another_host_demands_the_token_it_printed(tmp_path: Path) -> None:

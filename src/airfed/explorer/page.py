@@ -1,8 +1,7 @@
 """One visitor's page: the top bar, the controls, three sections, and how a move becomes a picture.
 
-Every visitor has a `Page` of their own, and nothing that it holds is shared but the folder of runs, the workers and the
-trainer. The page is delivered empty; nothing is computed before its web socket has connected, and whatever
-is being computed is given up when the visitor leaves or asks for something else.
+Every visitor has a `Page`; visitors share only the folder of runs and the worker processes. The page is delivered
+empty: nothing is computed before its web socket has connected.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from airfed.explorer.page_runs import RunsSection
 from airfed.explorer.safe import Text
 from airfed.explorer.shown import Refusal, Shown
 from airfed.explorer.tradeoffs import Front
-from airfed.explorer.trainer import Trainer
 from airfed.explorer.workers import TooMuchError, Workers
 from airfed.scenario import Scenario, ScenarioError
 from airfed.showing import colours
@@ -51,7 +49,6 @@ class House:
     start: Design
     runs: Path
     workers: Workers
-    trainer: Trainer
 
 
 class Page:
@@ -85,7 +82,7 @@ class Page:
             with ui.element("div").classes("content"):
                 self._design_section = DesignSection()
                 self._compare_section = CompareSection()
-                self._runs_section = RunsSection(house.runs, house.workers, house.trainer, lambda: self.design)
+                self._runs_section = RunsSection(house.runs, house.workers, self._train)
         self._drawer_button()
         self._controls.show(self.design)
         self._show_tab()
@@ -275,7 +272,11 @@ class Page:
 
     def _command(self) -> None:
         if self._checked() is not None:
-            command_dialog(self.design.command())
+            command_dialog(self.design.command("plan"))
+
+    def _train(self) -> None:
+        if self._checked() is not None:
+            command_dialog(self.design.command("run", "--out", str(self._house.runs / "explored")))
 
     def _checked(self) -> Scenario | None:
         try:

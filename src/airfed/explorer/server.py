@@ -24,7 +24,6 @@ from nicegui import core, ui
 from airfed.explorer.design import Design
 from airfed.explorer.gate import Gate, is_loopback
 from airfed.explorer.page import House, Page
-from airfed.explorer.trainer import Trainer
 from airfed.explorer.workers import Workers
 
 
@@ -35,7 +34,7 @@ def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool
         start: what the page shows first.
         host: where to listen; anything but loopback demands a token, which is printed.
         port: where to listen; 0 takes a free one.
-        runs: the folder of run directories; nothing outside it is read or written.
+        runs: the folder of run directories; nothing outside it is read.
         open_browser: whether to open the page.
 
     Raises:
@@ -45,8 +44,7 @@ def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool
     with ExitStack() as ends:
         listener = ends.enter_context(contextlib.closing(_listen(host, port)))
         workers = ends.enter_context(contextlib.closing(Workers()))
-        trainer = ends.enter_context(contextlib.closing(Trainer(runs, start.own)))
-        house = House(start=start, runs=runs, workers=workers, trainer=trainer)
+        house = House(start=start, runs=runs, workers=workers)
         config = uvicorn.Config(
             Gate(build(house), token=token),
             log_level="error",
@@ -61,7 +59,6 @@ def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool
         if open_browser:
             threading.Timer(0.8, webbrowser.open, [address]).start()
         server.run(sockets=[listener])
-        workers.close()  # before the trainings, whose checkpoints may take a while
     return 128 + server.caught[0] if server.caught else 0
 
 
@@ -108,7 +105,7 @@ def _quiet(event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Server(uvicorn.Server):
-    """Ends in good order on a signal; a second one does not wait for visitors or checkpoints."""
+    """Ends in good order on a signal; a second one does not wait for visitors."""
 
     caught: list[int]
 
