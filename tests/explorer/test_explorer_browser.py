@@ -58,8 +58,13 @@ Page = Any
 @dataclass(kw_only=True)
 class Server:
     url: str
+    token: str
     runs: Path
     process: subprocess.Popen[str]
+
+    @property
+    def cookie(self) -> dict[str, str]:
+        return {"Cookie": f"airfed-token-{urlsplit(self.url).port}={self.token}"}
 
 
 @contextmanager
@@ -69,9 +74,9 @@ def serving(folder: Path, *options: str, end: int = signal.SIGINT, code: int = 1
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r"http://\S+", process.stdout.readline())
+            found = re.search(r"(http://\S+)\?token=(\S+)", process.stdout.readline())
             assert found is not None
-            yield Server(url=found.group(), runs=folder / "runs", process=process)
+            yield Server(url=found[1], token=found[2], runs=folder / "runs", process=process)
             if process.poll() is None:
                 process.send_signal(end)
             assert process.wait(120) == code
@@ -106,7 +111,7 @@ def visit(browser: Any, server: Server) -> Iterator[Callable[..., Page]]:
         page.on("request", lambda request: requests.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.goto(f"{server.url}?{query}", wait_until="domcontentloaded")
+        page.goto(f"{server.url}?{query}&token={server.token}", wait_until="domcontentloaded")
         if wait:
             computed(page)
         return page
@@ -269,7 +274,7 @@ def test_policies_are_compared_where_rounds_differ_and_the_map_is_not_drawn(visi
     page = visit("tab=compare&channel.coherence=1&fleet.num_devices=20&policy.rounds=6")
     page.wait_for_selector("#policies tbody tr")
     assert page.locator("#policies tbody tr").count() == len(policies.POLICIES)
-    assert "where rounds differ" in page.inner_text("#no-front")
+    assert "plans whose rounds are alike" in page.inner_text("#no-front")
     assert page.locator("#front").is_hidden()
     typed(page, "channel.coherence", "")
     page.wait_for_selector("#front svg")
@@ -332,18 +337,20 @@ def test_ten_visitors_at_once_get_ten_answers(visit: Callable[..., Page]) -> Non
 
 
 def test_a_request_without_a_web_socket_computes_nothing(server: Server) -> None:
-    with urllib.request.urlopen(f"{server.url}?{HEAVY}", timeout=60) as response:
+    request = urllib.request.Request(f"{server.url}?{HEAVY}", headers=server.cookie)
+    with urllib.request.urlopen(request, timeout=60) as response:
         assert "Planning …" in response.read().decode()
         assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
-    part = urllib.request.Request(f"{server.url}?{HEAVY}", headers={"Sec-Fetch-Site": "cross-site"})
-    for request, status in ((part, "403"), (f"{server.url}nowhere", "404")):
+    part = urllib.request.Request(f"{server.url}?{HEAVY}", headers={**server.cookie, "Sec-Fetch-Site": "cross-site"})
+    nowhere = urllib.request.Request(f"{server.url}nowhere", headers=server.cookie)
+    for request, status in ((part, "403"), (nowhere, "404"), (server.url, "401")):
         with pytest.raises(urllib.error.HTTPError, match=status) as refused:
             urllib.request.urlopen(request, timeout=60)
         assert "frame-ancestors 'none'" in refused.value.headers["content-security-policy"]
         refused.value.close()
 
 
-def test_a_heavy_design_is_given_up_for_a_light_one_and_disturbs_nobody(visit: Callable[..., Page]) -> None:
+def test_a_heavy_design_makes_way_for_a_light_one_and_disturbs_nobody(visit: Callable[..., Page]) -> None:
     heavy = visit(HEAVY, wait=False)
     begun(heavy)
     shows(visit("budget.epsilon=4.5"), expected(Design().change("budget.epsilon", 4.5)))
@@ -361,7 +368,7 @@ def test_a_signal_ends_it_whatever_it_computes(browser: Any, tmp_path: Path, num
     with serving(tmp_path, end=number, code=code) as running:
         pages = [browser.new_page() for _ in range(4)]
         for page in pages:
-            page.goto(f"{running.url}?{HEAVY}", wait_until="domcontentloaded")
+            page.goto(f"{running.url}?{HEAVY}&token={running.token}", wait_until="domcontentloaded")
         for page in pages:
             begun(page)
         running.process.send_signal(number)
@@ -509,7 +516,7 @@ def test_markup_in_a_run_is_text_and_could_not_run_if_it_were_not(browser: Any, 
     with serving(tmp_path) as running:
         page = browser.new_page()
         page.set_default_timeout(PATIENCE)
-        page.goto(f"{running.url}?tab=runs&name={quote(evil)}")
+        page.goto(f"{running.url}?tab=runs&name={quote(evil)}&token={running.token}")
         page.wait_for_function("() => document.querySelectorAll('#runs .run').length === 2")
         assert page.locator("#runs .run.bad").count() == 2
         assert evil in page.inner_text("#runs")
@@ -557,7 +564,7 @@ def test_a_run_on_disk_is_followed_and_commands_train_and_resume(visit: Callable
 
 def test_another_host_demands_the_token_it_printed(tmp_path: Path) -> None:
     with serving(tmp_path, "--host", "0.0.0.0") as running:
-        token = dict(parse_qsl(urlsplit(running.url).query))["token"]
+        token = running.token
         assert len(token) >= 32
         port = urlsplit(running.url).port
         with pytest.raises(urllib.error.HTTPError, match="401"):

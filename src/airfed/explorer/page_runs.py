@@ -9,11 +9,11 @@ from nicegui import ui
 
 from airfed.explorer import pictures_runs as draw
 from airfed.explorer import shown_runs
+from airfed.explorer.compute import TooMuchError, compute
 from airfed.explorer.design import resume_command
 from airfed.explorer.dialogs import command_dialog
 from airfed.explorer.safe import Text
 from airfed.explorer.shown_runs import Details, Entry, Runs, Stamp
-from airfed.explorer.workers import TooMuchError, Workers
 
 
 class RunsSection:
@@ -21,12 +21,11 @@ class RunsSection:
 
     Args:
         root: where runs are read.
-        workers: read them.
         command: shows the command that trains the present design.
     """
 
-    def __init__(self, root: Path, workers: Workers, command: Callable[[], None]) -> None:
-        self._root, self._workers = root, workers
+    def __init__(self, root: Path, command: Callable[[], None]) -> None:
+        self._root = root
         self._ticked: list[str] | None = None  # None: the newest, whichever that is
         self._asked: tuple[object, ...] = ()
         self._seen: tuple[tuple[str, Stamp], ...] | None = None
@@ -55,7 +54,7 @@ class RunsSection:
         asked = (ticked, width)
         seen = self._seen if asked == self._asked else None
         try:
-            runs = await self._workers.run(shown_runs.read, self._root, ticked, width, seen)
+            runs = await compute(shown_runs.read, self._root, ticked, width, seen)
         except TooMuchError as error:
             self._tell_problem(f"The runs were not read. {error}")
             return
