@@ -1,9 +1,8 @@
-"""The page in a real browser: open, move, read, compare with plan(), train, stop, reload by its address."""
+"""The page in a real browser: open, move, read, compare with plan(), follow a run, reload by its address."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -24,7 +23,7 @@ import pytest
 from airfed import policies, scenario
 from airfed.explorer.design import Design, from_query
 from airfed.explorer.view import decision
-from airfed.running.directory import RunDirectory
+from airfed.running.execution import execute
 from airfed.showing.words import number as number_text
 
 pytest.importorskip("nicegui", reason="NiceGUI is not installed: pip install airfed[web]")
@@ -59,8 +58,13 @@ Page = Any
 @dataclass(kw_only=True)
 class Server:
     url: str
+    token: str
     runs: Path
     process: subprocess.Popen[str]
+
+    @property
+    def cookie(self) -> dict[str, str]:
+        return {"Cookie": f"airfed-token-{urlsplit(self.url).port}={self.token}"}
 
 
 @contextmanager
@@ -70,9 +74,9 @@ def serving(folder: Path, *options: str, end: int = signal.SIGINT, code: int = 1
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r"http://\S+", process.stdout.readline())
+            found = re.search(r"(http://\S+)\?token=(\S+)", process.stdout.readline())
             assert found is not None
-            yield Server(url=found.group(), runs=folder / "runs", process=process)
+            yield Server(url=found[1], token=found[2], runs=folder / "runs", process=process)
             if process.poll() is None:
                 process.send_signal(end)
             assert process.wait(120) == code
@@ -107,7 +111,7 @@ def visit(browser: Any, server: Server) -> Iterator[Callable[..., Page]]:
         page.on("request", lambda request: requests.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.goto(f"{server.url}?{query}", wait_until="domcontentloaded")
+        page.goto(f"{server.url}?{query}&token={server.token}", wait_until="domcontentloaded")
         if wait:
             computed(page)
         return page
@@ -333,18 +337,20 @@ def test_ten_visitors_at_once_get_ten_answers(visit: Callable[..., Page]) -> Non
 
 
 def test_a_request_without_a_web_socket_computes_nothing(server: Server) -> None:
-    with urllib.request.urlopen(f"{server.url}?{HEAVY}", timeout=60) as response:
+    request = urllib.request.Request(f"{server.url}?{HEAVY}", headers=server.cookie)
+    with urllib.request.urlopen(request, timeout=60) as response:
         assert "Planning …" in response.read().decode()
         assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
-    part = urllib.request.Request(f"{server.url}?{HEAVY}", headers={"Sec-Fetch-Site": "cross-site"})
-    for request, status in ((part, "403"), (f"{server.url}nowhere", "404")):
+    part = urllib.request.Request(f"{server.url}?{HEAVY}", headers={**server.cookie, "Sec-Fetch-Site": "cross-site"})
+    nowhere = urllib.request.Request(f"{server.url}nowhere", headers=server.cookie)
+    for request, status in ((part, "403"), (nowhere, "404"), (server.url, "401")):
         with pytest.raises(urllib.error.HTTPError, match=status) as refused:
             urllib.request.urlopen(request, timeout=60)
         assert "frame-ancestors 'none'" in refused.value.headers["content-security-policy"]
         refused.value.close()
 
 
-def test_a_heavy_design_is_given_up_for_a_light_one_and_disturbs_nobody(visit: Callable[..., Page]) -> None:
+def test_a_heavy_design_makes_way_for_a_light_one_and_disturbs_nobody(visit: Callable[..., Page]) -> None:
     heavy = visit(HEAVY, wait=False)
     begun(heavy)
     shows(visit("budget.epsilon=4.5"), expected(Design().change("budget.epsilon", 4.5)))
@@ -362,7 +368,7 @@ def test_a_signal_ends_it_whatever_it_computes(browser: Any, tmp_path: Path, num
     with serving(tmp_path, end=number, code=code) as running:
         pages = [browser.new_page() for _ in range(4)]
         for page in pages:
-            page.goto(f"{running.url}?{HEAVY}", wait_until="domcontentloaded")
+            page.goto(f"{running.url}?{HEAVY}&token={running.token}", wait_until="domcontentloaded")
         for page in pages:
             begun(page)
         running.process.send_signal(number)
@@ -510,7 +516,7 @@ def test_markup_in_a_run_is_text_and_could_not_run_if_it_were_not(browser: Any, 
     with serving(tmp_path) as running:
         page = browser.new_page()
         page.set_default_timeout(PATIENCE)
-        page.goto(f"{running.url}?tab=runs&name={quote(evil)}")
+        page.goto(f"{running.url}?tab=runs&name={quote(evil)}&token={running.token}")
         page.wait_for_function("() => document.querySelectorAll('#runs .run').length === 2")
         assert page.locator("#runs .run.bad").count() == 2
         assert evil in page.inner_text("#runs")
@@ -525,50 +531,40 @@ def test_markup_in_a_run_is_text_and_could_not_run_if_it_were_not(browser: Any, 
         page.close()
 
 
-def test_the_present_design_is_trained_and_another_stopped(visit: Callable[..., Page], server: Server) -> None:
-    pytest.importorskip("torch", reason="torch is not installed: pip install airfed[sim]")
-    page = visit("tab=runs&learning.model=logistic&fleet.num_devices=20&learning.total_steps=30")
-    page.click("#train")
-    page.wait_for_function(
-        "() => document.querySelector('#training').textContent.startsWith('Finished')", timeout=2 * PATIENCE
-    )
-    name = page.locator("#training b").inner_text()
-    directory = RunDirectory(server.runs / name)
-    plan = policies.plan(scenario.load(directory.file("scenario.toml")).problem())
-    assert len(directory.read_metrics()) == plan.rounds
-    assert {"plan.json", "run.json", "ledger.jsonl", "metrics.csv", "model.safetensors"} <= set(
-        os.listdir(directory.path)
-    )
-    page.wait_for_function("() => document.querySelectorAll('#curves svg.chart').length === 4")
-    assert f"The chain of {plan.rounds} charges holds" in page.inner_text("#ledger")
-    assert name in page.inner_text("#comparison")
+def train_two(world: scenario.Scenario, folder: Path, *, resume: bool) -> None:
+    done: list[object] = []
+    execute(world, folder, resume=resume, on_round=done.append, stop=lambda: len(done) >= 2)
 
-    page = visit("tab=runs&policy.rounds=2000&learning.total_steps=2000&fleet.num_devices=100")
-    page.click("#train")
-    page.wait_for_function("() => / [1-9][0-9]* of 2000 rounds/.test(document.querySelector('#training').textContent)")
-    page.click("#stop")
-    page.wait_for_function("() => document.querySelector('#training').textContent.startsWith('Stopped')")
-    stopped = RunDirectory(server.runs / page.locator("#training b").inner_text())
-    assert 0 < len(stopped.read_metrics()) < 2000
-    assert stopped.latest() is not None  # it can be resumed
-    assert not stopped.file("model.safetensors").exists()
-    assert page.locator("#runs .run").count() == 2
 
-    rounds = len(stopped.read_metrics())
-    page.click(f"[aria-label='Resume {stopped.path.name}']")
+def test_a_run_on_disk_is_followed_and_commands_train_and_resume(visit: Callable[..., Page], server: Server) -> None:
+    page = visit("tab=runs&budget.epsilon=7.5")
+    page.click("#train")
+    command = page.locator("textarea").last.input_value()
+    assert command.endswith("\nairfed run explored.toml --out runs/explored\n")
+    assert "epsilon = 7.5" in command
+    page.keyboard.press("Escape")
+
+    tables = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
+    world = scenario.parse(tables).override({"policy.rounds": 6})
+    page.click("text=Runs")
+    for rounds in (2, 4):  # interrupted twice
+        train_two(world, server.runs / "tiny", resume=rounds > 2)
+        page.wait_for_function(
+            "text => document.querySelector('#runs').textContent.includes(text)", arg=f"{rounds} of 6 rounds · stopped"
+        )
+    page.wait_for_function("() => document.querySelectorAll('#curves svg.chart').length === 3")
+    assert "The chain of 4 charges holds" in page.inner_text("#ledger")
+    assert "tiny" in page.inner_text("#comparison")
+    page.click("[aria-label='Command that resumes tiny']")
     page.wait_for_function(
-        "rounds => Number(/: ([0-9]+) of 2000/.exec(document.querySelector('#training').textContent)?.[1]) > rounds",
-        arg=rounds,
+        "() => document.querySelector('textarea')?.value === "
+        "'airfed run runs/tiny/scenario.toml --out runs/tiny --resume\\n'"
     )
-    page = visit("tab=runs")  # another visitor sees it, too, and may stop it
-    page.click("#stop")
-    page.wait_for_function("() => document.querySelector('#training').textContent.startsWith('Stopped')")
-    assert rounds < len(stopped.read_metrics()) < 2000
 
 
 def test_another_host_demands_the_token_it_printed(tmp_path: Path) -> None:
     with serving(tmp_path, "--host", "0.0.0.0") as running:
-        token = dict(parse_qsl(urlsplit(running.url).query))["token"]
+        token = running.token
         assert len(token) >= 32
         port = urlsplit(running.url).port
         with pytest.raises(urllib.error.HTTPError, match="401"):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from airfed import scenario
 from airfed.explorer import design as designs
 from airfed.explorer.design import CHANNELS, Design, ScenarioError, from_query, from_scenario, from_text
-from airfed.explorer.trainer import trained_world
 from airfed.scenario import template
 
 NUMBERS = {
@@ -167,7 +166,6 @@ def test_a_model_and_an_account_of_ones_own_are_admitted_from_the_command_line_a
     problem = design.world().problem()
     assert problem.learning.dimension == 7850
     assert design.world().learning.model == f"{tmp_path}/net:make"
-    assert trained_world(design).learning.model == f"{tmp_path}/net:make"
     again = from_query(parse_qsl(design.query(), keep_blank_values=True), design.own)
     assert again.world() == design.world()
     assert from_text(design.world().to_toml(), design.own).world() == design.world()

@@ -32,14 +32,15 @@ def test_garbage_on_the_web_socket_is_ignored_quietly(tmp_path: Path) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path, text=True, env=environment
     ) as page:
         assert page.stdout is not None
-        found = re.search(r"http(://\S+)", page.stdout.readline())
+        found = re.search(r"http(://\S+:(\d+)/)\?token=(\S+)", page.stdout.readline())
         assert found is not None
+        known = {"Cookie": f"airfed-token-{found[2]}={found[3]}"}
         try:
             for path in PATHS:
                 for message in GARBAGE:
                     with contextlib.suppress(WebSocketException, TimeoutError, OSError):
-                        _send(f"ws{found[1]}{path}", message)
-            with urllib.request.urlopen(f"http{found[1]}", timeout=60) as answer:
+                        _send(f"ws{found[1]}{path}", message, known)
+            with urllib.request.urlopen(urllib.request.Request(f"http{found[1]}", headers=known), timeout=60) as answer:
                 assert answer.status == 200
         finally:
             page.terminate()
@@ -47,8 +48,8 @@ def test_garbage_on_the_web_socket_is_ignored_quietly(tmp_path: Path) -> None:
     assert said == ""
 
 
-def _send(address: str, message: str | bytes) -> None:
-    with connect(address, open_timeout=60, close_timeout=1) as socket:
+def _send(address: str, message: str | bytes, headers: dict[str, str]) -> None:
+    with connect(address, additional_headers=headers, open_timeout=60, close_timeout=1) as socket:
         socket.recv(timeout=10)  # what the session is called
         socket.send("40")
         socket.recv(timeout=10)

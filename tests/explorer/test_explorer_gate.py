@@ -9,9 +9,11 @@ import pytest
 
 pytest.importorskip("starlette", reason="the explorer's packages are not installed (pip install airfed[web])")
 
-from airfed.explorer.gate import COOKIE, Gate, is_loopback
+from airfed.explorer.gate import Gate, is_loopback
 
 TOKEN = "secret-token"
+COOKIE = "airfed-token-8080"
+SOCKET = "/_nicegui_ws/socket.io/"
 
 
 async def behind(scope: Any, receive: Any, send: Any) -> None:
@@ -23,9 +25,16 @@ async def behind(scope: Any, receive: Any, send: Any) -> None:
 
 
 def ask(
-    token: str | None, *, kind: str = "http", method: str = "GET", query: str = "", path: str = "/", **headers: str
-) -> tuple[int | str, dict[str, str]]:
-    """The status (or, of a web socket, what became of it) and the response's headers."""
+    bind: str = "127.0.0.1",
+    *,
+    kind: str = "http",
+    method: str = "GET",
+    query: str = "",
+    path: str = "/",
+    cookie: str = f"{COOKIE}={TOKEN}",
+    **headers: str,
+) -> tuple[int, dict[str, str]]:
+    """The status (200 for a web socket that is accepted) and the response's headers, by default with the token."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
@@ -34,33 +43,42 @@ def ask(
     async def receive() -> dict[str, Any]:
         return {"type": "websocket.connect" if kind == "websocket" else "http.request", "body": b""}
 
+    headers["cookie"] = cookie
     scope = {
         "type": kind,
         "method": method,
-        "path": path,
+        "path": SOCKET if kind == "websocket" and path == "/" else path,
         "query_string": query.encode(),
         "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
     }
-    asyncio.run(Gate(behind, token=token)(scope, receive, send))
+    asyncio.run(Gate(behind, token=TOKEN, host=bind, port=8080)(scope, receive, send))
     first = sent[0]
-    if kind == "websocket":
-        return first["type"], {}
+    if first["type"] == "websocket.accept":
+        return 200, {}
     return first["status"], {name.decode(): value.decode() for name, value in first["headers"]}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "[::1]:8080", "127.0.0.1"])
 def test_this_machine_may_enter(host: str) -> None:
-    assert ask(None, host=host)[0] == 200
-    assert ask(None, host=host, origin=f"http://{host}")[0] == 200
+    bind = "::1" if "::" in host else "127.0.0.1"
+    for kind in ("http", "websocket"):
+        assert ask(bind, kind=kind, host=host)[0] == 200
+        assert ask(bind, kind=kind, host=host, origin=f"http://{host}")[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_another_user_of_this_machine_may_not(kind: str) -> None:
+    assert ask(kind=kind, host="127.0.0.1:8080", cookie="")[0] == 401
+    assert ask(kind=kind, host="127.0.0.1:8080", cookie=f"airfed-token-8081={TOKEN}")[0] == 401
 
 
 FOREIGN = ["evil.example:8080", "127.0.0.1.evil.example", "", "[", "10.0.0.1", "evil@127.0.0.1", "127.0.0.1/evil"]
 
 
-@pytest.mark.parametrize("host", [*FOREIGN, "127.0.0.1#@evil", "[::1]evil", "127.0.0.1:x", "localhost\n", "127.1"])
+@pytest.mark.parametrize("host", [*FOREIGN, "127.0.0.1#@evil", "[::1]evil", "localhost\n", "127.1"])
 def test_a_name_that_points_here_by_foreign_dns_may_not(host: str) -> None:
-    assert ask(None, host=host)[0] == 403
-    assert ask(None, host=host, kind="websocket")[0] == "websocket.close"
+    assert ask(host=host)[0] == 400
+    assert ask(host=host, kind="websocket")[0] == 400
 
 
 @pytest.mark.parametrize(
@@ -68,35 +86,34 @@ def test_a_name_that_points_here_by_foreign_dns_may_not(host: str) -> None:
     ["http://evil.example", "null", "http://127.0.0.1:9999", "http://[", "http://127.0.0.1:8080/x", "127.0.0.1:8080"],
 )
 def test_another_sites_script_may_not(origin: str) -> None:
-    assert ask(None, host="127.0.0.1:8080", origin=origin)[0] == 403
-    assert ask(None, kind="websocket", host="127.0.0.1:8080", origin=origin)[0] == "websocket.close"
+    assert ask(host="127.0.0.1:8080", origin=origin)[0] == 403
+    assert ask(kind="websocket", host="127.0.0.1:8080", origin=origin)[0] == 403
 
 
-def test_a_token_opens_and_is_then_kept_in_a_cookie() -> None:
-    host = "10.0.0.1:8080"
-    assert ask(TOKEN, host=host)[0] == 401
-    assert ask(TOKEN, host=host, query="token=wrong")[0] == 401
-    assert ask(TOKEN, host=host, query="token=" + TOKEN.upper())[0] == 401
-    status, headers = ask(TOKEN, host=host, query=f"token={TOKEN}&budget.epsilon=3")
+@pytest.mark.parametrize(("bind", "host"), [("10.0.0.1", "10.0.0.1:8080"), ("127.0.0.1", "127.0.0.1:8080")])
+def test_a_token_opens_and_is_then_kept_in_a_cookie(bind: str, host: str) -> None:
+    assert ask(bind, host=host, cookie="")[0] == 401
+    assert ask(bind, host=host, cookie="", query="token=wrong")[0] == 401
+    assert ask(bind, host=host, cookie="", query="token=" + TOKEN.upper())[0] == 401
+    status, headers = ask(bind, host=host, cookie="", query=f"token={TOKEN}&budget.epsilon=3")
     assert (status, headers["location"]) == (303, "/?budget.epsilon=3")
     cookie = headers["set-cookie"]
     assert "httponly" in cookie.lower()
-    assert "samesite=strict" in cookie.lower()
-    assert ask(TOKEN, host=host, cookie=f"{COOKIE}={TOKEN}")[0] == 200
-    assert ask(TOKEN, host=host, cookie=f"{COOKIE}=wrong")[0] == 401
-    assert ask(TOKEN, host=host, cookie=f"{COOKIE}=ä")[0] == 401
+    assert "samesite=lax" in cookie.lower()
+    assert ask(bind, host=host, cookie=f"{COOKIE}={TOKEN}")[0] == 200
+    assert ask(bind, host=host, cookie=f"{COOKIE}=wrong")[0] == 401
+    assert ask(bind, host=host, cookie=f"{COOKIE}=ä")[0] == 401
 
 
 def test_a_web_socket_needs_the_cookie_too() -> None:
-    host = "10.0.0.1:8080"
-    assert ask(TOKEN, kind="websocket", host=host, query=f"token={TOKEN}")[0] == "websocket.close"
-    known = {"kind": "websocket", "host": host, "cookie": f"{COOKIE}={TOKEN}"}
-    assert ask(TOKEN, path="/_nicegui_ws/socket.io/", **known)[0] == "websocket.accept"
-    assert ask(TOKEN, path="/elsewhere", **known)[0] == "websocket.close"
+    known = {"kind": "websocket", "host": "10.0.0.1:8080"}
+    assert ask("10.0.0.1", query=f"token={TOKEN}", cookie="", **known)[0] == 401
+    assert ask("10.0.0.1", **known)[0] == 200
+    assert ask("10.0.0.1", path="/elsewhere", **known)[0] == 404
 
 
 def test_the_welcome_leads_to_this_site_only() -> None:
-    _, headers = ask(TOKEN, host="h", query=f"token={TOKEN}", path="//evil.example/x")
+    _, headers = ask("10.0.0.1", host="h", cookie="", query=f"token={TOKEN}", path="//evil.example/x")
     assert headers["location"] == "/evil.example/x"
 
 
@@ -116,33 +133,33 @@ HERE = "127.0.0.1:8080"
 def test_another_site_may_not_use_it_as_a_part(site: str, mode: str, dest: str) -> None:
     sent = {"sec_fetch_site": site, "sec_fetch_mode": mode, "sec_fetch_dest": dest}
     for path in ("/", "/_nicegui/anything"):
-        assert ask(None, host=HERE, path=path, **sent)[0] == 403
-    assert ask(None, host=HERE, kind="websocket", **sent)[0] == "websocket.close"
+        assert ask(host=HERE, path=path, **sent)[0] == 403
+    assert ask(host=HERE, kind="websocket", **sent)[0] == 403
 
 
 def test_a_link_may_be_followed_from_anywhere() -> None:
     followed = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
-    assert ask(None, host=HERE, **followed)[0] == 200
-    assert ask(None, host=HERE, path="/_nicegui/x", **followed)[0] == 403
-    assert ask(None, host=HERE, method="POST", **followed)[0] == 403
+    assert ask(host=HERE, **followed)[0] == 200
+    assert ask(host=HERE, path="/_nicegui/x", **followed)[0] == 403
+    assert ask(host=HERE, method="POST", **followed)[0] == 403
     for site in ("same-origin", "none"):
-        assert ask(None, host=HERE, sec_fetch_site=site, sec_fetch_mode="cors", sec_fetch_dest="empty")[0] == 200
+        assert ask(host=HERE, sec_fetch_site=site, sec_fetch_mode="cors", sec_fetch_dest="empty")[0] == 200
 
 
 @pytest.mark.parametrize(
     ("length", "status"), [("10", 200), ("99999999999", 413), ("-1", 413), ("x", 413), ("9" * 5000, 413), ("²", 413)]
 )
 def test_a_request_has_a_length_that_can_be_kept(length: str, status: int) -> None:
-    assert ask(None, host=HERE, method="POST", content_length=length)[0] == status
+    assert ask(host=HERE, method="POST", content_length=length)[0] == status
 
 
 def test_a_request_of_unknown_length_is_refused() -> None:
-    assert ask(None, host=HERE, method="POST", transfer_encoding="chunked")[0] == 411
+    assert ask(host=HERE, method="POST", transfer_encoding="chunked")[0] == 411
 
 
 @pytest.mark.parametrize("host", [HERE, "evil.example"])
 def test_every_answer_says_what_the_browser_may_do(host: str) -> None:
-    headers = ask(None, host=host)[1]
+    headers = ask(host=host)[1]
     policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == policy["object-src"] == "'none'"
     assert "unsafe-inline" not in policy["script-src"]
@@ -150,7 +167,7 @@ def test_every_answer_says_what_the_browser_may_do(host: str) -> None:
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
     assert headers["referrer-policy"] == "no-referrer"
-    assert headers["content-security-policy"] != ask(None, host=host)[1]["content-security-policy"]
+    assert headers["content-security-policy"] != ask(host=host)[1]["content-security-policy"]
 
 
 def test_the_scripts_of_a_page_carry_its_nonce() -> None:
@@ -168,8 +185,9 @@ def test_the_scripts_of_a_page_carry_its_nonce() -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b""}
 
-    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [(b"host", HERE.encode())]}
-    asyncio.run(Gate(page, token=None)(scope, receive, send))
+    known = [(b"host", HERE.encode()), (b"cookie", f"{COOKIE}={TOKEN}".encode())]
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": known}
+    asyncio.run(Gate(page, token=TOKEN, port=8080)(scope, receive, send))
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     nonce = headers["content-security-policy"].partition("'nonce-")[2].partition("'")[0]
     assert len(nonce) > 20

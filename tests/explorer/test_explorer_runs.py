@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -17,10 +18,9 @@ import pytest
 
 from airfed import scenario
 from airfed.explorer import pictures_runs, shown_runs
-from airfed.explorer.design import Design, ScenarioError
+from airfed.explorer.design import Design, ScenarioError, resume_command
 from airfed.explorer.library import Library
 from airfed.explorer.shown_runs import Runs
-from airfed.explorer.trainer import Trainer, trained_world
 from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
@@ -58,7 +58,7 @@ MakeRun = Callable[[Path], RunDirectory]
 
 
 def read(root: Path, *ticked: str) -> Runs:
-    runs = shown_runs.read(root, frozenset(), ticked or None, 400.0, None)
+    runs = shown_runs.read(root, ticked or None, 400.0, None)
     assert runs is not None
     return runs
 
@@ -103,9 +103,8 @@ def test_no_name_leads_out_of_the_root(tmp_path: Path, make_run: MakeRun, name: 
     (root / "link").symlink_to(tmp_path / "outside")
     library = Library(root)
     assert library.names() == ["a"]
-    for ask in (library.read, Trainer(root).resume):
-        with pytest.raises(RunError):
-            ask(name)
+    with pytest.raises(RunError):
+        library.read(name)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -146,9 +145,6 @@ def test_damage_is_told_not_raised(tmp_path: Path, make_run: MakeRun) -> None:
     directory = make_run(tmp_path / "a")
     directory.file("plan.json").write_text("{")
     assert Library(tmp_path).read("a").problem
-    directory.file("scenario.toml").unlink()
-    with pytest.raises(RunError, match="scenario"):
-        Trainer(tmp_path).resume("a")
 
 
 def test_the_list_tells_how_far_a_run_is_and_that_it_can_go_on(tmp_path: Path, make_run: MakeRun) -> None:
@@ -159,7 +155,7 @@ def test_the_list_tells_how_far_a_run_is_and_that_it_can_go_on(tmp_path: Path, m
     assert runs.details is not None
     assert runs.details.ledger_of == "a"
     assert "The chain of 3 charges holds" in runs.details.ledger
-    assert shown_runs.read(tmp_path, frozenset(), None, 400.0, runs.stamps) is None  # nothing has changed
+    assert shown_runs.read(tmp_path, None, 400.0, runs.stamps) is None  # nothing has changed
     with directory.locked():  # some other program trains it
         (entry,) = read(tmp_path).entries
         assert (entry.state, entry.resumable) == ("training", False)
@@ -265,7 +261,7 @@ def test_markup_in_a_name_is_text(tmp_path: Path, make_run: MakeRun) -> None:
 
 def test_markup_in_any_field_of_a_run_is_text(made: Path) -> None:
     run = Run.open(made)
-    ledger = replace(run.ledger, header={**run.ledger.header, "relation": EVIL, "privacy": EVIL})
+    ledger = replace(run.ledger, header={**run.ledger.header, "privacy": EVIL})
     evil = replace(run, _figures={**run.figures, "policy": EVIL}, _ledger=ledger)  # as if nobody had checked it
     drawn = (
         pictures_runs.run_legend([EVIL]),
@@ -280,23 +276,25 @@ def test_markup_in_any_field_of_a_run_is_text(made: Path) -> None:
     assert "nothing was recorded" in drawn[-1]
 
 
-def test_the_button_trains_on_the_embedded_images_with_the_machines_own_settings() -> None:
-    design = Design().change("learning.dataset", "mnist").change("run.threads", 4096)
-    world = trained_world(design)
-    assert (world.learning.dataset, world.run.threads) == ("mnist-5k", None)
+def test_the_command_that_resumes_a_run_quotes_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "a; rm -rf $HOME `x` 'y'"
+    words = ["airfed", "run", str(folder / "scenario.toml"), "--out", str(folder), "--resume"]
+    assert shlex.split(resume_command(folder)) == words
 
 
-def test_a_wrong_design_is_not_trained(tmp_path: Path) -> None:
-    trainer = Trainer(tmp_path / "runs")
+@pytest.mark.parametrize("key", ["name", "learning.dataset", "channel.gains", "policy.options.x"])
+def test_no_value_in_a_link_ends_the_scenario_within_the_command(key: str) -> None:
+    try:
+        command = Design().change(key, "x\nEOF\ntouch evil\n").command("run")
+    except ScenarioError:
+        return
+    _, *scenario_lines, end, last = command.strip().split("\n")
+    assert (end, last) == ("EOF", "airfed run explored.toml")
+    assert "EOF" not in scenario_lines
+
+
+def test_the_command_that_trains_a_design_holds_its_scenario(tmp_path: Path) -> None:
+    *_, last = Design().command("run", "--out", str(tmp_path / "my runs")).strip().split("\n")
+    assert shlex.split(last) == ["airfed", "run", "explored.toml", "--out", str(tmp_path / "my runs")]
     with pytest.raises(ScenarioError):
-        trainer.start(Design().change("learning.model", "os:system"))
-    assert not (tmp_path / "runs").exists()
-    trainer.close()
-
-
-def test_no_run_goes_on_that_would_import_what_the_page_was_not_started_with(tmp_path: Path, make_run: MakeRun) -> None:
-    directory = make_run(tmp_path / "a")
-    file = directory.file("scenario.toml")
-    file.write_text(file.read_text().replace('"quadratic"', '"os:system"'))
-    with pytest.raises(ScenarioError, match=r"learning\.model .* On the command line: airfed run"):
-        Trainer(tmp_path).resume("a")
+        Design().change("learning.model", "os:system").command("run")

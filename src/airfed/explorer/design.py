@@ -8,10 +8,12 @@ from __future__ import annotations
 import copy
 import json
 import math
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -147,13 +149,20 @@ class Design:
             raise ScenarioError(f"This design is too long for a link ({len(text)} characters): save it as a file.")
         return text
 
-    def command(self, name: str = "plan") -> str:
-        """Return what does the same in a shell, scenario included.
+    def command(self, *arguments: str) -> str:
+        """Return the shell lines that write the scenario and call `airfed` with these arguments on it.
 
         Raises:
             ScenarioError: the design is wrong.
         """
-        return f"cat > explored.toml <<'EOF'\n{self.world().to_toml()}EOF\nairfed {name} explored.toml\n"
+        name, *options = arguments
+        command = shlex.join(["airfed", name, "explored.toml", *options])
+        return f"cat > explored.toml <<'EOF'\n{self.world().to_toml()}EOF\n{command}\n"
+
+
+def resume_command(folder: Path) -> str:
+    """Return the shell line that resumes an interrupted run."""
+    return shlex.join(["airfed", "run", str(folder / "scenario.toml"), "--out", str(folder), "--resume"]) + "\n"
 
 
 def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]], own: Own = NOTHING_OWN) -> Design:

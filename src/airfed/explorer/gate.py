@@ -1,11 +1,9 @@
-"""Who may talk to the page: this machine, or whoever holds the token; and what the page may do in a browser.
+"""Who may talk to the page, and what the page may do in a browser. The threat model is in the package's docstring.
 
-A page on 127.0.0.1 can still be reached through the user's own browser: by another site's script or picture, or by a
-name that an attacker's DNS points at 127.0.0.1. Hence the host's name, the origin and what the browser says of the
-request's source are checked on every request, web sockets included. Another site may lead here by a link, and no other
-way.
-
-Every answer, refusals included, tells the browser to run no script but the page's own (`headers.py`).
+Every answer, refusals included, tells the browser to run no script but the page's own, to show the page in no frame and
+to guess no type. Scripts within the page run by a nonce, new in every answer. `unsafe-eval` is there because NiceGUI
+compiles its components in the browser and sends calls as text; markup in a name or a message cannot reach either.
+Styles may be inline, because bars and meters carry their lengths in them.
 """
 
 from __future__ import annotations
@@ -14,73 +12,91 @@ import contextlib
 import hmac
 import ipaddress
 import re
-from http.cookies import CookieError, SimpleCookie
-from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode
+import secrets
+from typing import Final
+from urllib.parse import urlencode
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airfed.explorer.design import MOST_TEXT
-from airfed.explorer.headers import Guarded
 
-COOKIE: Final = "airfed-token"
 _SOCKET: Final = "/_nicegui_ws/socket.io"  # the only path with a web socket
-_HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+_LOOPBACK: Final = ("127.0.0.1", "localhost")
 MOST_BYTES: Final = 4 * MOST_TEXT + 10_000  # of a request: a scenario in UTF-8 and what wraps it
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; script-src-attr 'none'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+)
+_FIXED: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 class Gate:
-    """An ASGI application that lets through what it may.
+    """An ASGI application that passes allowed requests on to another.
 
     Args:
-        app: what is behind it.
-        token: demanded of everyone where given; without it only loopback names are answered.
+        app: the application behind it.
+        token: demanded of everyone, in the address once and then in the cookie.
+        host, port: where the server listens; on loopback only loopback names are answered.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, *, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
         self.app, self._token = app, token
+        self.cookie = f"airfed-token-{port}"  # browsers share cookies between ports
+        # Starlette compares what precedes the first colon; an address in brackets cannot be an attacker's DNS name.
+        hosts = [*_LOOPBACK, "[" if ":" in host else host] if is_loopback(host) else ["*"]
+        self._checked = TrustedHostMiddleware(self._admit, allowed_hosts=hosts, www_redirect=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, send)
-            return
-        refusal = self._refusal(scope)
         if scope["type"] == "http":
-            await (refusal or self.app)(_plain(scope), receive, Guarded(send))
-        elif refusal is None and scope["path"].startswith(_SOCKET):
+            await self._checked(_plain(scope), receive, _Guarded(send))
+        elif scope["type"] == "websocket":
+            await self._checked(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if refusal := self._refusal(HTTPConnection(scope)):
+            await refusal(scope, receive, send)
+        elif scope["type"] == "http":
+            await self.app(scope, receive, send)
+        else:
             try:
                 await self.app(scope, receive, send)
-            except Exception:  # what is no packet of the page's
+            except Exception:  # not a packet of the page's
                 with contextlib.suppress(Exception):  # it may be closed already
                     await send({"type": "websocket.close", "code": 1008})
-        else:
-            await receive()
-            await send({"type": "websocket.close", "code": 1008})
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if self._token is None and not is_loopback(_name(host)):
-            return PlainTextResponse("This page answers on 127.0.0.1 only.", 403)
-        origin = headers.get("origin")
+    def _refusal(self, request: HTTPConnection) -> Response | None:
+        headers, http = request.headers, request.scope["type"] == "http"
+        origin, host = headers.get("origin"), headers.get("host", "")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return PlainTextResponse("This page answers no other site.", 403)
-        if not _from_here(scope, headers):
+        if not _from_here(request.scope, headers):
             return PlainTextResponse("This page is no part of another site's page.", 403)
-        if scope["type"] == "http" and (refusal := _too_long(headers)):
+        if not http and not request.scope["path"].startswith(_SOCKET):
+            return PlainTextResponse("There is no web socket here.", 404)
+        if http and (refusal := _too_long(headers)):
             return refusal
-        if self._token is None or self._same(_cookie(headers)):
+        if self._same(request.cookies.get(self.cookie, "")):
             return None
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if scope["type"] == "http" and any(self._same(value) for key, value in query if key == "token"):
-            return self._welcome(scope["path"], query)
+        query = request.query_params.multi_items()
+        if http and any(self._same(value) for key, value in query if key == "token"):
+            return self._welcome(request.scope["path"], query)
         return PlainTextResponse("A token is needed: open the address that airfed explore printed.", 401)
 
     def _same(self, offered: str) -> bool:
-        assert self._token is not None
         return hmac.compare_digest(offered.encode(), self._token.encode())
 
     def _welcome(self, path: str, query: list[tuple[str, str]]) -> Response:
@@ -88,8 +104,7 @@ class Gate:
         rest = urlencode([(key, value) for key, value in query if key != "token"])
         # One slash only: "//elsewhere" would lead to another site.
         response = RedirectResponse("/" + path.lstrip("/") + (f"?{rest}" if rest else ""), 303)
-        assert self._token is not None
-        response.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
+        response.set_cookie(self.cookie, self._token, httponly=True, samesite="lax")  # links may be followed
         return response
 
 
@@ -131,15 +146,32 @@ def _plain(scope: Scope) -> Scope:
     return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name.lower() not in ignored]}
 
 
-def _name(host: str) -> str:
-    """The name in a Host header, "" where it is none that a browser would send."""
-    found = _HOST.fullmatch(host)
-    return "" if found is None else (found["six"] or found["name"])
+class _Guarded:
+    """An ASGI `send` that adds the headers, and the nonce to the scripts of a page."""
 
+    def __init__(self, send: Send) -> None:
+        self._send, self._nonce = send, secrets.token_urlsafe(16)
+        self._start: Message | None = None  # of a page, whose length is known in the end only
+        self._page = bytearray()
 
-def _cookie(headers: Any) -> str:
-    try:
-        cookie: SimpleCookie = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    return cookie[COOKIE].value if COOKIE in cookie else ""
+    async def __call__(self, message: Message) -> None:
+        """Pass a message on."""
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _FIXED.items():
+                headers[name] = value
+            headers["Content-Security-Policy"] = _POLICY.format(nonce=self._nonce)
+            if headers.get("content-type", "").startswith("text/html"):
+                self._start = message
+                return
+        elif message["type"] == "http.response.body" and self._start is not None:
+            self._page += message.get("body", b"")
+            if message.get("more_body", False):
+                return
+            page = re.sub(rb"<script\b", f'<script nonce="{self._nonce}"'.encode(), bytes(self._page))
+            headers = MutableHeaders(scope=self._start)
+            headers["Content-Length"] = str(len(page))
+            start, self._start = self._start, None
+            await self._send(start)
+            message = {**message, "body": page}
+        await self._send(message)

@@ -1,8 +1,7 @@
 """One visitor's page: the top bar, the controls, three sections, and how a move becomes a picture.
 
-Every visitor has a `Page` of their own, and nothing that it holds is shared but the folder of runs, the workers and the
-trainer. The page is delivered empty; nothing is computed before its web socket has connected, and whatever
-is being computed is given up when the visitor leaves or asks for something else.
+Every visitor has a `Page`; visitors share only the folder of runs and the worker processes. The page is delivered
+empty: nothing is computed before its web socket has connected.
 """
 
 from __future__ import annotations
@@ -19,18 +18,16 @@ from nicegui import events, ui
 
 from airfed.explorer import design as designs
 from airfed.explorer import shown
+from airfed.explorer.compute import Latest, TooMuchError, compute
 from airfed.explorer.controls import Controls
 from airfed.explorer.design import Design
 from airfed.explorer.dialogs import command_dialog, load_dialog
-from airfed.explorer.latest import Latest
 from airfed.explorer.page_compare import CompareSection
 from airfed.explorer.page_design import DesignSection, Hero
 from airfed.explorer.page_runs import RunsSection
 from airfed.explorer.safe import Text
 from airfed.explorer.shown import Refusal, Shown
 from airfed.explorer.tradeoffs import Front
-from airfed.explorer.trainer import Trainer
-from airfed.explorer.workers import TooMuchError, Workers
 from airfed.scenario import Scenario, ScenarioError
 from airfed.showing import colours
 
@@ -50,8 +47,6 @@ class House:
 
     start: Design
     runs: Path
-    workers: Workers
-    trainer: Trainer
 
 
 class Page:
@@ -85,7 +80,7 @@ class Page:
             with ui.element("div").classes("content"):
                 self._design_section = DesignSection()
                 self._compare_section = CompareSection()
-                self._runs_section = RunsSection(house.runs, house.workers, house.trainer, lambda: self.design)
+                self._runs_section = RunsSection(house.runs, self._train)
         self._drawer_button()
         self._controls.show(self.design)
         self._show_tab()
@@ -101,7 +96,7 @@ class Page:
         self._ticking.activate()
 
     def _leave(self) -> None:
-        """Give up what is being computed."""
+        """Wait for no more results."""
         self._plan.stop()
         self._ticking.deactivate()
 
@@ -143,7 +138,7 @@ class Page:
     async def _load(self, text: str) -> str:
         """Take a scenario's TOML; returns what is wrong with it."""
         try:
-            loaded = await self._house.workers.run(shown.load, text, self._house.start.own)
+            loaded = await compute(shown.load, text, self._house.start.own)
         except TooMuchError as error:
             return str(error)
         if isinstance(loaded, Refusal):
@@ -158,7 +153,7 @@ class Page:
             self._hero.busy(True)
             wide, half = self._widths()
             try:
-                self._shown = await self._house.workers.run(shown.show, self.design, wide, half)
+                self._shown = await compute(shown.show, self.design, wide, half)
             except TooMuchError as error:
                 self._shown = Refusal(reason=_smaller(error))
             finally:
@@ -185,14 +180,14 @@ class Page:
         section.busy(True)
         self._compared = self._front = None
         try:
-            compared = await self._house.workers.run(shown.compare, design)
+            compared = await compute(shown.compare, design)
             if isinstance(compared, Refusal):
                 section.refuse(compared.reason)
                 return
             section.show(compared)
             if not compared.no_front:
                 try:
-                    self._front = await self._house.workers.run(shown.front, design)
+                    self._front = await compute(shown.front, design)
                 except TooMuchError as error:
                     section.refuse_front(str(error))
                     return
@@ -275,7 +270,11 @@ class Page:
 
     def _command(self) -> None:
         if self._checked() is not None:
-            command_dialog(self.design.command())
+            command_dialog(self.design.command("plan"))
+
+    def _train(self) -> None:
+        if self._checked() is not None:
+            command_dialog(self.design.command("run", "--out", str(self._house.runs / "explored")))
 
     def _checked(self) -> Scenario | None:
         try:

@@ -12,20 +12,20 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import uvicorn
 from fastapi import FastAPI, Request
-from nicegui import core, ui
+from nicegui import app as nicegui_app
+from nicegui import core, run, ui
 
+from airfed.explorer import shown
+from airfed.explorer.compute import compute, configure
 from airfed.explorer.design import Design
-from airfed.explorer.gate import Gate, is_loopback
+from airfed.explorer.gate import Gate
 from airfed.explorer.page import House, Page
-from airfed.explorer.trainer import Trainer
-from airfed.explorer.workers import Workers
 
 
 def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool) -> int:
@@ -33,35 +33,34 @@ def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool
 
     Args:
         start: what the page shows first.
-        host: where to listen; anything but loopback demands a token, which is printed.
+        host: where to listen; everyone needs the token, which is printed with the address.
         port: where to listen; 0 takes a free one.
-        runs: the folder of run directories; nothing outside it is read or written.
+        runs: the folder of run directories; nothing outside it is read.
         open_browser: whether to open the page.
 
     Raises:
         ValueError: the address cannot be listened on.
     """
-    token = None if is_loopback(host) else secrets.token_urlsafe(24)
-    with ExitStack() as ends:
-        listener = ends.enter_context(contextlib.closing(_listen(host, port)))
-        workers = ends.enter_context(contextlib.closing(Workers()))
-        trainer = ends.enter_context(contextlib.closing(Trainer(runs, start.own)))
-        house = House(start=start, runs=runs, workers=workers, trainer=trainer)
+    token = secrets.token_urlsafe(24)
+    with contextlib.closing(_listen(host, port)) as listener:
+        port = listener.getsockname()[1]
+        app = build(House(start=start, runs=runs))
         config = uvicorn.Config(
-            Gate(build(house), token=token),
+            Gate(app, token=token, host=host, port=port),
             log_level="error",
             server_header=False,
             timeout_graceful_shutdown=2,
             ws_max_size=8_000_000,
         )
         server = _Server(config)
-        ends.enter_context(server.heeding_signals())
-        address = _address(host, listener.getsockname()[1], token)
+        address = _address(host, port, token)
         print(f"airfed explore: {address}   (Ctrl-C stops)", flush=True)
         if open_browser:
             threading.Timer(0.8, webbrowser.open, [address]).start()
-        server.run(sockets=[listener])
-        workers.close()  # before the trainings, whose checkpoints may take a while
+        try:
+            server.run(sockets=[listener])
+        finally:
+            run.reset()  # ends every worker process, busy or not
     return 128 + server.caught[0] if server.caught else 0
 
 
@@ -75,6 +74,8 @@ def build(house: House) -> FastAPI:
         Page(house, dict(request.query_params))
 
     _ignore_garbage()
+    configure()
+    nicegui_app.on_startup(functools.partial(compute, shown.warm_up))
     ui.run_with(app, title="airfed explore", dark=None, tailwind=False, show_welcome_message=False, favicon="📡")
     return app
 
@@ -108,13 +109,14 @@ def _quiet(event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Server(uvicorn.Server):
-    """Ends in good order on a signal; a second one does not wait for visitors or checkpoints."""
+    """Ends in good order on a signal; a second one does not wait for visitors."""
 
-    caught: list[int]
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.caught: list[int] = []
 
     @contextmanager
-    def heeding_signals(self) -> Iterator[None]:
-        self.caught = []
+    def capture_signals(self) -> Iterator[None]:
         numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
         old = {number: signal.signal(number, self._heed) for number in numbers}
         try:
@@ -122,10 +124,6 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in old.items():
                 signal.signal(number, handler)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # `heeding_signals` does, for longer than the server runs
 
     def _heed(self, number: int, frame: object) -> None:
         if self.caught:
@@ -145,6 +143,6 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ValueError(f"Expected 0 <= port={port} <= 65535.") from None
 
 
-def _address(host: str, port: int, token: str | None) -> str:
+def _address(host: str, port: int, token: str) -> str:
     name = f"[{host}]" if ":" in host else socket.gethostname() if host == "0.0.0.0" else host
-    return f"http://{name}:{port}/" + (f"?{urlencode({'token': token})}" if token else "")
+    return f"http://{name}:{port}/?token={token}"

@@ -81,7 +81,6 @@ class Runs:
 
 def read(
     root: Path,
-    training: frozenset[str],
     ticked: tuple[str, ...] | None,
     width: float,
     seen: tuple[tuple[str, Stamp], ...] | None,
@@ -90,7 +89,6 @@ def read(
 
     Args:
         root: the folder.
-        training: runs that are being trained by the page.
         ticked: runs to show in detail; None takes the newest that can be read.
         width: of a chart [px].
         seen: the `stamps` of the last answer, None to have one in any case.
@@ -111,7 +109,7 @@ def read(
         if time.monotonic() > end:
             entry = Entry(name=name, text="Not read: the runs before it took too long.", state="bad")
         else:
-            entry, run = _entry(root, name, stamp, name in training)
+            entry, run = _entry(root, name, stamp)
         entries.append(entry)
         if run is not None:
             good[name] = run
@@ -133,19 +131,18 @@ def _stamp(folder: Path) -> Stamp:
     return (*found, (".lock", int(is_locked(folder / ".lock")), 0))
 
 
-def _entry(root: Path, name: str, stamp: Stamp, training: bool) -> tuple[Entry, Run | None]:
+def _entry(root: Path, name: str, stamp: Stamp) -> tuple[Entry, Run | None]:
     """The run's line in the list, and the run where it can be shown."""
     try:
         _check_files(stamp)
         run = _read(root, name, stamp)
-        training = training or run.running
         if run.errors:
-            repairable = not training and not run.finished and "--resume" in run.problem
+            repairable = not run.running and not run.finished and "--resume" in run.problem
             return Entry(name=name, text=run.problem, state="bad", resumable=repairable), None
         _draw({name: run}, 400.0)  # what cannot be drawn is found here, and spoils no comparison
     except (ValueError, OSError, ArithmeticError) as error:
         return Entry(name=name, text=_damage(error), state="bad"), None
-    state: State = "training" if training else "done" if run.finished else "stopped"
+    state: State = "training" if run.running else "done" if run.finished else "stopped"
     done, planned = len(run.rounds), run.rounds_planned
     text = f"{run.figures['policy']} · {done} of {count(planned, 'round')} · {state}"
     text += "" if run.accuracy is None else f", {run.accuracy:.1%}"

@@ -1,0 +1,133 @@
+"""Computation away from the server: NiceGUI's pool of worker processes, with limits on each request's time and memory.
+
+A page has one computation under way at a time (`Latest`), so it occupies one worker process; requests made meanwhile
+become one more. Sizes are limited before anything is computed (`admission`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import resource
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+from nicegui import background_tasks, run
+
+A = TypeVarTuple("A")
+R = TypeVar("R")
+
+SECONDS: Final = 20.0  # for one request
+MEMORY: Final = 2 * 2**30  # bytes of address space of a worker process
+
+
+class TooMuchError(Exception):
+    """A request needs more time or memory than it may have."""
+
+
+class _OutOfTime(BaseException):
+    """The time of a request is over; no `except Exception` may swallow it."""
+
+
+def configure() -> None:
+    """Choose how worker processes start: forked from a process that has imported everything."""
+    run.process_pool_start_method = "forkserver"
+    multiprocessing.set_forkserver_preload(["airfed.explorer.shown", "airfed.explorer.compute"])
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+async def compute(function: Callable[[*A], R], *arguments: *A, seconds: float | None = None) -> R:
+    """Return what a module's function returns, computed in a worker process.
+
+    Raises:
+        TooMuchError: it took too long, too much memory, or broke down.
+    """
+    try:
+        answer = await run.cpu_bound(limited, seconds or SECONDS, function, arguments)
+    except BrokenProcessPool:
+        raise TooMuchError("The computation broke down: make the problem smaller.") from None
+    if answer is None:  # NiceGUI's word for a request that was cancelled, or a server that stops
+        raise asyncio.CancelledError
+    result, refusal = answer
+    if refusal:
+        raise TooMuchError(refusal)
+    return result  # type: ignore[no-any-return]
+
+
+def limited(seconds: float, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:
+    """Return what a function returns, and in a worker process's words why it returned nothing."""
+    _prepare()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again each second, should a callback swallow it
+        try:
+            return function(*arguments), ""
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+    except _OutOfTime:
+        return None, f"This takes more than {seconds:g} seconds: make it smaller."
+    except MemoryError:
+        return None, f"This takes more than {MEMORY / 2**30:g} GB: make it smaller."
+
+
+@cache
+def _prepare() -> None:
+    """Limit this worker process's memory, and end it with the server, however that ends."""
+    signal.signal(signal.SIGALRM, _expire)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard), hard))
+    threading.Thread(target=_end_with_server, daemon=True).start()
+
+
+def _expire(number: int, frame: object) -> None:
+    raise _OutOfTime
+
+
+def _end_with_server() -> None:
+    server = multiprocessing.parent_process()
+    assert server is not None
+    server.join()
+    os._exit(0)
+
+
+class Latest:
+    """Repeats its work for the newest request; requests made while it works become one more.
+
+    Args:
+        work: what is done.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+        self._wished = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def outdated(self) -> bool:
+        """Whether there is a newer request already."""
+        return self._wished.is_set()
+
+    def wish(self) -> None:
+        """Ask for the work to be done, now or as soon as `start` is called."""
+        self._wished.set()
+
+    def start(self) -> None:
+        """Begin to work."""
+        if self._task is None:
+            self._task = background_tasks.create(self._repeat(), name="latest")
+
+    def stop(self) -> None:
+        """Wait for no more results."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _repeat(self) -> None:
+        while True:
+            await self._wished.wait()
+            self._wished.clear()
+            await self._work()

@@ -1,0 +1,162 @@
+"""The page computes in worker processes, within limits, and only for the newest request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nicegui", reason="NiceGUI is not installed: pip install airfed[web]")
+
+from nicegui import run as nicegui_run
+
+from airfed.explorer import compute as computing
+from airfed.explorer import shown
+from airfed.explorer.compute import Latest, TooMuchError, compute
+from airfed.explorer.design import Design
+
+PATIENCE = 60.0  # seconds; a busy machine is slow, a broken one never answers
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        computing.configure()
+        nicegui_run.setup()
+        try:
+            async with asyncio.timeout(3 * PATIENCE):
+                await test()
+        finally:
+            nicegui_run.reset()
+
+    asyncio.run(within())
+
+
+def test_an_answer_is_what_the_function_returns() -> None:
+    async def test() -> None:
+        there = await compute(shown.show, Design(), 800.0, 400.0)
+        here = shown.show(Design(), 800.0, 400.0)
+        assert isinstance(there, shown.Shown)
+        assert isinstance(here, shown.Shown)
+        assert (there.sentence, there.cards) == (here.sentence, here.cards)
+        assert await compute(os.getpid) != os.getpid()
+
+    run(test)
+
+
+def count_for_ever() -> None:
+    while True:
+        try:
+            sum(range(1000))
+        except Exception:  # a careless library
+            continue
+
+
+def test_a_request_that_takes_too_much_time_or_memory_is_refused_and_its_worker_process_is_kept() -> None:
+    async def test() -> None:
+        for function, arguments in ((time.sleep, (1000.0,)), (count_for_ever, ())):
+            with pytest.raises(TooMuchError, match=r"more than 0\.1 seconds"):
+                await compute(function, *arguments, seconds=0.1)
+        with pytest.raises(TooMuchError, match="more than 2 GB"):
+            await compute(bytearray, 5 * 2**30)
+        pids = {await compute(os.getpid) for _ in range(4)}
+        assert len(pids) <= (os.cpu_count() or 1)
+        assert {await compute(os.getpid) for _ in range(4)} & pids
+
+    run(test)
+
+
+def test_a_breakdown_is_refused_and_the_next_request_is_served() -> None:
+    async def test() -> None:
+        with pytest.raises(TooMuchError, match="broke down"):
+            await compute(os._exit, 3)
+        assert await compute(os.getpid)
+
+    run(test)
+
+
+def test_a_request_that_is_cancelled_is_cancelled() -> None:
+    async def test() -> None:
+        task = asyncio.ensure_future(compute(time.sleep, 1.0))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):  # not None, which NiceGUI returns
+            await task
+
+    run(test)
+
+
+SERVER = """
+import asyncio, os, signal, sys, time
+from nicegui import run
+from airfed.explorer.compute import compute, configure
+async def main():
+    print(await compute(os.getpid), flush=True)
+    await asyncio.gather(*(compute(time.sleep, 1000.0) for _ in range(9)))
+if __name__ == "__main__":
+    configure()
+    run.setup()
+    asyncio.run(main())
+"""
+
+
+def test_worker_processes_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    with subprocess.Popen([sys.executable, "server.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        pid = int(server.stdout.readline())
+        server.kill()
+    end = time.monotonic() + PATIENCE
+    while (status := Path(f"/proc/{pid}/stat")).exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_requests_made_meanwhile_become_one_and_nothing_is_done_before_start_or_after_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def create(work: Any, *, name: str) -> asyncio.Task[None]:
+        return asyncio.ensure_future(work)
+
+    monkeypatch.setattr(computing.background_tasks, "create", create)
+
+    async def test() -> None:
+        events: list[str] = []
+        may_end = asyncio.Semaphore(0)
+
+        async def work() -> None:
+            events.append("begun")
+            await may_end.acquire()
+            events.append("done")
+
+        async def told(*expected: str) -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert events == [*expected]
+
+        newest = Latest(work)
+        newest.wish()
+        await told()
+        assert newest.outdated
+        newest.start()
+        await told("begun")
+        for _ in range(5):
+            newest.wish()
+        may_end.release()
+        await told("begun", "done", "begun")
+        may_end.release()
+        await told("begun", "done", "begun", "done")
+        newest.wish()
+        await told("begun", "done", "begun", "done", "begun")
+        newest.stop()
+        may_end.release()
+        newest.wish()
+        await told("begun", "done", "begun", "done", "begun")
+
+    asyncio.run(test())
