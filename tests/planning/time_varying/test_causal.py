@@ -164,7 +164,8 @@ def test_equal_shares_of_one_round_are_the_exact_schedule(random_instance, check
         single = myopic(instance, rounds=1)
         choice = exact.best_schedule(
             instance.gain[0], instance.peak_power,
-            cap=np.array([instance.cap]), round_budget=np.array([instance.total_power]), offset=instance.offsets()[:1], scale=instance.weights(1), noise_weight=instance.noise_weight)  # fmt: skip
+            cap=np.array([instance.cap]), round_budget=np.array([instance.total_power]),
+            offset=instance.offsets()[:1], scale=instance.weights(1), noise_weight=instance.noise_weight)  # fmt: skip
         assert single.objective == pytest.approx(choice.objective, rel=1e-9)
         assert found.objective <= single.objective
         power, _, _ = spending(instance.gain[: found.rounds], (found.amplitudes.dense > 0), found.amplitudes.level)
