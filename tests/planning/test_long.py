@@ -4,14 +4,17 @@ import time
 
 import numpy as np
 import pytest
-from airfed.planning.decision import Decision
-from airfed.planning.fading import World, clairvoyant, myopic, thinned
-from airfed.planning.varying import seldom, world_of
 
 import airfed
-from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem
+from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, baselines
+from airfed.baselines._power import levelled
 from airfed.convergence import round_weights
-from airfed.planning import POLICIES, RIVALS, combining, others, schemes
+from airfed.planning import combining
+from airfed.planning.time_varying import instance_of, per_round, seldom
+from airfed.planning.time_varying.clairvoyant import clairvoyant
+from airfed.planning.time_varying.myopic import myopic
+from airfed.planning.time_varying.solution import thinned
+from airfed.policies import BASELINES, EVERY
 
 BUDGETS = {
     "round": {},
@@ -41,7 +44,7 @@ def problem(devices=6, rounds=1660, antennas=1, **budget):
     )
 
 
-def law(there, draws=4):
+def sampler(there, draws=4):
     shape = there.fleet.gain.shape if there.fleet.channel is None else there.fleet.channel.shape
 
     def rest(seen):
@@ -55,19 +58,19 @@ def law(there, draws=4):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("known", [True, False], ids=["known", "law"])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "samples"])
 @pytest.mark.parametrize("antennas", [1, 2])
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("policy", [*POLICIES, *RIVALS])
+@pytest.mark.parametrize("policy", EVERY)
 def test_ten_thousand_device_rounds_are_planned_in_seconds(policy, budget, antennas, known):
     there = problem(antennas=antennas, **BUDGETS[budget])
     options = {"threshold": 0.1} if policy == "threshold" else {}
-    if budget == "battery" and policy in RIVALS and policy != "liu_simeone":
+    if budget == "battery" and policy in BASELINES and policy != "liu_simeone":
         with pytest.raises(InfeasibleError, match="batteries"):
             airfed.plan(there, policy=policy)
         return
     before = time.process_time()
-    plan = airfed.plan(there, policy=policy, law=None if known else law(there), **options)
+    plan = airfed.plan(there, policy=policy, samples=None if known else sampler(there), **options)
     assert time.process_time() - before < 30.0
     assert not plan.violations
 
@@ -86,27 +89,25 @@ def test_long_plans_are_judged_by_some_of_their_rounds():
 
 @pytest.mark.parametrize("rolling", [False, True])
 def test_the_rounds_that_are_chosen_so_are_about_the_best(rolling):
-    world = world_of(problem(devices=2, rounds=600, total_power=20.0))
-    chosen = myopic(world, rolling=rolling)
-    others_ = [myopic(world, rounds=number, rolling=rolling).objective for number in (20, 60, 150, 300, 600)]
-    assert chosen.objective <= min(others_) * 1.02
+    instance = instance_of(problem(devices=2, rounds=600, total_power=20.0))
+    chosen = myopic(instance, rolling=rolling)
+    others = [myopic(instance, rounds=number, rolling=rolling).objective for number in (20, 60, 150, 300, 600)]
+    assert chosen.objective <= min(others) * 1.02
 
 
-def test_a_scheme_is_asked_once_about_each_round():
+def test_a_rule_is_asked_once_about_each_round():
     there, asked = problem(devices=2, rounds=400), []
 
     def decide(seen, index):
         asked.append(index)
-        return np.arange(2), Decision(scheduled=np.arange(2), uplink=schemes.Orthogonal())
+        return np.arange(2)
 
-    first = decide(there.at(0), 0)[1]
-    asked.clear()
-    found = others.per_round(there, decide, first=first, rounds=None, law=None)
+    found = per_round(there, decide, method=baselines.Digital())
     assert sorted(asked) == sorted(set(asked))
     assert found.rounds <= 400
 
 
-def test_a_law_is_asked_in_each_round_of_few_and_seldom_of_many():
+def test_a_sampler_is_asked_in_each_round_of_few_and_seldom_of_many():
     for rounds, most in ((540, 1), (5000, 84)):
         there, drawn = problem(devices=1, rounds=rounds), []
         gain = there.fleet.gain
@@ -136,10 +137,9 @@ def test_combiners_of_late_rounds_are_not_searched_for_and_the_plan_says_so(monk
 
 def test_long_plans_with_batteries_are_certified_and_no_worse_than_equal_shares():
     there = problem(devices=2, rounds=700, device_power=60.0)
-    world = world_of(there)
-    assert isinstance(world, World)
-    found = clairvoyant(world)
-    assert found.lower_bound <= found.objective <= myopic(world, rolling=True).objective * (1 + 1e-9)
+    instance = instance_of(there)
+    found = clairvoyant(instance)
+    assert found.lower_bound <= found.objective <= myopic(instance, rolling=True).objective * (1 + 1e-9)
 
 
 def test_the_level_spends_the_budget():
@@ -149,7 +149,7 @@ def test_the_level_spends_the_budget():
         needed = peak * rng.uniform(0, 1.5, peak.size) * rng.integers(0, 2)
         least = np.minimum(peak, needed)
         budget = rng.uniform(0.0, 1.1) * peak.sum()
-        found = schemes._levelled(peak, budget, needed)
+        found = levelled(peak, budget, needed)
         assert np.all((found >= least) & (found <= peak))
         if least.sum() >= budget:
             np.testing.assert_array_equal(found, least)
@@ -160,11 +160,11 @@ def test_the_level_spends_the_budget():
 
 
 def test_of_many_rounds_few_that_batteries_allow_are_planned_as_well_as_ever(monkeypatch):
-    world = world_of(problem(devices=4, rounds=40, total_power=2e-4, device_power=5e-5, epsilon=1e5))
-    before, shares = clairvoyant(world), myopic(world, rolling=True)
+    instance = instance_of(problem(devices=4, rounds=40, total_power=2e-4, device_power=5e-5, epsilon=1e5))
+    before, shares = clairvoyant(instance), myopic(instance, rolling=True)
     longest = max(before.rounds, shares.rounds)
     assert longest < 40
     monkeypatch.setitem(clairvoyant.__globals__, "LONG", longest)
-    found = clairvoyant(world)
+    found = clairvoyant(instance)
     assert found.lower_bound <= found.objective <= before.objective * 1.01
     assert found.objective < shares.objective * 0.99
