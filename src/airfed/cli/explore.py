@@ -19,9 +19,7 @@ def explore(
     /,
     *,
     port: Annotated[int, Parameter(help="Where to listen; 0 takes a free port.", converter=whole_number)] = 8080,
-    host: Annotated[
-        str, Parameter(help="Listen elsewhere than on this machine.")
-    ] = "127.0.0.1",
+    host: Annotated[str, Parameter(help="Listen elsewhere than on this machine.")] = "127.0.0.1",
     runs: Annotated[Path, Parameter(help="The folder of run directories to show.")] = Path("runs"),
     browser: Annotated[bool, Parameter(help="Open the page in the browser.")] = True,
 ) -> int:
