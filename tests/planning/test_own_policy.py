@@ -144,21 +144,8 @@ def test_what_a_plan_of_ones_own_claims_is_derived_anew(problem):
 
 WRONG = {
     "to return device indices from 0 to 7, each once": [
-        *(
-            [0, 0],
-            [8],
-            [-1],
-            [0.5],
-            "abc",
-            None,
-            [[0], [1, 2]],
-            [[0], [1]],
-            [True, False],
-            {"devices": [0]},
-            3,
-            np.ones(7),
-            {1, 2},
-        ),
+        *([0, 0], [8], [-1], [0.5], "abc", None, [[0], [1, 2]], [[0], [1]], [True, False], {"devices": [0]}),
+        *(3, np.ones(7), {1, 2}),
     ],
     "Expected finite amplitudes of": [[np.nan] * 8, [-0.1] * 8, [np.inf] * 8, [[np.nan] * 8], [[0.1] * 7 + [-1.0]]],
     "Expected at least one amplitude above 0 in every round": [np.zeros((2, 8)), [[0.1] * 8, [0.0] * 8]],
