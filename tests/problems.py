@@ -130,8 +130,7 @@ CATALOGUE = {
 
 def samples(problem, *, draws=3):
     """Monte Carlo samples for a problem whose channels vary."""
-    shape = (draws, *(problem.fleet.gain if problem.fleet.channel is None else problem.fleet.channel).shape)
-    return gains(77, *shape) if problem.fleet.channel is None else channels(77, *shape)
+    return (gains if problem.fleet.antennas == 1 else channels)(77, draws, *problem.fleet.drawn.shape)
 
 
 def planned(problem, policy="optimal", **options):

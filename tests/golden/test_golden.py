@@ -12,6 +12,7 @@ _SPEC.loader.exec_module(make)
 RECORDS = make.load()
 CASES = make.cases()
 RTOL = 1e-12
+LOOSER = {"baseline/10": 1e-10}  # artificial noise: 0.2.0 stopped its root search earlier, at a less exact θ
 ROUGHLY = 1e-5  # of float32, summed up in another order by another machine
 
 
@@ -21,7 +22,10 @@ def slow_where(names):
 
 def compared(names):
     """Compare cases; one failure shows all that differ."""
-    found = {each: make.difference(RECORDS["plans"][each], make.outcome(CASES[each]), RTOL) for each in names}
+    found = {
+        each: make.difference(RECORDS["plans"][each], make.outcome(CASES[each]), LOOSER.get(each, RTOL))
+        for each in names
+    }
     differing = [f"{each}{where}" for each, where in found.items() if where]
     assert not differing, "\n".join([f"{len(differing)} of {len(found)} differ", *differing])
 

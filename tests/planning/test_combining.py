@@ -150,7 +150,7 @@ def test_one_antenna_is_todays_plan_to_the_bit():
     several = plan(world(channel))
     alone = plan(replace(world(channel), fleet=Fleet(gain=np.abs(channel[:, 0]), peak_power=1.0)))
     assert several.to_dict() == alone.to_dict()
-    assert several.combiner is None
+    assert several.combiner.tolist() == [1.0]
 
 
 def test_phases_of_devices_and_turns_of_the_antennas_change_nothing():

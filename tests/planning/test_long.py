@@ -45,14 +45,14 @@ def problem(devices=6, rounds=1660, antennas=1, **budget):
 
 
 def sampler(there, draws=4):
-    shape = there.fleet.gain.shape if there.fleet.channel is None else there.fleet.channel.shape
+    shape = there.fleet.drawn.shape
 
     def rest(seen):
         rng = np.random.default_rng(len(seen))
         left = (draws, shape[0] - len(seen), *shape[1:])
         drawn = rng.normal(0.0, np.sqrt(0.5), (2, *left))
         channel = drawn[0] + 1j * drawn[1]
-        return np.abs(channel) if there.fleet.channel is None else channel
+        return np.abs(channel) if there.fleet.antennas == 1 else channel
 
     return rest
 

@@ -95,7 +95,7 @@ def test_it_may_choose_amplitudes_and_airfed_the_best_feasible_rounds(problem):
     assert loud.violations  # at any number of rounds: the best of all is taken, and flagged
 
 
-TABLE = np.linspace(0.01, 0.05, 24).reshape(3, 8)
+TABLE = np.linspace(0.005, 0.025, 24).reshape(3, 8)
 
 
 @pytest.mark.parametrize("varies", [False, True])
@@ -144,11 +144,12 @@ def test_what_a_plan_of_ones_own_claims_is_derived_anew(problem):
 
 WRONG = {
     "to return device indices from 0 to 7, each once": [
-        *([0, 0], [8], [-1], [0.5], "abc", None, [[0], [1, 2]], [True, False], {"devices": [0]}, 3, np.ones(7), {1, 2}),
+        *([0, 0], [8], [-1], [0.5], "abc", None, [[0], [1, 2]], [[0], [1]], [True, False], {"devices": [0]}),
+        *(3, np.ones(7), {1, 2}),
     ],
     "Expected finite amplitudes of": [[np.nan] * 8, [-0.1] * 8, [np.inf] * 8, [[np.nan] * 8], [[0.1] * 7 + [-1.0]]],
     "Expected at least one amplitude above 0 in every round": [np.zeros((2, 8)), [[0.1] * 8, [0.0] * 8]],
-    "amplitudes of 8 devices; got": [np.ones((2, 7)), [[0], [1]]],
+    "amplitudes of 8 devices; got": [np.ones((2, 7))],
     "rounds=13 <= total_steps=12": [np.full((13, 8), 0.1)],
     "^No plan fits: ": [[1e200] * 8, [1e-200] * 8, [], [0.0] * 8, np.zeros(8, bool)],
 }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airfed import InfeasibleError, plan
+from airfed import Fleet, InfeasibleError, plan
 from airfed._files import DataError
 from airfed.planning import Plan, Response, limits, load_response
 from airfed.policies import POLICIES
@@ -241,7 +241,7 @@ def test_rounds_that_keep_the_limits_are_preferred_to_those_that_break_them(rand
 
 def test_without_any_gain_there_is_no_plan_by_measurement(random_problem):
     problem = random_problem(np.random.default_rng(0))
-    silent = replace(problem, fleet=replace(problem.fleet, gain=np.zeros(problem.fleet.num_devices)))
+    silent = replace(problem, fleet=Fleet(gain=np.zeros(problem.fleet.num_devices), peak_power=1.0))
     for share in ((1.0,), (0.25, 1.0)):
         with pytest.raises(InfeasibleError, match="every device has gain 0"):
             plan(silent, objective=response(share=share))

@@ -12,7 +12,7 @@ import oracle
 import problems
 from airfed import InfeasibleError, Plan
 from airfed.planning import limits, sensitivities
-from airfed.planning.time_varying import world_of
+from airfed.planning.time_varying import instance_of
 from airfed.policies import POLICIES
 from problems import BATTERIES, BUDGETS, make, planned
 
@@ -216,9 +216,9 @@ def test_more_budget_is_never_much_worse():
         assert more <= less * (1 + 1e-3)
 
 
-def test_the_world_has_what_the_budget_allows():
+def test_the_instance_has_what_the_budget_allows():
     problem = world(**WORLDS["total"])
-    made = world_of(problem)
+    made = instance_of(problem)
     assert made.device_exposure is not None
     assert math.isclose(made.cap, 0.3 * limits.allowed_mu(problem.budget) / 2, rel_tol=1e-11)
     assert np.allclose(made.device_exposure, made.cap**2)

@@ -205,8 +205,6 @@ class Policy:
             devices, candidates, notes = answer.devices, np.array([answer.rounds]), (*notes, *answer.notes)
             fixed = {"alignment": answer.alignment}
         else:
-            if np.ndim(answer) == 2:
-                return self._solved(problem, Solution.of(Amplitudes.of_table(answer)), method, settings)
             devices = row = self._row(problem, answer)
             if row.dtype == np.float64:
                 return self._received(problem, row, in_time(problem, method, row, candidates), settings)
@@ -340,7 +338,7 @@ class Policy:
             raise InfeasibleError(f"No plan fits: policy {self.name!r} schedules no device.")
         if amplitudes:
             return np.asarray(devices, dtype=np.float64)
-        if isinstance(answer, Plan) or devices.ndim == 2:
+        if isinstance(answer, Plan) or (devices.ndim == 2 and devices.dtype.kind == "f"):
             raise ValueError(f"{expected}; all rounds at once need airfed.planning.once.")
         if devices.ndim != 1 or devices.dtype.kind not in "iu":
             raise ValueError(f"{expected}, or {num_devices} amplitudes; got {devices.dtype} of shape {devices.shape}.")
