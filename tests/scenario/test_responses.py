@@ -139,7 +139,7 @@ def test_the_page_shows_what_to_expect(world):
     design = from_scenario(world)
     seen = shown.show(design, 800.0, 400.0)
     assert "Expected accuracy" in seen.facts
-    assert seen.cards[-1].text.startswith("The accuracy to expect, ")
+    assert seen.cards[-1].text.startswith("The expected accuracy, ")
     assert "expected test accuracy" in seen.cards[-1].picture
     assert "nine of ten trainings" in seen.cards[-1].key
     assert not knobs.applies("learning.clip_norm", design)
