@@ -22,7 +22,7 @@ import pytest
 
 from airfed import policies, scenario
 from airfed.explorer.design import Design, from_query
-from airfed.explorer.view import decision
+from airfed.explorer.pictures import decision
 from airfed.running.execution import execute
 from airfed.showing.words import number as number_text
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airfed.explorer import pictures, pictures_compare, tradeoffs, view
+from airfed.explorer import comparison, pictures
 from airfed.explorer.design import Design
 from airfed.problem import InfeasibleError
 from airfed.showing import svg
@@ -45,7 +45,7 @@ def test_design_pictures_are_well_formed(
     design = design.change("budget.total_power", power).change("link.noise_std", noise)
     design = design.change("peak_spread", spread).change("learning.total_steps", steps)
     try:
-        seen = view.look(design.world())
+        seen = pictures.look(design.world())
     except InfeasibleError:
         return
     drawn = pictures.strip(seen, width), pictures.candidates(seen, width), svg.render(seen.rounds, width, 364)
@@ -60,7 +60,7 @@ def test_design_pictures_are_well_formed(
 
 def test_the_strip_lights_one_bar_for_each_scheduled_device() -> None:
     design = Design().change("link.noise_std", 1.0).change("budget.total_power", 300.0).change("budget.epsilon", 5.0)
-    seen = view.look(design.world())
+    seen = pictures.look(design.world())
     markup = pictures.strip(seen, 800.0)
     bars = {
         name: markup.split(f'class="bar-{name}"')[1].split('d="')[1].split('"')[0].count("M") for name in ("lit", "out")
@@ -73,18 +73,18 @@ def test_the_strip_lights_one_bar_for_each_scheduled_device() -> None:
 def test_comparison_pictures_are_well_formed(spread: float) -> None:
     design = Design().change("fleet.num_devices", 30).change("peak_spread", spread).change("link.noise_std", 1.0)
     world = design.world()
-    front = tradeoffs.front(world)
+    front = comparison.front(world)
     assert front is not None
     for markup in (
-        pictures_compare.front_map(front, 800.0),
-        pictures_compare.slice_chart(front, 380.0, over="epsilon"),
-        pictures_compare.slice_chart(front, 380.0, over="total_power"),
+        comparison.front_map(front, 800.0),
+        comparison.slice_chart(front, 380.0, over="epsilon"),
+        comparison.slice_chart(front, 380.0, over="total_power"),
     ):
         assert all(np.isfinite(coordinates(markup)))
     plans, reasons = world.compare()
-    table = pictures_compare.policy_table(plans, {**reasons, "threshold": "<b>no</b>"})
+    table = comparison.policy_table(plans, {**reasons, "threshold": "<b>no</b>"})
     assert "&lt;b&gt;no" in table
-    sentences = dict(pictures_compare.sensitivity_sentences(tradeoffs.sensitivity(world)))
+    sentences = dict(comparison.sensitivity_sentences(comparison.sensitivity(world)))
     assert set(sentences) == {"One more watt", "One more unit of ε", "Twice the power", "Twice the ε"}
     assert all(text.startswith(("lowers the bound by", "changes nothing")) for text in sentences.values())
 
@@ -92,21 +92,21 @@ def test_comparison_pictures_are_well_formed(spread: float) -> None:
 @pytest.mark.parametrize("antennas", [1, 2])
 def test_a_level_bound_has_one_line_around_it(antennas: int) -> None:
     design = Design().change("fleet.num_devices", 12).change("link.antennas", antennas).change("link.trust", "combiner")
-    front = tradeoffs.front(design.change("budget.total_power", 30000.0).change("budget.epsilon", 50.0).world())
+    front = comparison.front(design.change("budget.total_power", 30000.0).change("budget.epsilon", 50.0).world())
     here = front.loss[front.power_index, front.epsilon_index]
     assert np.isclose(front.loss, here, rtol=1e-9).sum() > 20
-    drawn = parse(pictures_compare.front_map(front, 800.0))
+    drawn = parse(comparison.front_map(front, 800.0))
     now = [path for path in drawn.iter() if path.get("class") == "contour now"]
     assert sum(path.get("d", "").count("M") for path in now) == 1
 
 
 @pytest.mark.parametrize("width", [300.0, 360.0, 800.0])
 def test_labels_of_lines_do_not_hide_each_other(width: float) -> None:
-    front = tradeoffs.front(Design().change("fleet.num_devices", 30).change("link.noise_std", 1.0).world())
+    front = comparison.front(Design().change("fleet.num_devices", 30).change("link.noise_std", 1.0).world())
     assert front is not None
     texts = [
         element
-        for element in parse(pictures_compare.front_map(front, width)).iter(f"{SVG}text")
+        for element in parse(comparison.front_map(front, width)).iter(f"{SVG}text")
         if "contour-label" in element.get("class", "")
     ]
     assert any("now" in element.get("class", "") for element in texts)

@@ -12,10 +12,8 @@ import pytest
 pytest.importorskip("markupsafe", reason="the explorer's packages are not installed (pip install airfed[web])")
 
 from airfed.explorer import knobs, shown
-from airfed.explorer.admission import MOST_BATTERIES, MOST_GAINS
-from airfed.explorer.design import Design, from_query
-from airfed.explorer.facts import round_facts
-from airfed.explorer.rounds import rounds_of
+from airfed.explorer.design import MOST_BATTERIES, MOST_GAINS, Design, from_query
+from airfed.explorer.pictures import round_facts, rounds_of
 from airfed.planning import Plan
 from airfed.scenario import ScenarioError
 from airfed.showing.words import decision_sentence, gap_sentence, number

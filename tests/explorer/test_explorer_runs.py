@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from airfed import scenario
-from airfed.explorer import pictures_runs, shown_runs
+from airfed.explorer import runs as showing_runs
 from airfed.explorer.design import Design, ScenarioError, resume_command
-from airfed.explorer.library import Library
-from airfed.explorer.shown_runs import Runs
+from airfed.explorer.runs import Library, Runs
 from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory, RunError
 from airfed.running.execution import execute
@@ -58,7 +57,7 @@ MakeRun = Callable[[Path], RunDirectory]
 
 
 def read(root: Path, *ticked: str) -> Runs:
-    runs = shown_runs.read(root, ticked or None, 400.0, None)
+    runs = showing_runs.read(root, ticked or None, 400.0, None)
     assert runs is not None
     return runs
 
@@ -155,7 +154,7 @@ def test_the_list_tells_how_far_a_run_is_and_that_it_can_go_on(tmp_path: Path, m
     assert runs.details is not None
     assert runs.details.ledger_of == "a"
     assert "The chain of 3 charges holds" in runs.details.ledger
-    assert shown_runs.read(tmp_path, None, 400.0, runs.stamps) is None  # nothing has changed
+    assert showing_runs.read(tmp_path, None, 400.0, runs.stamps) is None  # nothing has changed
     with directory.locked():  # some other program trains it
         (entry,) = read(tmp_path).entries
         assert (entry.state, entry.resumable) == ("training", False)
@@ -264,11 +263,11 @@ def test_markup_in_any_field_of_a_run_is_text(made: Path) -> None:
     ledger = replace(run.ledger, header={**run.ledger.header, "privacy": EVIL})
     evil = replace(run, _figures={**run.figures, "policy": EVIL}, _ledger=ledger)  # as if nobody had checked it
     drawn = (
-        pictures_runs.run_legend([EVIL]),
-        pictures_runs.comparison_table({EVIL: evil}),
-        pictures_runs.ledger_table(ledger),
-        pictures_runs.curves({EVIL: evil, "other": evil}, 400.0, key="loss", label=EVIL),
-        pictures_runs.curves({EVIL: evil}, 400.0, key="accuracy", label=EVIL),
+        showing_runs.run_legend([EVIL]),
+        showing_runs.comparison_table({EVIL: evil}),
+        showing_runs.ledger_table(ledger),
+        showing_runs.curve_chart({EVIL: evil, "other": evil}, 400.0, key="loss", label=EVIL),
+        showing_runs.curve_chart({EVIL: evil}, 400.0, key="accuracy", label=EVIL),
     )
     for markup in drawn:
         assert "<img" not in markup

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from airfed import planning, policies
-from airfed.explorer import knobs, shown, tradeoffs, view
+from airfed.explorer import comparison, knobs, pictures, shown
+from airfed.explorer.comparison import front_map, levels, slice_chart
 from airfed.explorer.design import Design
-from airfed.explorer.pictures_compare import front_map, levels, slice_chart
 from airfed.planning.limits import amplifications
 from airfed.privacy import gaussian_mu
 from airfed.problem import InfeasibleError
@@ -40,7 +40,7 @@ def design(name: str) -> Design:
 @pytest.mark.parametrize("name", sorted(WORLDS))
 def test_the_view_is_the_plan(name: str) -> None:
     world = design(name).world()
-    seen = view.look(world)
+    seen = pictures.look(world)
     plan = world.plan()
     assert (seen.plan.scheduled == plan.scheduled).all()
     assert (seen.plan.rounds, seen.plan.alignment) == (plan.rounds, plan.alignment)
@@ -55,42 +55,42 @@ def test_the_view_is_the_plan(name: str) -> None:
 
 
 def test_the_sentence_tells_the_decision() -> None:
-    plan = view.look(design("power").world()).plan
-    assert view.decision(plan) == (
+    plan = pictures.look(design("power").world()).plan
+    assert pictures.decision(plan) == (
         f"Schedule {plan.num_scheduled} of 100 devices, {plan.rounds} rounds of "
         f"{min(plan.local_steps)}-{max(plan.local_steps)} steps; total power is the limit; "
         f"ε = {plan.epsilon_round:.3g} per round, {plan.epsilon_total:.3g} in total."
     )
-    assert "1 round of 1 step;" in view.decision(view.look(design("one").world()).plan)
+    assert "1 round of 1 step;" in pictures.decision(pictures.look(design("one").world()).plan)
 
 
 def test_the_next_device_is_the_strongest_that_stays_out_and_would_cost() -> None:
-    seen = view.look(design("power").world())
+    seen = pictures.look(design("power").world())
     out, plan = seen.next_device, seen.plan
     assert out is not None
     gain = plan.problem.fleet.gain
     assert out.gain == np.delete(gain, plan.scheduled).max()
     assert out.bound >= plan.bound.total
     assert out.alignment == pytest.approx(seen.space.alignment[plan.num_scheduled], rel=1e-9)
-    assert view.waiting(seen).startswith("Total power stops the next one")
-    everyone = view.look(design("template").change("link.noise_std", 0.1).world())
+    assert pictures.waiting(seen).startswith("Total power stops the next one")
+    everyone = pictures.look(design("template").change("link.noise_std", 0.1).world())
     assert everyone.next_device is None
-    assert view.waiting(everyone) == "Every reachable device transmits."
+    assert pictures.waiting(everyone) == "Every reachable device transmits."
 
 
 def test_of_several_antennas_every_epsilon_names_its_adversary() -> None:
-    seen = view.look(design("radio").world())
-    assert view.decision(seen.plan).endswith(" in total, against a server that keeps every antenna's signal.")
+    seen = pictures.look(design("radio").world())
+    assert pictures.decision(seen.plan).endswith(" in total, against a server that keeps every antenna's signal.")
     assert str(shown.sentence(seen.plan)).endswith("against a server that keeps every antenna&#39;s signal.")
     assert "with any beamformer" in shown.remarks(seen.plan, 1.0)
-    trusting = view.look(design("radio").change("link.trust", "combiner").world()).plan
-    assert view.decision(trusting).endswith("against a server that receives the combined signal only.")
-    assert "against" not in view.decision(view.look(design("power").world()).plan)
+    trusting = pictures.look(design("radio").change("link.trust", "combiner").world()).plan
+    assert pictures.decision(trusting).endswith("against a server that receives the combined signal only.")
+    assert "against" not in pictures.decision(pictures.look(design("power").world()).plan)
 
 
 @pytest.mark.parametrize("name", ["radio", "rough"])
 def test_where_devices_are_seen_stronger_privacy_stops_them_one_by_one(name: str) -> None:
-    seen = view.look(design(name).world())
+    seen = pictures.look(design(name).world())
     plan, out = seen.plan, seen.next_device
     assert plan.binding == "privacy"
     limits = {line.name: line.y for line in alignment_chart(plan, seen.space).parts if isinstance(line, Line)}
@@ -102,7 +102,7 @@ def test_where_devices_are_seen_stronger_privacy_stops_them_one_by_one(name: str
     assert limits["privacy"][-1] == pytest.approx(plan.problem.link.noise_std * mu(plan) / 2 / worst(plan), rel=1e-9)
     if out is not None:
         assert out.alignment < plan.alignment
-        assert "stops the next one" in view.waiting(seen)
+        assert "stops the next one" in pictures.waiting(seen)
 
 
 def mu(plan: planning.Plan) -> float:
@@ -120,17 +120,17 @@ def test_an_infeasible_point_raises_with_its_reason() -> None:
         Design().change("channel.model", "fixed").change("channel.gains", [0.0, 0.0]).change("channel.minimum", 0.0)
     )
     with pytest.raises(InfeasibleError, match="every device has gain 0"):
-        view.look(silent.change("channel.pin_minimum", False).world())
+        pictures.look(silent.change("channel.pin_minimum", False).world())
 
 
 @pytest.mark.parametrize("spread", [1.0, 20.0])
 def test_a_move_takes_no_time_to_speak_of(spread: float) -> None:
     moved = design("power").change("fleet.num_devices", 1000).change("peak_spread", spread)
-    view.look(moved.world())
+    pictures.look(moved.world())
     times = []
     for step in range(5):  # ε differs each time: nothing is remembered
         started = time.process_time()
-        seen = view.look(moved.change("budget.epsilon", 5.0 + 0.01 * step).world())
+        seen = pictures.look(moved.change("budget.epsilon", 5.0 + 0.01 * step).world())
         assert seen.plan.epsilon_round > 0
         assert seen.plan.epsilon_total > 0
         times.append(time.process_time() - started)
@@ -140,12 +140,12 @@ def test_a_move_takes_no_time_to_speak_of(spread: float) -> None:
 @pytest.mark.parametrize("name", ["power", "spread"])
 def test_more_budget_never_hurts(name: str) -> None:
     world = design(name).world()
-    front = tradeoffs.front(world)
+    front = comparison.front(world)
     assert (np.diff(front.loss, axis=0) <= 1e-9 * front.loss[1:]).all()
     assert (np.diff(front.loss, axis=1) <= 1e-9 * front.loss[:, 1:]).all()
     here = front.loss[front.power_index, front.epsilon_index]
     assert here == pytest.approx(policies.plan(world.problem()).bound.total, rel=1e-9)
-    found = tradeoffs.sensitivity(world)
+    found = comparison.sensitivity(world)
     assert found.now == pytest.approx(here)
     assert found.double_power <= found.watt <= found.now
     assert found.double_epsilon <= found.epsilon <= found.now
@@ -155,7 +155,7 @@ def test_the_sensitivity_to_a_watt_is_the_difference_of_two_plans() -> None:
     moved = design("power")
     more = policies.plan(moved.change("budget.total_power", 301.0).world().problem()).bound.total
     loss = policies.plan(moved.change("budget.epsilon", 6.0).world().problem()).bound.total
-    found = tradeoffs.sensitivity(moved.world())
+    found = comparison.sensitivity(moved.world())
     assert (found.watt, found.epsilon) == (pytest.approx(more, rel=1e-9), pytest.approx(loss, rel=1e-9))
 
 
@@ -169,9 +169,9 @@ def test_a_plan_by_accuracy_is_compared_by_accuracy() -> None:
     world = by_accuracy().world()
     plan = world.plan()
     assert plan.objective == "measured"
-    found = tradeoffs.sensitivity(world)
+    found = comparison.sensitivity(world)
     assert (found.of, found.now) == ("accuracy", plan.predicted_accuracy)
-    front = tradeoffs.front(world)
+    front = comparison.front(world)
     assert front.of == "accuracy"
     assert 1 - front.loss[front.power_index, front.epsilon_index] == plan.predicted_accuracy
     assert front.text(0.107) == "89.3%"

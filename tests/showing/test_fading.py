@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from airfed import Budget, Fleet, Learning, Link, Problem, policies
 from airfed.cli import main
 from airfed.cli import plan as plan_command
-from airfed.explorer.pictures import Strip
-from airfed.explorer.rounds import rounds_of
+from airfed.explorer.pictures import Strip, rounds_of
 from airfed.planning import Amplitudes, Plan, limits
 from airfed.planning.sensitivities import Sensitivities
 from airfed.scenario import Scenario, template

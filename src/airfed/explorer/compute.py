@@ -1,7 +1,7 @@
 """Computation away from the server: NiceGUI's pool of worker processes, with limits on each request's time and memory.
 
 A page has one computation under way at a time (`Latest`), so it occupies one worker process; requests made meanwhile
-become one more. Sizes are limited before anything is computed (`admission`).
+become one more. Sizes are limited before anything is computed (`design.admit`).
 """
 
 from __future__ import annotations

@@ -11,10 +11,9 @@ from nicegui.element import Element
 from nicegui.elements.mixins.value_element import ValueElement
 
 from airfed.explorer import knobs
-from airfed.explorer.admission import Own
-from airfed.explorer.design import Design
+from airfed.explorer.design import Design, Own
+from airfed.explorer.elements import Text
 from airfed.explorer.knobs import Choice, Knob
-from airfed.explorer.safe import Text
 
 Changed = Callable[[str, Any], None]
 

@@ -18,16 +18,13 @@ from nicegui import events, ui
 
 from airfed.explorer import design as designs
 from airfed.explorer import shown
+from airfed.explorer.comparison import Front
 from airfed.explorer.compute import Latest, TooMuchError, compute
 from airfed.explorer.controls import Controls
 from airfed.explorer.design import Design
-from airfed.explorer.dialogs import command_dialog, load_dialog
-from airfed.explorer.page_compare import CompareSection
-from airfed.explorer.page_design import DesignSection, Hero
-from airfed.explorer.page_runs import RunsSection
-from airfed.explorer.safe import Text
+from airfed.explorer.elements import Text, command_dialog, load_dialog
+from airfed.explorer.sections import CompareSection, DesignSection, Hero, RunsSection
 from airfed.explorer.shown import Refusal, Shown
-from airfed.explorer.tradeoffs import Front
 from airfed.scenario import Scenario, ScenarioError
 from airfed.showing import colours
 

@@ -1,4 +1,4 @@
-"""What the workers compute for the page: a design in, texts and drawings out. No NiceGUI here.
+"""What the worker processes compute for the page: a design in, texts and drawings out. No NiceGUI here.
 
 Everything that takes time or memory is done here, away from the server; what comes back is small and ready to show.
 """
@@ -12,15 +12,11 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
+from airfed.explorer import comparison, pictures
 from airfed.explorer import design as designs
-from airfed.explorer import pictures, tradeoffs
-from airfed.explorer import pictures_compare as draw
-from airfed.explorer.admission import Own
-from airfed.explorer.design import Design
-from airfed.explorer.facts import plan_facts
-from airfed.explorer.rounds import Rounds, rounds_of
-from airfed.explorer.tradeoffs import Front
-from airfed.explorer.view import View, decision, look, waiting
+from airfed.explorer.comparison import Front
+from airfed.explorer.design import Design, Own
+from airfed.explorer.pictures import Rounds, View, decision, look, plan_facts, rounds_of, waiting
 from airfed.planning import Plan
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
@@ -153,19 +149,19 @@ def compare(design: Design) -> Compared | Refusal:
         plans, reasons = world.compare()
         if "optimal" not in plans:
             return Refusal(reason=reasons["optimal"], infeasible=True)
-        table = drawing(draw.policy_table(plans, reasons))
+        table = drawing(comparison.policy_table(plans, reasons))
         if fading.round_by_round(plans["optimal"]):
             return Compared(table=table, sensitivities=Markup(""), no_front=NO_FRONT)
-        found = tradeoffs.sensitivity(world)
+        found = comparison.sensitivity(world)
     except ValueError as error:
         return Refusal(reason=str(error))
-    lines = [Markup("<p><b>{}</b> {}</p>").format(*sentence) for sentence in draw.sensitivity_sentences(found)]
+    lines = [Markup("<p><b>{}</b> {}</p>").format(*sentence) for sentence in comparison.sensitivity_sentences(found)]
     return Compared(table=table, sensitivities=Markup("").join(lines))
 
 
 def front(design: Design) -> Front:
     """Return the best plan over both budgets, around those of a design that has a plan."""
-    return tradeoffs.front(design.world())
+    return comparison.front(design.world())
 
 
 def load(text: str, own: Own) -> Design | Refusal:
