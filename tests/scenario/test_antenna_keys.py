@@ -9,15 +9,8 @@ import pytest
 from airfed import scenario
 from airfed.cli import main
 from airfed.experiments import points
-<<<<<<< HEAD
-from airfed.explorer import knobs, shown, tradeoffs
-from airfed.explorer.admission import MOST_BATTERIES, MOST_HEARD
-from airfed.explorer.design import Design, from_query, from_scenario
-=======
 from airfed.explorer import comparison, knobs, shown
 from airfed.explorer.design import MOST_BATTERIES, MOST_HEARD, Design, from_query, from_scenario
-from airfed.planning import FadingPlan
->>>>>>> light-page
 from airfed.scenario import ScenarioError, template
 from airfed.scenario.sections import ANTENNAS
 
@@ -166,13 +159,8 @@ def test_the_page_plans_with_them():
     found = shown.show(made, 800.0, 400.0)
     assert isinstance(found, shown.Shown)
     assert isinstance(shown.compare(made), shown.Compared)
-<<<<<<< HEAD
-    front = tradeoffs.front(made.world())
-    here = front.loss[front.power_index, front.epsilon_index]
-=======
     front = comparison.front(made.world())
-    here = front.bound[front.power_index, front.epsilon_index]
->>>>>>> light-page
+    here = front.loss[front.power_index, front.epsilon_index]
     assert here == pytest.approx(made.world().plan().bound.total)
     assert np.all(np.diff(front.loss, axis=0) <= 1e-9 * here)  # more power is never worse, of one combiner
 
