@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,6 @@ from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario.errors import ScenarioError
 from airfed.showing import exports, output
 from airfed.showing.tables import plain_table
-from airfed.showing.words import duration
 
 if TYPE_CHECKING:
     from airfed.experiments.pilots import Pilots
@@ -103,14 +102,11 @@ def measure(
     )
     folder = out.with_name(f"{out.name}.pilots")
     _print_design(console, pilots, folder)
-    costs = _print_effort(console, pilots, folder, at_a_time)
     with signals() as caught:
 
         def run(name: str, points: Sequence[Point]) -> list[Record]:
             with progress_display(console, name) as show:
-                return sweep.run(
-                    points, folder, jobs=at_a_time, costs=costs, on_progress=show, stop=lambda: bool(caught)
-                )
+                return sweep.run(points, folder, jobs=at_a_time, on_progress=show, stop=lambda: bool(caught))
 
         try:
             response = measuring.measure(pilots, run)
@@ -177,24 +173,6 @@ def _print_design(console: Console, pilots: Pilots, folder: Path) -> None:
         markup=False,
         soft_wrap=True,
     )
-
-
-def _print_effort(console: Console, pilots: Pilots, folder: Path, jobs: int) -> Mapping[str, float]:
-    """Print how many pilots there are and about how long they take; return what each takes."""
-    if console.quiet:
-        return {}
-    from airfed.experiments import effort
-
-    with console.status("measuring the speed of this machine"):
-        expected = effort.expect(pilots.points(pilots.cells, pilots.seeds), folder, jobs=jobs)
-    number = len(pilots.cells) * (len(pilots.seeds) + 1) // 2
-    left = max(0, number - expected.done)
-    text = f"About {number} pilots, {expected.done} done already"
-    if left and expected.seconds is not None:
-        seconds = expected.seconds * left / (expected.runs - expected.done)
-        text += f"; about {duration(seconds)} at the speed of this machine just now"
-    console.print(f"{text}.", soft_wrap=True)
-    return expected.costs
 
 
 def _print_best(console: Console, response: Response) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -102,7 +102,7 @@ def run_points(
     backend: BackendName,
     address: str | None,
 ) -> tuple[list[Record], list[int]]:
-    """Run what is not done yet, telling how far it is and how long it still takes.
+    """Run what is not done yet, showing how far it is.
 
     Returns:
         All records, and the signals that stopped it; none where it went on to the end.
@@ -111,7 +111,8 @@ def run_points(
     from airfed.experiments.watching import progress_display
 
     with signals() as caught:
-        costs = print_effort(console, expanded, out, jobs) if expanded else {}
+        if expanded:
+            console.print(sweep.remaining(expanded, out), soft_wrap=True)
         with progress_display(console, name) as show:
             records = sweep.run(
                 expanded,
@@ -119,23 +120,10 @@ def run_points(
                 jobs=jobs,
                 backend=backend,
                 address=address,
-                costs=costs,
                 on_progress=show,
                 stop=lambda: bool(caught),
             )
     return records, caught
-
-
-def print_effort(console: Console, expanded: Sequence[Point], out: Path, jobs: int) -> Mapping[str, float]:
-    """Print how many runs there are, how many are done and how long the others take; return what each takes."""
-    if console.quiet:
-        return {}
-    from airfed.experiments import effort
-
-    with console.status("measuring the speed of this machine"):
-        expected = effort.expect(expanded, out, jobs=jobs)
-    console.print(expected.sentence(), soft_wrap=True)
-    return expected.costs
 
 
 def print_points(console: Console, results: list[Record]) -> None:

@@ -24,6 +24,7 @@ from airfed.experiments.watching import Progress, Watch
 from airfed.experiments.workers import Backend, WorkerDied
 from airfed.running.directory import RunDirectory, RunError
 from airfed.scenario import Scenario
+from airfed.showing.words import count
 
 _PATIENCE: Final = 60.0  # [s] for a worker of an earlier sweep, which was killed, to leave its run
 Task = tuple[Scenario, Path, str, Path, int]
@@ -39,7 +40,6 @@ def run(
     jobs: int = 1,
     backend: Backend = "loky",
     address: str | None = None,
-    costs: Mapping[str, float] | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Record]:
@@ -55,7 +55,6 @@ def run(
         jobs: points at a time; with more than one, each has one thread.
         backend: "loky" (processes of this machine), "ray" or "dask" (joblib's own backends to a cluster).
         address: of the Ray or Dask cluster; without it one is started on this machine.
-        costs: the seconds that each point is expected to take, by key, for the progress (see `effort`).
         on_progress: told about the state about twice a second.
         stop: asked as often; True stops every point at its next chance, with a checkpoint.
 
@@ -73,7 +72,7 @@ def run(
         except OSError as error:
             raise RunError(f"Cannot write to {out}: {error.strerror}. What was saved is intact.") from None
         troubles: dict[str, str] = {}
-        with Watch(out, points, jobs=jobs, costs=costs or {}, on_progress=on_progress, stop=stop) as watch:
+        with Watch(out, points, on_progress=on_progress, stop=stop) as watch:
             parent = os.getpid() if backend == "loky" and jobs > 1 else 0
             tasks = [
                 (_prepared(world, 1 if jobs > 1 else None), out, key, watch.stop_file, parent)
@@ -232,3 +231,11 @@ def _locked(out: Path) -> Iterator[None]:
         except OSError as error:
             raise RunError(f"Cannot write to {out}: {error.strerror}. Give another --out.") from None
         yield
+
+
+def remaining(points: Sequence[Point], out: Path) -> str:
+    """Return in one sentence how many runs there are and how many of them are done."""
+    different = {point.key: point for point in points if point.key}
+    left = sum(is_open(out, point) for point in different.values())
+    runs = count(len(different), "run")
+    return f"{runs}: {len(different) - left} done already, {left} to do." if left else f"{runs}, all done already."

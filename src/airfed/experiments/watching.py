@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,6 @@ from airfed.running.finding import progress
 from airfed.showing.live import work_line
 
 _POLL_SECONDS: Final = 0.5
-_TRUST: Final = 20.0  # [s] of computing that the first estimate counts for against what is then seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +46,6 @@ class Watch:
     Args:
         out: the folder of the sweep.
         points: of the sweep.
-        jobs: points at a time.
-        costs: estimated seconds of each point by key; none where nothing was estimated.
         on_progress, stop: see `airfed.experiments.sweep.run`.
     """
 
@@ -57,15 +54,11 @@ class Watch:
         out: Path,
         points: Sequence[Point],
         *,
-        jobs: int,
-        costs: Mapping[str, float],
         on_progress: Callable[[Progress], None],
         stop: Callable[[], bool],
     ) -> None:
-        self.out, self.jobs, self.on_progress, self.stop = out, jobs, on_progress, stop
+        self.out, self.on_progress, self.stop = out, on_progress, stop
         self.keys = list(dict.fromkeys(point.key for point in points if point.key))
-        self.estimated = bool(costs)
-        self.costs = {key: costs.get(key, 1.0) for key in self.keys}
         self.impossible = sum(1 for point in points if point.problem)
         self.stop_file = out / f".stop-{os.getpid()}"
         self.begun = time.monotonic()
@@ -113,8 +106,8 @@ class Watch:
             elif records.run_path(self.out, key).is_dir():
                 share = progress(records.run_path(self.out, key))
                 running += share > 0
-            work += share * self.costs[key]
-        total = sum(self.costs.values())
+            work += share
+        total = len(self.keys)
         self.on_progress(
             Progress(
                 points=len(self.keys) + self.impossible,
@@ -127,17 +120,11 @@ class Watch:
         )
 
     def _left(self, work: float, total: float) -> float | None:
-        """The seconds left: what was estimated, corrected by what was seen since."""
+        """The seconds left at the speed that was seen so far; None before anything was."""
         if self.work_before is None:
             self.work_before = work
         seen, elapsed = work - self.work_before, time.monotonic() - self.begun
-        if self.estimated:
-            speed = (seen + self.jobs * _TRUST) / (elapsed + _TRUST)
-        elif seen > 0:
-            speed = seen / elapsed
-        else:
-            return None
-        return (total - work) / speed
+        return (total - work) * elapsed / seen if seen > 0 else None
 
 
 @contextlib.contextmanager
