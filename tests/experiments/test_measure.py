@@ -241,7 +241,6 @@ def test_the_command_writes_a_response_that_plans(file, capsys):
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines() if "written" not in line and "kept" not in line) < 120
     assert "best I" in text
-    assert "About 12 pilots, 0 done already" in text
     assert "is at the edge of what was measured" in text
     response = load_response(out)
     assert response.accuracy.shape == (3, 1, 2, 2, 2)
