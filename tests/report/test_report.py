@@ -245,7 +245,7 @@ def test_charts_follow_the_record(run_directories):
 @pytest.mark.parametrize(
     ("file", "damage", "sentence"),
     [
-        ("run.json", b"{}", "of another version"),
+        ("run.json", b"{}", "not the file that the ledger has seen"),
         ("run.json", None, "there is none"),
         ("plan.json", b"{", "not a complete run"),
         ("plan.json", b"{}", "not the file that the ledger has seen"),
