@@ -7,6 +7,7 @@ become one more. Sizes are limited before anything is computed (`design.admit`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from nicegui import background_tasks, run
@@ -24,6 +26,7 @@ R = TypeVar("R")
 
 SECONDS: Final = 20.0  # for one request
 MEMORY: Final = 2 * 2**30  # bytes of address space of a worker process
+_IMPORTED_BY: Final = os.getpid()
 
 
 class TooMuchError(Exception):
@@ -91,6 +94,11 @@ def _end_with_server() -> None:
     server = multiprocessing.parent_process()
     assert server is not None
     server.join()
+    if os.getppid() == _IMPORTED_BY:  # the process that forks; its other children may have had no request yet
+        with contextlib.suppress(OSError):
+            for pid in Path(f"/proc/{_IMPORTED_BY}/task/{_IMPORTED_BY}/children").read_text().split():
+                if int(pid) != os.getpid():
+                    os.kill(int(pid), signal.SIGKILL)
     os._exit(0)
 
 

@@ -75,7 +75,8 @@ def build(house: House) -> FastAPI:
 
     _ignore_garbage()
     configure()
-    nicegui_app.on_startup(functools.partial(compute, shown.warm_up))
+    for _ in range(2):  # worker processes, so that no visitor waits for imports
+        nicegui_app.on_startup(functools.partial(compute, shown.warm_up))
     ui.run_with(app, title="airfed explore", dark=None, tailwind=False, show_welcome_message=False, favicon="📡")
     return app
 
