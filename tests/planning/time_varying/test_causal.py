@@ -142,17 +142,17 @@ def test_regret_against_the_plan_of_as_many_rounds(random_instance, shadowing_db
 @pytest.mark.slow
 @pytest.mark.parametrize("shadowing_db", [0.0, 8.0])
 @pytest.mark.parametrize("budgets", [{"battery": 1.0}, {"exposure": 0.5}])
-def test_with_devices_own_budgets_no_draw_ends_in_want(random_instance, shadowing_db, budgets):
+def test_with_devices_own_budgets_shares_of_what_is_left_beat_equal_shares(random_instance, shadowing_db, budgets):
     rng = np.random.default_rng(11)
     regret, cost = [], []
-    for _ in range(4):
+    for _ in range(8):
         gain = draws(rng, 1, 12, 30, shadowing_db=shadowing_db)[0]
         instance = random_instance(rng, devices=30, rounds=12, gain=gain, **budgets, **LEARNING)
         known = clairvoyant(instance, rounds=12).objective
         regret.append(myopic(instance, rounds=12, rolling=True).objective / known - 1)
         cost.append(myopic(instance, rounds=12).objective / known - 1)
-    assert max(regret) <= 0.3
-    assert np.mean(regret) < np.mean(cost) + 0.02
+    assert np.all(np.less_equal(regret, cost))
+    assert np.mean(regret) < 0.8 * np.mean(cost)
 
 
 def test_equal_shares_of_one_round_are_the_exact_schedule(random_instance, check_limits):
