@@ -146,7 +146,7 @@ def refusal(policy, name):
         return ""
     family, _, kind = name.partition("/")
     if policy == "seif" and kind.startswith("imperfect"):
-        return "exact channels"
+        return "exact CSI"
     if policy in REPLACE_ONLY and any(word in kind for word in ("add-remove", "add_remove", "imperfect CSI total")):
         return REPLACE_ONLY[policy]
     if kind.startswith("battery") and not (policy == "liu_simeone" and kind == "battery"):

@@ -140,7 +140,8 @@ def test_the_page_alone(install):
         said = process.stdout.readline()
         address = re.search(r"http://127\.0\.0\.1:\d+/\S*", said)
         assert address, (said, process.stderr.read())
-        with urllib.request.urlopen(address[0], timeout=60) as page:
+        visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())  # the token becomes a cookie
+        with visitor.open(address[0], timeout=60) as page:
             assert page.status == 200
             assert b"airfed" in page.read()
     finally:

@@ -197,6 +197,8 @@ def test_sliders_fields_and_choices_lead_to_the_plan_of_that_design(visit: Calla
     for _ in range(5):
         page.keyboard.press("ArrowRight")
     page.wait_for_function("() => new URLSearchParams(location.search).get('fleet.num_devices') > 103")
+    page.wait_for_timeout(2000)  # the last of the five may still be on its way
+    computed(page)
     design = settled(page, "fleet.num_devices")
     shows(page, expected(design))
 

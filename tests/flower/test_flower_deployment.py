@@ -28,6 +28,7 @@ from safetensors.numpy import load_file
 from airfed.privacy.ledger import Ledger
 from airfed.running.directory import RunDirectory
 from airfed.running.run import Run
+from airfed.scenario import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux")]
 
@@ -36,10 +37,16 @@ PATIENCE = 420.0  # s, for a machine that has much else to do; a quiet one needs
 SCHEDULED = [0, 2, 3, 4]  # of the small scenario
 
 
+def quiet(file: Path) -> None:
+    """Make a scenario's noise negligible: it is keyed by the exact sum, and uploads are rounded to float32 here."""
+    file.write_text(load(file).override({"link.noise_std": 1e-9, "budget.epsilon": 1e15}).to_toml())
+
+
 @pytest.fixture
 def app(flower_app):
     """A copy of the example, and its processes."""
     flower_app.lifetime = PATIENCE
+    quiet(flower_app.folder / "flower_app" / "scenario.toml")
     return flower_app.folder, flower_app
 
 
@@ -83,6 +90,7 @@ def reference(tmp_path_factory, command_environment):
     """What airfed trains by itself: the README's last section."""
     folder = tmp_path_factory.mktemp("own")
     shutil.copytree(EXAMPLE / "flower_app", folder / "flower_app", ignore=shutil.ignore_patterns("__pycache__"))
+    quiet(folder / "flower_app" / "scenario.toml")
     words = commands("The same without Flower").split()
     assert words[0] == "airfed"
     command = [sys.executable, "-m", *words]
@@ -171,6 +179,7 @@ def launch(app, scenario_file, *options: str) -> int:
     """Start a SuperLink for the small scenario, with five free ports after its own, and return its port."""
     folder, processes = app
     shutil.copy(scenario_file, folder / "flower_app" / "scenario.toml")
+    quiet(folder / "flower_app" / "scenario.toml")
     port, home = free_ports(6), folder / ".flwr"
     home.mkdir()
     (home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')

@@ -10,7 +10,8 @@ import pytest
 
 from airfed import Fleet, InfeasibleError, Plan, Run, load, plan, run
 from airfed.explorer.design import from_query, from_scenario
-from airfed.planning import Amplitudes, once
+from airfed.planning import Amplitudes, limits, once
+from airfed.planning.method import Method, over_the_air
 from airfed.policies import POLICIES
 from airfed.scenario import ScenarioError
 
@@ -335,3 +336,34 @@ def test_a_policy_that_writes_into_its_problem_does_not_move_the_plan(problem, c
     )
     assert {**decided, "policy": ""} == {**expected, "policy": ""}
     np.testing.assert_array_equal(problem.fleet.gain, gain)
+
+
+class Loud(Method):
+    """Claims noise that nobody adds."""
+
+    name, title = "over_the_air", "Updates add up over the air."
+
+    def limits(self, problem, devices, rounds):
+        return limits.alignment_limits(problem, devices, rounds)
+
+    def signal(self, problem, *, gain, peak_power, amplitude, rounds):
+        return over_the_air(problem, gain=gain, amplitude=amplitude, hidden_by=1e3)
+
+
+def test_a_method_of_the_users_own_is_refused(random_problem):
+    problem = random_problem(np.random.default_rng(0), devices=4)
+    with pytest.raises(ValueError, match="cannot account for Loud"):
+        plan(problem, policy=once(lambda there: Loud()))
+
+
+def test_a_table_that_takes_longer_than_the_air_time_is_refused(random_problem):
+    problem = random_problem(np.random.default_rng(0), devices=3, total_steps=20)
+    timed = replace(
+        problem,
+        link=replace(problem.link, bandwidth=float(problem.learning.dimension)),
+        budget=replace(problem.budget, air_time=3.0),
+    )
+    policy = once(lambda there: np.full((15, 3), 1e-6))
+    assert plan(problem, policy=policy).rounds == 15
+    with pytest.raises(InfeasibleError, match="air_time"):
+        plan(timed, policy=policy)

@@ -20,5 +20,7 @@ def levelled(peak_power: Floats, budget: float, needed: Floats | float = 0.0) ->
     place = int(np.searchsorted(spent, budget, side="right")) - 1
     if place < 0:  # what is needed is more already
         return np.asarray(least)
+    if not slope[place]:  # the budget is the sum of the peak powers but for rounding
+        return np.array(peak_power)
     level = (edges[place] + (budget - spent[place]) / slope[place]) * (1 - 1e-14)
     return np.asarray(np.clip(level, least, peak_power))

@@ -60,7 +60,10 @@ class ArtificialNoise(Method):
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit allows, with the noise that it leaves room for."""
         if problem.link.estimation_error and not problem.link.trust_estimates:
-            raise ValueError("Expected exact channels with artificial noise: how strongly it arrives must be known.")
+            raise InfeasibleError(
+                "No plan fits: artificial noise needs exact CSI, because how strongly it arrives must be known "
+                "(estimation_error)."
+            )
         self.require_claim(problem)
         found = limits.alignment_limits(problem, devices, rounds)
         gain, peak = problem.fleet.gain[devices], problem.fleet.peak_power[devices]

@@ -56,7 +56,7 @@ class Amplitudes:
         if all(np.array_equal(row, share[0]) for row in share[1:]):
             share = share[:1]
         for name, array in (("level", level), ("share", share)):
-            array = array.view()
+            array = array.copy() if array.flags.writeable else array  # nobody can change it afterwards
             array.flags.writeable = False
             object.__setattr__(self, name, array)
 

@@ -419,7 +419,10 @@ class Plan:
             ValueError: the record is no plan about this problem, or a figure in it does not follow from it.
         """
         known = {OverTheAir.name: OverTheAir} if methods is None else methods
-        found = cls(problem=record.decided_about(problem, recorded), **record.values(problem, recorded, known))
+        try:
+            found = cls(problem=record.decided_about(problem, recorded), **record.values(problem, recorded, known))
+        except (KeyError, TypeError, OverflowError, MemoryError) as error:
+            raise ValueError(f"Expected the record of a plan; {type(error).__name__} in it: {error}.") from None
         record.check(found, recorded)
         return found
 

@@ -303,6 +303,11 @@ class Policy:
             lower_bound=found.lower_bound,
             notes=notes,
         )
+        if problem.symbols < np.inf and plan.channel_uses > problem.symbols:
+            raise InfeasibleError(
+                f"No plan fits: rounds={plan.rounds} take {plan.air_time:.4g} s on the air, and there are "
+                f"{problem.budget.air_time:.4g} s (air_time)."
+            )
         if settings.objective is not None:
             plan = expected(plan, settings.objective)
         if not plan.lower_bound <= plan.bound.total * (1 + _RTOL):
@@ -372,7 +377,13 @@ class _Asked:
                 if isinstance(value, np.ndarray):
                     value.flags.writeable = False  # as they were
         known = settings.given() | {name: getattr(settings, name) for name in _FOR_ALL}
-        return self.function(problem, **{name: value for name, value in known.items() if name in self.parameters})
+        answer = self.function(problem, **{name: value for name, value in known.items() if name in self.parameters})
+        method = answer.method if isinstance(answer, Plan) else answer
+        if self.own and isinstance(method, Method) and not type(method).__module__.startswith("airfed."):
+            raise ValueError(
+                f"Expected a method of airfed's from a policy: it cannot account for {type(method).__name__}."
+            )
+        return answer
 
     def check(self, policy: str, settings: Settings) -> None:
         """Raise ValueError where a setting is not the policy's, or one that it needs is missing."""

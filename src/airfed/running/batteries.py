@@ -100,7 +100,7 @@ class Batteries:
 
     def _same(self, charge: Charge, decided: PlannedRound) -> bool:
         """Whether those are charged, with the power, whom the plan has transmit."""
-        if charge.members is None:
-            return True
         same = math.isclose(charge.power_planned, float(np.sum(decided.power)), rel_tol=_SUM_RTOL)
+        if charge.members is None:  # everybody; or half a line, whose power is that of the largest round
+            return same or not self._plan.constant
         return same and charge.members == Members.of(decided.scheduled, self._spent.size)
