@@ -57,7 +57,7 @@ core:
 	$(CORE)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt ".[report]" \
 	    dp-accounting hypothesis mpmath pytest python-flint threadpoolctl
 	$(CORE)/bin/python -m pytest tests/planning tests/privacy tests/scenario tests/channel tests/keys $(wildcard \
-	    $(addprefix tests/test_,air.py arrays.py convergence.py equations.py files.py network.py problem.py seeds.py validate.py))
+	    $(addprefix tests/test_,air.py arrays.py bounds.py equations.py files.py network.py problem.py seeds.py validate.py))
 
 quick: setup
 	$(BIN)/python -m pytest

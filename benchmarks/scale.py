@@ -50,7 +50,7 @@ CHILD = """
 import json, resource, sys, time
 from pathlib import Path
 from airfed import scenario
-from airfed.running import cluster, execution
+from airfed.training import cluster, execution
 begin = time.perf_counter()
 marks = []
 with cluster.join() as group:

@@ -9,10 +9,10 @@ import numpy as np
 
 from airfed.experiments import statistics
 from airfed.experiments.records import Record
-from airfed.showing import colours
-from airfed.showing.chart import Axis, Chart, Line
-from airfed.showing.figure import Figure, sheet
-from airfed.showing.words import ADVERSARIES, LIMITS
+from airfed.plotting import colours
+from airfed.plotting.chart import Axis, Chart, Line
+from airfed.plotting.figure import Figure, sheet
+from airfed.text.phrases import ADVERSARIES, LIMITS
 
 Rows = Sequence[Mapping[str, Any]]
 NOTE: Final = (

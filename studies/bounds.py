@@ -12,15 +12,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import convergence
+from airfed import bounds
 from airfed.experiments.calibrate import Calibration, calibrate, mean_gradient, training_loss
 from airfed.experiments.records import require
 from airfed.planning import Plan
-from airfed.running.loop import federated_averaging
-from airfed.running.setup import prepare
-from airfed.running.task import ImageTask
 from airfed.scenario import Scenario
-from airfed.showing.words import TERMS
+from airfed.text.phrases import TERMS
+from airfed.training.loop import federated_averaging
+from airfed.training.setup import prepare
+from airfed.training.task import ImageTask
 
 MODELS: Final = ("logistic", "cnn")
 _EVERY: Final = 5  # local steps between two measurements, at least
@@ -114,9 +114,9 @@ def gradient_bounds(plan: Plan) -> list[float]:
 def _errors(plan: Plan) -> NDArray[np.float64]:
     """The error of each round, (I,): participation, local steps, and noise."""
     totals = plan.sequence.totals
-    noise = convergence.noise_error(plan.problem.learning, totals.noise_std / totals.divisor)
+    noise = bounds.noise_error(plan.problem.learning, totals.noise_std / totals.divisor)
     drift = np.square(np.array(plan.local_steps) - 1.0)
-    return np.asarray(convergence.participation_error(totals.shortfall) + drift + noise)
+    return np.asarray(bounds.participation_error(totals.shortfall) + drift + noise)
 
 
 def _last(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from airfed.experiments import figures, notes, verdicts
 from airfed.experiments.figures import Definition, Rows, Studies, base_of, decided, over_training, training_rows
 from airfed.experiments.results import Results
 from airfed.experiments.verdicts import Verdict
-from airfed.showing.figure import Figure
+from airfed.plotting.figure import Figure
 from studies import antennas, bounds
 from studies import curves as pictures
 from studies.liu_simeone import bound as liu

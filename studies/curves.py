@@ -10,11 +10,11 @@ import numpy as np
 from airfed.experiments import statistics
 from airfed.experiments.curves import appearance, matrix, measured_at
 from airfed.experiments.records import require
-from airfed.showing import colours
-from airfed.showing.chart import Axis, Chart, Line, padded
-from airfed.showing.colours import PALETTE
-from airfed.showing.figure import PAGE_INCHES, STYLE, Figure, mpl, sheet, write_note
-from airfed.showing.words import LIMITS
+from airfed.plotting import colours
+from airfed.plotting.chart import Axis, Chart, Line, padded
+from airfed.plotting.colours import PALETTE
+from airfed.plotting.figure import PAGE_INCHES, STYLE, Figure, mpl, sheet, write_note
+from airfed.text.phrases import LIMITS
 
 Rows = Sequence[Mapping[str, Any]]
 _PLACES = 100  # of a curve

@@ -16,7 +16,7 @@ from airfed.experiments.notes import definition_file
 from airfed.experiments.results import Results, final_table
 from airfed.experiments.statistics import Estimate, estimate
 from airfed.experiments.verdicts import Verdict, check, count
-from airfed.showing.exports import markdown_table
+from airfed.text.exports import markdown_table
 from studies import bounds
 from studies.regret import page as page_of_regret
 from studies.regret import rows as rows_of_regret

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from airfed.air import Air, clip
+from airfed.aircomp import Air, clip
 from airfed.learning.quadratic import QuadraticEngine
-from airfed.running.execution import execute
+from airfed.training.execution import execute
 
 VALUES = {
     "nan": np.nan,

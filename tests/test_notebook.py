@@ -10,7 +10,7 @@ import pytest
 
 import airfed
 from airfed import scenario
-from airfed.running.directory import RunError
+from airfed.training.directory import RunError
 
 TINY = tomllib.loads(Path(__file__).with_name("tiny.toml").read_text(encoding="utf-8"))
 

@@ -9,8 +9,8 @@ import pytest
 
 from airfed import _usercode, scenario
 from airfed.learning import models
-from airfed.running.task import build_task
 from airfed.scenario import template
+from airfed.training.task import build_task
 
 MAKE = "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, {width}))\n"
 

@@ -83,7 +83,7 @@ assert abs(many.std() / (sigma / (2 * theta)) - 1) < 0.02
 
 # %%
 from airfed import Budget, Fleet, Learning, Link, Problem, plan
-from airfed.air import Air
+from airfed.aircomp import Air
 
 problem = Problem(
     fleet=Fleet(gain=gain, peak_power=1.0),  # 1 W each at most

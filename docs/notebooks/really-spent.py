@@ -21,7 +21,7 @@
 # %% [markdown]
 # ## First surprise: rounds add up
 #
-# [Hello air](hello-air.md) has shown that one round is as private as the question which of two bells a sample came from, μ = 2θ/σ standard deviations apart. After I rounds the
+# [Hello air](hello-aircomp.md) has shown that one round is as private as the question which of two bells a sample came from, μ = 2θ/σ standard deviations apart. After I rounds the
 # attacker has I samples. Their mean tells μ√I: that is exact, no bound. In ε it grows faster than √I.
 
 # %%
@@ -194,7 +194,7 @@ assert not airfed.Run.open("small").errors
 # the received sum as an attacker would, and bounds μ from *below* by how well it guesses. Sound code passes:
 
 # %%
-from airfed.auditing import Subject, audit
+from airfed.audit import Subject, audit
 
 effort = {
     "trials": 4000,
@@ -216,9 +216,9 @@ assert sound.verdict == "pass"
 # %%
 from unittest.mock import patch
 
-from airfed import air
+from airfed import aircomp
 
-true_clip = air.clip
+true_clip = aircomp.clip
 
 
 def clip_by_layer(update, clip_norm):
@@ -230,7 +230,7 @@ def clip_by_layer(update, clip_norm):
     ), norms
 
 
-with patch.object(air, "clip", clip_by_layer):
+with patch.object(aircomp, "clip", clip_by_layer):
     broken = audit(Subject.of(scenario), **effort)
 print(broken.verdict)
 for check in broken.failures:
@@ -248,11 +248,11 @@ assert broken.verdict == "fail"
 #
 # ## Exercise
 #
-# Plant a bug of your own: noise of 70% of the size that it should have. (Hint: `airfed.running.noise.SeededNoise.draw` returns it; patch it as above, as a function of `self` and whatever comes.)
+# Plant a bug of your own: noise of 70% of the size that it should have. (Hint: `airfed.training.noise.SeededNoise.draw` returns it; patch it as above, as a function of `self` and whatever comes.)
 # Which checks catch it? Why does the training not tell?
 
 # %% tags=["solution"]
-from airfed.running.noise import SeededNoise
+from airfed.training.noise import SeededNoise
 
 true_draw = SeededNoise.draw
 with patch.object(

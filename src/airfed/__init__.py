@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from airfed.planning.plan import Plan
     from airfed.policies import plan
     from airfed.problem import Budget, Fleet, InfeasibleError, Learning, Link, Problem
-    from airfed.running.run import Run
     from airfed.scenario.scenario import Scenario, load
+    from airfed.training.run import Run
 
     __version__: str
 
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES = {
     "planning": ("Plan",),
     "policies": ("plan",),
-    "running.run": ("Run",),
+    "training.run": ("Run",),
     "scenario": ("Scenario", "load"),
     "notebook": ("compare", "league", "run"),
 }

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from airfed._extras import explained
-from airfed.running.run import Run
 from airfed.scenario import Scenario, load
-from airfed.showing import output, words
-from airfed.showing.live import LiveLine
-from airfed.showing.tables import as_html, as_text, plain_table
+from airfed.text import output
+from airfed.text import phrases as words
+from airfed.text.live import LiveLine
+from airfed.text.tables import as_html, as_text, plain_table
+from airfed.training.run import Run
 
 if TYPE_CHECKING:
     from airfed.experiments.standings import League
@@ -43,7 +44,7 @@ def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = Fals
     >>> done.finished, len(done.rounds), done.plan.num_scheduled
     (True, 4, 4)
     """
-    from airfed.running.execution import execute  # here: looking at runs needs no engine
+    from airfed.training.execution import execute  # here: looking at runs needs no engine
 
     world = scenario if isinstance(scenario, Scenario) else load(scenario)
     with explained(), LiveLine(output.make_console(quiet=not progress)) as line:
@@ -84,7 +85,7 @@ class Comparison:
     def plot(self) -> Any:
         """Return a matplotlib figure of the runs' accuracy, loss, ε and power."""
         with explained():
-            from airfed.showing import files
+            from airfed.plotting import files
 
         return files.runs_figure(self.runs)
 

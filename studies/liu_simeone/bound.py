@@ -21,10 +21,10 @@ from scipy import special
 from airfed import _validate
 from airfed.experiments.records import require
 from airfed.privacy import gaussian_mu
-from airfed.running.task import ridge_task
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.usercode import RIDGE
+from airfed.training.task import ridge_task
 
 Floats = NDArray[np.float64]
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from airfed.plotting import colours
+from airfed.plotting.chart import Axis, Chart, Line, padded
+from airfed.plotting.figure import Figure, sheet
 from airfed.scenario import Scenario
 from airfed.scenario.networks import RidgeSection
-from airfed.showing import colours
-from airfed.showing.chart import Axis, Chart, Line, padded
-from airfed.showing.figure import Figure, sheet
 from studies.liu_simeone import bound as liu_simeone
 
 Rows = Sequence[Mapping[str, Any]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from airfed.showing import colours
-from airfed.showing.colours import PALETTE
-from airfed.showing.figure import PAGE_INCHES, STYLE, Figure, key, mpl, plain, write_note
+from airfed.plotting import colours
+from airfed.plotting.colours import PALETTE
+from airfed.plotting.figure import PAGE_INCHES, STYLE, Figure, key, mpl, plain, write_note
 from studies.regret import regret
 from studies.regret.regret import Rows
 

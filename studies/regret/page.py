@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from airfed.experiments import notes, points
-from airfed.showing.exports import markdown_table
+from airfed.text.exports import markdown_table
 from studies.regret import regret
 from studies.regret.regret import Rows
 

@@ -20,7 +20,7 @@ import numpy as np
 from airfed.experiments.records import require
 from airfed.experiments.statistics import Estimate, best_by_others, best_place, estimate
 from airfed.experiments.verdicts import Verdict
-from airfed.showing import words
+from airfed.text import phrases as words
 from studies.regret.rows import COLUMNS, OPTION
 
 Rows = Sequence[Mapping[str, Any]]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airfed.experiments.records import Record, require
 from airfed.learning import data
-from airfed.running.directory import RunError
 from airfed.scenario import Scenario
 from airfed.scenario.model import data_source
+from airfed.training.directory import RunError
 
 if TYPE_CHECKING:
     from airfed.experiments.figures import Studies, Study

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from airfed.cli import main
-from airfed.running.execution import execute
+from airfed.training.execution import execute
 
 NAMES = {"verdict", "mu_claimed", "mu_lower", "epsilon_claimed", "epsilon_lower"}
 

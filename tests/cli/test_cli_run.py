@@ -13,7 +13,7 @@ import pytest
 
 from airfed.cli.app import main
 from airfed.privacy.ledger import Ledger
-from airfed.running.loop import federated_averaging
+from airfed.training.loop import federated_averaging
 
 SCENARIO = Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8")
 
@@ -94,7 +94,7 @@ def test_an_interrupted_command_is_resumed_with_the_same_overrides(place, capsys
 
 def test_an_interrupted_run_counts_power_and_epsilon_over_the_same_rounds(place, capsys, monkeypatch):
     asked = iter([False] * 2)  # one question a round
-    monkeypatch.setattr("airfed.running.execution.federated_averaging", partial(stopping, asked))
+    monkeypatch.setattr("airfed.training.execution.federated_averaging", partial(stopping, asked))
     out = airfed(capsys, "run", "tiny.toml", "--out", "run", "--json")[1]
     summary = json.loads(out)
     assert (summary["status"], summary["rounds"], summary["charged"]) == ("stopped", 2, 3)

@@ -72,7 +72,7 @@ def test_the_lines_of_the_readme_run_and_say_what_it_shows(tmp_path, monkeypatch
     assert capsys.readouterr().out == "".join(line + "\n" for line in shown.splitlines()[:2])
     # The training, which takes a minute, on a smaller world: its figures depend on the processor.
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("airfed.running.run.Run.audit", lambda run: type("Found", (), {"verdict": "pass"}))
+    monkeypatch.setattr("airfed.training.run.Run.audit", lambda run: type("Found", (), {"verdict": "pass"}))
     found["world"] = found["world"].override(SMALL)
     exec(f"run = {training}", found)
     told = capsys.readouterr().out.splitlines()[-2:]

@@ -15,7 +15,7 @@ from airfed.cli.figures import FigureName
 from airfed.experiments import curves, figures, notes
 from airfed.experiments.records import Record
 from airfed.experiments.results import Results
-from airfed.running.directory import RunError
+from airfed.training.directory import RunError
 
 
 def small(tmp_path):

@@ -22,9 +22,9 @@ from airfed.experiments.standings import Entry, League
 from airfed.policies import EVERY
 from airfed.privacy.ledger import Ledger
 from airfed.problem import InfeasibleError
-from airfed.running.directory import RunError
-from airfed.running.execution import execute
-from airfed.running.task import QuadraticLearning
+from airfed.training.directory import RunError
+from airfed.training.execution import execute
+from airfed.training.task import QuadraticLearning
 
 TINY = Path(__file__).parents[1] / "tiny.toml"
 PROMISED = {

@@ -17,8 +17,8 @@ from airfed.experiments.pilots import Cell, design
 from airfed.experiments.points import dataset_digest
 from airfed.experiments.records import Record
 from airfed.planning import load_response
-from airfed.running.task import build_task
 from airfed.scenario.errors import ScenarioError
+from airfed.training.task import build_task
 
 SCENARIO = """
 seed = 0

@@ -15,8 +15,8 @@ import pytest
 from airfed.cli import main
 from airfed.experiments import points, records, sweep, watching
 from airfed.privacy.ledger import Ledger
-from airfed.running.averages import AVERAGES
-from airfed.running.directory import RunDirectory, RunError
+from airfed.training.averages import AVERAGES
+from airfed.training.directory import RunDirectory, RunError
 
 EXPERIMENT = """
 base = "scenario.toml"
@@ -85,7 +85,7 @@ def test_an_interrupted_point_goes_on_and_ends_as_if_it_had_not_been(folder, exp
     calls = iter([False] * 3)
     out, point = folder / "parts", expanded[0]
     stop_file = out / "stop"
-    from airfed.running.execution import execute
+    from airfed.training.execution import execute
 
     execute(point.scenario, records.run_path(out.resolve(), point.key), stop=lambda: next(calls, True))
     assert records.read(out, point) is None

@@ -23,8 +23,8 @@ import pytest
 from airfed import policies, scenario
 from airfed.explorer.design import Design, from_query
 from airfed.explorer.pictures import decision
-from airfed.running.execution import execute
-from airfed.showing.words import number as number_text
+from airfed.text.phrases import number as number_text
+from airfed.training.execution import execute
 
 pytest.importorskip("nicegui", reason="NiceGUI is not installed: pip install airfed[web]")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install airfed[dev]")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from airfed.explorer import comparison, pictures
 from airfed.explorer.design import Design
+from airfed.plotting import svg
 from airfed.problem import InfeasibleError
-from airfed.showing import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

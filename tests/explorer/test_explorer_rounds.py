@@ -16,7 +16,7 @@ from airfed.explorer.design import MOST_BATTERIES, MOST_GAINS, Design, from_quer
 from airfed.explorer.pictures import round_facts, rounds_of
 from airfed.planning import Plan
 from airfed.scenario import ScenarioError
-from airfed.showing.words import decision_sentence, gap_sentence, number
+from airfed.text.phrases import decision_sentence, gap_sentence, number
 
 SMALL = {"fleet.num_devices": 12, "learning.total_steps": 30, "budget.total_power": 60.0, "policy.rounds": 9}
 WORLDS = {

@@ -21,10 +21,10 @@ from airfed.explorer import runs as showing_runs
 from airfed.explorer.design import Design, ScenarioError, resume_command
 from airfed.explorer.runs import Library, Runs
 from airfed.privacy.ledger import Ledger
-from airfed.running.directory import RunDirectory, RunError
-from airfed.running.execution import execute
-from airfed.running.run import Run
-from airfed.showing.words import number
+from airfed.text.phrases import number
+from airfed.training.directory import RunDirectory, RunError
+from airfed.training.execution import execute
+from airfed.training.run import Run
 
 EVIL = '<img src="x" onerror="alert(1)">'
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))

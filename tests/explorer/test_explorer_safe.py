@@ -31,7 +31,7 @@ def test_there_is_no_other_way() -> None:
     assert found == {
         ("elements.py", "ui.html"),
         ("elements.py", "sanitize="),
-    }  # drawings enter by airfed.showing.drawings
+    }  # drawings enter by airfed.plotting.drawings
 
 
 @pytest.mark.parametrize("key", ["name", "budget.epsilon", "channel.model", "policy.name", "learning.dataset", EVIL])

@@ -12,11 +12,11 @@ from airfed.explorer import comparison, knobs, pictures, shown
 from airfed.explorer.comparison import front_map, levels, slice_chart
 from airfed.explorer.design import Design
 from airfed.planning.limits import amplifications
+from airfed.plotting.chart import Line
+from airfed.plotting.plans import MOST_ROUNDS, alignment_chart
 from airfed.privacy import gaussian_mu
 from airfed.problem import InfeasibleError
-from airfed.showing.chart import Line
-from airfed.showing.plans import MOST_ROUNDS, alignment_chart
-from airfed.showing.words import LIMITS
+from airfed.text.phrases import LIMITS
 
 WORLDS = {
     "template": {},

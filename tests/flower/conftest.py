@@ -21,10 +21,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from airfed import scenario as scenarios
 from airfed.flower import OverTheAirFedAvg, messages, over_the_air_mod
-from airfed.running.loop import NoBooks, federated_averaging
-from airfed.running.noise import SeededNoise
-from airfed.running.run import Run
-from airfed.running.setup import prepare
+from airfed.training.loop import NoBooks, federated_averaging
+from airfed.training.noise import SeededNoise
+from airfed.training.run import Run
+from airfed.training.setup import prepare
 
 _COUNTER = count()
 

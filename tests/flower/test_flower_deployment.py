@@ -26,9 +26,9 @@ pytest.importorskip("mlxtend")
 from safetensors.numpy import load_file
 
 from airfed.privacy.ledger import Ledger
-from airfed.running.directory import RunDirectory
-from airfed.running.run import Run
 from airfed.scenario import load
+from airfed.training.directory import RunDirectory
+from airfed.training.run import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux")]
 

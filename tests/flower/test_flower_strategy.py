@@ -12,14 +12,14 @@ from flwr.serverapp import ServerApp
 from safetensors.numpy import load_file
 
 from airfed import flower
-from airfed.air import Airs, Superposition
+from airfed.aircomp import Airs, Superposition
 from airfed.flower import NobodyThere, OverTheAirFedAvg, messages
 from airfed.privacy.ledger import BudgetExhausted, Ledger
-from airfed.running.averages import Averages
-from airfed.running.directory import RunDirectory, RunError
-from airfed.running.execution import execute
-from airfed.running.loop import Diverged
-from airfed.running.run import Run
+from airfed.training.averages import Averages
+from airfed.training.directory import RunDirectory, RunError
+from airfed.training.execution import execute
+from airfed.training.loop import Diverged
+from airfed.training.run import Run
 
 
 class Nothing:

@@ -15,7 +15,7 @@ ENGINES = {
     "airfed.learning.torch_engine": "TorchEngine",
     "airfed.learning.fused.engine": "FusedEngine",
 }
-PROBE_ROUND = 2**31 - 1  # of airfed.running.setup: nothing of it is ever transmitted
+PROBE_ROUND = 2**31 - 1  # of airfed.training.setup: nothing of it is ever transmitted
 MOST_SECONDS = 1800  # a test that died must not leave anybody waiting
 
 

@@ -546,9 +546,9 @@ class OwnNoise:
 
 def trained(changes: dict[str, Any]) -> tuple[list[str], list[list[float]]]:
     """Return digests of each round's exact sum and model, and the norms of mean and model and the power transmitted."""
-    from airfed.running.loop import NoBooks, receive, transmit
-    from airfed.running.setup import prepare
     from airfed.scenario import parse
+    from airfed.training.loop import NoBooks, receive, transmit
+    from airfed.training.setup import prepare
 
     tables: dict[str, Any] = {}
     for key, value in renamed({**TINY, **changes}).items():

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from airfed.air import clip
+from airfed.aircomp import clip
 from airfed.learning.data import dataset, load
 from airfed.learning.engine import ENGINES, make_engine
 from airfed.learning.models import initial_parameters

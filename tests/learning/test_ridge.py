@@ -10,9 +10,9 @@ from airfed import scenario
 from airfed.explorer.design import from_scenario
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.ridge import RidgeTask
-from airfed.running.directory import RunError
-from airfed.running.execution import execute
-from airfed.running.task import build_task
+from airfed.training.directory import RunError
+from airfed.training.execution import execute
+from airfed.training.task import build_task
 
 
 def task(**change):

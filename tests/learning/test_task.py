@@ -5,8 +5,8 @@ import pytest
 
 from airfed import seeds
 from airfed.learning.partition import partition
-from airfed.running.task import build_task
 from airfed.scenario.errors import ScenarioError
+from airfed.training.task import build_task
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import problems
-from airfed import Fleet, InfeasibleError, Plan, antennas, convergence, plan
+from airfed import Fleet, InfeasibleError, Plan, antennas, bounds, plan
 from airfed.planning import combining, limits
 from airfed.policies import METHODS
 from airfed.privacy import gaussian_epsilon
@@ -58,7 +58,7 @@ def least_on_a_grid(problem, fineness):
     cap = problem.link.noise_std * limits.allowed_mu(problem.budget) / 2 * np.ones(rounds.shape)
     if problem.budget.scope == "total":
         cap = cap / np.sqrt(rounds)
-    offset, scale = (each(learning, rounds) for each in (convergence.round_offsets, convergence.round_scales))
+    offset, scale = (each(learning, rounds) for each in (bounds.round_offsets, bounds.round_scales))
     best = np.inf
     for size in range(1, len(channel) + 1):
         for chosen in map(list, itertools.combinations(range(len(channel)), size)):

@@ -8,7 +8,7 @@ import pytest
 import airfed
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, baselines
 from airfed.baselines._power import levelled
-from airfed.convergence import round_weights
+from airfed.bounds import round_weights
 from airfed.planning import combining
 from airfed.planning.time_varying import instance_of, per_round, seldom
 from airfed.planning.time_varying.clairvoyant import clairvoyant

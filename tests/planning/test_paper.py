@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, convergence, plan
+from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, bounds, plan
 from airfed.planning import limits
 from airfed.planning.paper import alternate, beats_full_participation, solve_p2, solve_p3
 
@@ -324,7 +324,7 @@ def test_notes_say_when_the_iteration_did_not_rest(random_problem, monkeypatch):
 def test_the_bound_of_a_printed_plan_uses_whole_local_steps(random_problem):
     problem = random_problem(np.random.default_rng(3), total_steps=7)
     decision = plan(problem, policy="paper", rounds=3)
-    expected = convergence.convex_gap(
+    expected = bounds.convex_gap(
         problem.learning,
         rounds=3,
         shortfall=1 - decision.num_scheduled / problem.fleet.num_devices,

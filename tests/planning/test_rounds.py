@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from airfed import Budget, Fleet, Learning, Link, Problem, convergence, plan
+from airfed import Budget, Fleet, Learning, Link, Problem, bounds, plan
 from airfed.planning import _rounds, _unequal
 from airfed.planning.exact import best_schedule, candidate_space, usable_rounds
 from airfed.planning.optimal import candidates
@@ -178,4 +178,4 @@ def test_equal_plans_on_every_call():
     gain, power = fleets(2000)["one over rank"]
     problem = large(gain, power, smoothness=1e40)
     assert plan(problem).to_dict() == plan(problem).to_dict()
-    assert plan(problem).bound.total == convergence.noise_free_gap(problem.learning)  # nothing else is left of it
+    assert plan(problem).bound.total == bounds.noise_free_gap(problem.learning)  # nothing else is left of it

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from airfed import InfeasibleError, convergence, plan
+from airfed import InfeasibleError, bounds, plan
 from airfed.planning.sensitivities import next_device, sensitivities, with_budgets
 
 
@@ -35,7 +35,7 @@ def test_the_next_device_costs_under_the_optimum(random_problem, seed):
     assert found.gain == np.delete(gain, decided.scheduled).max() == gain[found.device]
     assert found.bound >= decided.bound.total * (1 - 1e-9)
     noise = decided.problem.link.noise_std / ((size + 1) * found.alignment)
-    bound = convergence.convex_gap(
+    bound = bounds.convex_gap(
         decided.problem.learning, rounds=decided.rounds, shortfall=1 - (size + 1) / 9, noise_share=noise
     )
     assert found.bound == bound.total

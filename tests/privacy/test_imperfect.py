@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, channel, convergence, plan
-from airfed.air import Airs
-from airfed.auditing import Subject, audit
+from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, bounds, channel, plan
+from airfed.aircomp import Airs
+from airfed.audit import Subject, audit
 from airfed.planning import limits, optimal
 from airfed.privacy.imperfect import amplification
 from brute_force import brute_force_schedule
@@ -85,8 +85,8 @@ def test_the_optimum_is_that_of_brute_force(gain, nmse, scope, total_power):
             optimal.effective_peak_power(asked, rounds),
             cap=limits.privacy_limits(asked, each),
             round_budget=asked.budget.total_power / each,
-            offset=convergence.round_offsets(asked.learning, each),
-            scale=convergence.round_scales(asked.learning, each),
+            offset=bounds.round_offsets(asked.learning, each),
+            scale=bounds.round_scales(asked.learning, each),
             noise_weight=50.0,
         )
         best = min(best, solution.objective)

@@ -16,17 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airfed.air import Superposition
+from airfed.aircomp import Superposition
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.privacy import classic_epsilon, compose, gaussian_epsilon
 from airfed.privacy.gaussian import root_up
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError
 from airfed.problem import Budget
-from airfed.running import execution, metrics
-from airfed.running.books import UNNOISED
-from airfed.running.directory import RunDirectory, RunError
-from airfed.running.execution import execute
-from airfed.running.run import Run
+from airfed.training import execution, metrics
+from airfed.training.books import UNNOISED
+from airfed.training.directory import RunDirectory, RunError
+from airfed.training.execution import execute
+from airfed.training.run import Run
 
 
 def verified(path):
@@ -477,8 +477,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from airfed import scenario
-from airfed.air import Superposition
-from airfed.running.execution import execute
+from airfed.aircomp import Superposition
+from airfed.training.execution import execute
 real, count = Superposition.receive, [0]
 def receive(self, noise):
     count[0] += 1

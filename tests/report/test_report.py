@@ -15,14 +15,14 @@ import pytest
 from airfed import Fleet, plan, scenario
 from airfed.cli import main
 from airfed.planning import load_response
+from airfed.plotting import fading, svg
+from airfed.plotting import runs as charts
+from airfed.plotting.chart import Level
 from airfed.report import ReportError, read_run, write_report
 from airfed.report.page import _plan_charts, render
-from airfed.running.execution import execute
 from airfed.scenario.responses import SHIPPED
-from airfed.showing import fading, svg
-from airfed.showing import runs as charts
-from airfed.showing.chart import Level
-from airfed.showing.words import decision_sentence, gap_sentence, privacy_basis, span
+from airfed.text.phrases import decision_sentence, gap_sentence, privacy_basis, span
+from airfed.training.execution import execute
 
 SCENARIO = """
 name = "a <b>bold</b> </script> name · seed={seed}"

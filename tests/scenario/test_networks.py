@@ -15,11 +15,11 @@ from airfed import scenario
 from airfed.cli.app import main
 from airfed.explorer.design import from_query, from_scenario
 from airfed.network import Network, builtin
-from airfed.running.directory import RunError
-from airfed.running.execution import execute
-from airfed.running.task import build_task
 from airfed.scenario import ScenarioError
 from airfed.scenario.responses import traits
+from airfed.training.directory import RunError
+from airfed.training.execution import execute
+from airfed.training.task import build_task
 
 EIGHT = Path(__file__).parents[1] / "eight.toml"
 LAYERS = {"convolutions": [[3, 5], [4, 3]], "hidden": [6]}

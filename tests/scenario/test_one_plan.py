@@ -17,9 +17,9 @@ from airfed.cli import main
 from airfed.experiments import league
 from airfed.explorer import design
 from airfed.problem import InfeasibleError
-from airfed.running.execution import execute
-from airfed.running.setup import prepare
 from airfed.scenario import worlds
+from airfed.training.execution import execute
+from airfed.training.setup import prepare
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(

@@ -15,8 +15,8 @@ from studies.liu_simeone import curves as liu_simeone_curves
 from airfed import scenario
 from airfed.experiments import figures
 from airfed.privacy import gaussian_delta
-from airfed.running.task import ridge_task
 from airfed.scenario import ScenarioError, worlds
+from airfed.training.task import ridge_task
 
 
 def made_up(**change):

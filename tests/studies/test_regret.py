@@ -18,8 +18,8 @@ from airfed.experiments import figures
 from airfed.experiments.records import Record, csv_text
 from airfed.experiments.results import Results
 from airfed.experiments.statistics import best_by_others, best_place
-from airfed.running.directory import RunError
 from airfed.scenario.responses import SHIPPED
+from airfed.training.directory import RunError
 from studies import page as reproduction
 
 ROUNDS, NORMS = (10, 40, 200), (1.0, 5.0)

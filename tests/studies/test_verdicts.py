@@ -8,7 +8,7 @@ import pytest
 
 from airfed.experiments import verdicts
 from airfed.experiments.results import Results
-from airfed.running.directory import RunError
+from airfed.training.directory import RunError
 from studies import page as reproduction
 
 FIGURES = ("fig2", "fig3", "fig4", "fig5", "fig6", "thousand", "range", "limits")

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from airfed import _validate, convergence
+from airfed import _validate, bounds
 from airfed.planning import limits
 from airfed.planning.amplitudes import Floats
 from airfed.planning.response import Response
@@ -96,7 +96,7 @@ def _spread(problem: Problem, gains: Floats, rounds: int) -> Floats:
             "No plan fits: a device has gain 0 and would need infinite power to be heard (peak_power)."
         )
     loads = _loads(problem, gains[:rounds])
-    weights = np.sqrt(convergence.round_weights(problem.learning, rounds) / loads)
+    weights = np.sqrt(bounds.round_weights(problem.learning, rounds) / loads)
     return np.asarray(fill(weights, loads, ceilings, _budget(problem))[0])
 
 
@@ -104,7 +104,7 @@ def _online(problem: Problem, gains: Floats, samples: Samples, rounds: int) -> F
     """θ_i² of all rounds, each decided with the gains so far and the mean of |h|² over samples of the rest."""
     aside = 1 - 4 * _SLACK  # more than `Solution.within` leaves: it must not lower an early θ because of later gains
     left, found = _budget(problem) * aside, np.empty(rounds)
-    weights, samples = convergence.round_weights(problem.learning, rounds), seldom(samples, problem)
+    weights, samples = bounds.round_weights(problem.learning, rounds), seldom(samples, problem)
     for index in range(rounds):
         expected = gains[index : index + 1]
         if index + 1 < rounds:
@@ -134,7 +134,7 @@ def _best_rounds(problem: Problem, gains: Floats, objective: Response | None) ->
                 raise
             break
         if objective is None:
-            values[number] = convergence.convex_gap(
+            values[number] = bounds.convex_gap(
                 learning, rounds=number, shortfall=np.zeros(number), noise_share=noise
             ).total
         else:

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from airfed.cli import devices
 from airfed.cli.plan import Json, Seed, TableFormat, whole_number
-from airfed.showing import exports, output
-from airfed.showing.tables import plain_table
-from airfed.showing.words import ADVERSARIES, count, privacy_terms
+from airfed.text import exports, output
+from airfed.text.phrases import ADVERSARIES, count, privacy_terms
+from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.privacy.ledger import Ledger
@@ -34,7 +34,7 @@ def ledger(
 ) -> int:
     """Print and verify what a run has spent; exits with 4 if its ledger, or a file it names, was tampered with."""
     from airfed.privacy.ledger import Ledger, LedgerError
-    from airfed.running.run import Run
+    from airfed.training.run import Run
 
     try:
         if path.is_file():
@@ -80,8 +80,8 @@ def audit(
     plot: Annotated[Path | None, Parameter(help="Draw the ROC curve of the attack (png, pdf, svg).")] = None,
 ) -> int:
     """Try to break the privacy claim; exits with 4 if that succeeds."""
-    from airfed.auditing import audit as attack
-    from airfed.auditing.audit import TRIALS, subject_of
+    from airfed.audit import audit as attack
+    from airfed.audit.audit import TRIALS, subject_of
 
     trials = TRIALS if trials is None else trials
     if not 1 <= trials <= _MOST_TRIALS:
@@ -90,7 +90,7 @@ def audit(
         raise ValueError(f"Expected --seed {seed} to be at least 0.")
     subject = subject_of(path, seed=seed)
     if plot is not None:
-        from airfed.showing import figure, roc
+        from airfed.plotting import figure, roc
 
         figure.check_name(plot)  # before the attack, which takes a while
     columns = (SpinnerColumn(), TextColumn("attacking the code that transmits"))

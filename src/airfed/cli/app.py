@@ -26,7 +26,7 @@ from airfed.cli import report as report_commands
 from airfed.cli import run as run_commands
 from airfed.cli import sweep as sweep_commands
 from airfed.problem import InfeasibleError
-from airfed.showing import output
+from airfed.text import output
 
 app = App(
     name="airfed",

@@ -14,9 +14,9 @@ from rich.markup import escape
 
 from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, check_new, read
 from airfed.scenario.errors import ScenarioError
-from airfed.showing import exports, output
-from airfed.showing.live import work_line
-from airfed.showing.tables import plain_table
+from airfed.text import exports, output
+from airfed.text.live import work_line
+from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.experiments.calibrate import Calibration

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from airfed.showing.tables import plain_table
-from airfed.showing.words import count
+from airfed.text.phrases import count
+from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.planning import Plan
@@ -62,7 +62,7 @@ def _epsilon(book: Ledger) -> dict[str, Any]:
 
 def _battery(book: Ledger, plan: Plan | None) -> dict[str, Any]:
     """The distribution of the shares that are used, where there are batteries."""
-    from airfed.running.batteries import Batteries
+    from airfed.training.batteries import Batteries
 
     if plan is None or (used := Batteries(plan, book).used) is None:
         return {}

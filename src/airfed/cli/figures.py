@@ -14,8 +14,8 @@ from rich.markup import escape
 
 from airfed.cli.plan import Json, TableFormat
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
-from airfed.showing import exports, output
-from airfed.showing.tables import plain_table
+from airfed.text import exports, output
+from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.experiments.results import Results
@@ -64,7 +64,7 @@ def run_figures(
     from airfed.experiments import figures as catalogue
     from airfed.experiments import verdicts, workers
     from airfed.experiments.results import Results, final_table
-    from airfed.running.directory import RunError
+    from airfed.training.directory import RunError
 
     console = exports.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)

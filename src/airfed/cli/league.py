@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from airfed import _extras
 from airfed.cli.plan import OUTPUT, Json, ScenarioFile, TableFormat, read, whole_number
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
-from airfed.showing import exports, output
+from airfed.text import exports, output
 
 
 def league(

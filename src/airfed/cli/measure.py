@@ -14,8 +14,8 @@ from airfed.cli.plan import Json, ScenarioFile, TableFormat, check_new, read, wh
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario.errors import ScenarioError
-from airfed.showing import exports, output
-from airfed.showing.tables import plain_table
+from airfed.text import exports, output
+from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.experiments.pilots import Pilots

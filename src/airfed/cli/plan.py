@@ -18,7 +18,7 @@ from airfed.planning.sensitivities import Sensitivities
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, template, worlds
 from airfed.scenario.errors import ScenarioError
-from airfed.showing import exports, output, tables
+from airfed.text import exports, output, tables
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 
@@ -93,7 +93,7 @@ def plan(
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     found = world.plan()
     if plot is not None:
-        from airfed.showing import figure, files
+        from airfed.plotting import figure, files
 
         figure.save(files.plan_figure(found, response=world.response), plot)
     if json:
@@ -138,7 +138,7 @@ def compare(
         raise InfeasibleError(failures["optimal"])
     equal = _equal_total(world, plans, total, baselines=rivals)
     if plot is not None:
-        from airfed.showing import figure, files
+        from airfed.plotting import figure, files
 
         figure.save(files.comparison_figure(plans), plot)
     if json:

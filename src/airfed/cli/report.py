@@ -9,8 +9,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from airfed.cli.plan import Json
-from airfed.showing import output
-from airfed.showing.words import count
+from airfed.text import output
+from airfed.text.phrases import count
 
 
 def report(
@@ -46,7 +46,7 @@ def report(
 
 def _runs_in(given: Path) -> list[Path]:
     """The directory itself where it is a run, else every run up to three folders below it, else itself again."""
-    from airfed.running.directory import RunDirectory
-    from airfed.running.finding import runs_below
+    from airfed.training.directory import RunDirectory
+    from airfed.training.finding import runs_below
 
     return [given] if RunDirectory(given).exists else runs_below(given) or [given]

@@ -24,14 +24,14 @@ from rich.progress import (
 )
 
 from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
-from airfed.showing import output, tables
-from airfed.showing.live import LiveLine
-from airfed.showing.words import ADVERSARIES, count, privacy_terms
+from airfed.text import output, tables
+from airfed.text.live import LiveLine
+from airfed.text.phrases import ADVERSARIES, count, privacy_terms
 
 LOST = 5  # the exit code where another process of the run, or its host, was lost
 
 if TYPE_CHECKING:
-    from airfed.running.setup import Setup
+    from airfed.training.setup import Setup
 
 data = App(name="data", help="Get and verify data sets.")
 
@@ -48,8 +48,8 @@ def run(
     json: Json = False,
 ) -> int:
     """Plan, train over the air, meter and record."""
-    from airfed.running import cluster  # here: planning alone must not pay for importing an engine
-    from airfed.running.execution import execute
+    from airfed.training import cluster  # here: planning alone must not pay for importing an engine
+    from airfed.training.execution import execute
 
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     leads = os.environ.get("RANK", "0") == "0"
@@ -150,7 +150,7 @@ def signals() -> Iterator[list[int]]:
 
 
 def _summary(outcome: Any, out: Path) -> dict[str, Any]:
-    from airfed.running.hints import hints
+    from airfed.training.hints import hints
 
     plan, records, ledger = outcome.setup.plan, outcome.records, outcome.ledger
     last = records[-1] if records else {}

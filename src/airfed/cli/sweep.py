@@ -15,8 +15,8 @@ from rich.markup import escape
 from airfed import _extras
 from airfed.cli.plan import Json, TableFormat, whole_number
 from airfed.cli.run import signals
-from airfed.showing import exports, output
-from airfed.showing.tables import plain_table
+from airfed.text import exports, output
+from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.experiments.points import Point
@@ -52,7 +52,7 @@ def sweep(
     workers.check(backend, address)
     if plot is not None:  # before the training, which takes a while
         from airfed.experiments import figures
-        from airfed.showing import figure
+        from airfed.plotting import figure
 
         figure.check_name(plot)
     if not _extras.has("pyarrow"):

@@ -17,9 +17,9 @@ from scipy import optimize
 from airfed import seeds
 from airfed.experiments.steps import Steps, Tell, counted
 from airfed.network import Network
-from airfed.running.task import ImageTask, QuadraticLearning, build_task
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
+from airfed.training.task import ImageTask, QuadraticLearning, build_task
 
 if TYPE_CHECKING:
     from airfed.learning import curvature

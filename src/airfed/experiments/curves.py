@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from airfed.experiments import statistics
 from airfed.experiments.records import require
-from airfed.showing import colours
-from airfed.showing.chart import Axis, Chart, Line, Mark, padded
-from airfed.showing.colours import PALETTE
-from airfed.showing.figure import PAGE_INCHES, STYLE, Axes, Figure, draw, key, mpl, sheet, write_note
-from airfed.showing.training import training_chart
-from airfed.showing.words import METRICS
+from airfed.plotting import colours
+from airfed.plotting.chart import Axis, Chart, Line, Mark, padded
+from airfed.plotting.colours import PALETTE
+from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, draw, key, mpl, sheet, write_note
+from airfed.plotting.training import training_chart
+from airfed.text.phrases import METRICS
 
 Rows = Sequence[Mapping[str, Any]]
 _PLACES = 100  # of a curve

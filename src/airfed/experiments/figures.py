@@ -20,12 +20,12 @@ from airfed.experiments.points import Experiment, Point, Variant
 from airfed.experiments.records import Record, csv_text
 from airfed.experiments.verdicts import Verdict
 from airfed.planning import candidates
-from airfed.running.directory import RunError
+from airfed.plotting import files
+from airfed.plotting.figure import Figure
+from airfed.plotting.figure import save as save_figure
 from airfed.scenario import Scenario
-from airfed.showing import files
-from airfed.showing.figure import Figure
-from airfed.showing.figure import save as save_figure
-from airfed.showing.words import span
+from airfed.text.phrases import span
+from airfed.training.directory import RunError
 
 Rows = list[dict[str, Any]]
 

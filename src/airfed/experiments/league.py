@@ -21,10 +21,10 @@ from airfed.experiments.standings import Entry, League, spent
 from airfed.experiments.watching import Progress
 from airfed.policies import EVERY, find
 from airfed.problem import InfeasibleError
-from airfed.running.directory import RunError
 from airfed.scenario import Scenario, load
 from airfed.scenario.errors import ScenarioError
-from airfed.showing.words import ADVERSARIES, compact
+from airfed.text.phrases import ADVERSARIES, compact
+from airfed.training.directory import RunError
 
 SCHEMES: Final[tuple[str, ...]] = (
     "noise_free",
@@ -205,7 +205,7 @@ def write(league: League, results: Sequence[Record], out: Path) -> list[Path]:
         for file, text in zip(files, texts.values(), strict=True):
             write_whole(file, text.encode())
         if _extras.has("matplotlib"):
-            from airfed.showing.figure import encoded
+            from airfed.plotting.figure import encoded
 
             for name, picture in league.plot().items():
                 for ending in ("png", "pdf"):

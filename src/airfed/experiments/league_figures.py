@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 
 from airfed.experiments.standings import League
-from airfed.showing import colours
-from airfed.showing.chart import Axis, Chart, Level, Line, Part, padded
-from airfed.showing.colours import PALETTE
-from airfed.showing.figure import PAGE_INCHES, STYLE, Axes, Figure, draw, mpl, plain, write_note
-from airfed.showing.words import METRICS, count
+from airfed.plotting import colours
+from airfed.plotting.chart import Axis, Chart, Level, Line, Part, padded
+from airfed.plotting.colours import PALETTE
+from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, draw, mpl, plain, write_note
+from airfed.text.phrases import METRICS, count
 
 Row = Mapping[str, Any]
 _HEIGHT: Final = 3.4  # [inch]

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from airfed.experiments.standings import CEILING, OWN, Entry, League
 from airfed.experiments.statistics import Estimate
-from airfed.showing import exports
-from airfed.showing.tables import plain_table
-from airfed.showing.words import compact, count, number
+from airfed.text import exports
+from airfed.text.phrases import compact, count, number
+from airfed.text.tables import plain_table
 
 _MARKS: Final = {"private": "†", "broken": "*"}
 

@@ -39,10 +39,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from airfed import _files, scenario
-from airfed.running.records import FORMAT
 from airfed.scenario import Scenario, flatten
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.usercode import user_code
+from airfed.training.records import FORMAT
 
 _KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
 _QUICK_KEYS: Final = ("set", "axes", "variants")

@@ -16,10 +16,10 @@ from typing import Any, Final
 from airfed import _extras
 from airfed._disk import write_whole
 from airfed.experiments.points import Point
-from airfed.running import directory
-from airfed.running.directory import RunError
-from airfed.running.records import flat
-from airfed.running.run import Run
+from airfed.training import directory
+from airfed.training.directory import RunError
+from airfed.training.records import flat
+from airfed.training.run import Run
 
 RECORD_FORMAT: Final = 1
 ENDED: Final = ("finished", "exhausted", "diverged")  # nothing is left to do; anything else is run again

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airfed.experiments.records import csv_text, require
 from airfed.experiments.statistics import estimate
-from airfed.running.directory import RunError
-from airfed.showing.words import span
+from airfed.text.phrases import span
+from airfed.training.directory import RunError
 
 if TYPE_CHECKING:
     from airfed.experiments.figures import Studies

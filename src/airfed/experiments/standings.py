@@ -14,9 +14,9 @@ from rich.console import Console
 from airfed.experiments import statistics
 from airfed.experiments.records import Record, csv_text
 from airfed.experiments.statistics import Estimate
-from airfed.showing.output import finite
-from airfed.showing.tables import as_html, as_text
-from airfed.showing.words import LIMITS
+from airfed.text.output import finite
+from airfed.text.phrases import LIMITS
+from airfed.text.tables import as_html, as_text
 
 CEILING: Final = "noise_free"  # what the others are measured by
 OWN: Final = "optimal"  # airfed's plan

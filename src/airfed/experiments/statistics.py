@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from airfed.showing.intervals import half_width
+from airfed.plotting.intervals import half_width
 
 Place = TypeVar("Place")
 

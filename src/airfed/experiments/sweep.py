@@ -22,9 +22,9 @@ from airfed.experiments.points import Point
 from airfed.experiments.records import Record
 from airfed.experiments.watching import Progress, Watch
 from airfed.experiments.workers import Backend, WorkerDied
-from airfed.running.directory import RunDirectory, RunError
 from airfed.scenario import Scenario
-from airfed.showing.words import count
+from airfed.text.phrases import count
+from airfed.training.directory import RunDirectory, RunError
 
 _PATIENCE: Final = 60.0  # [s] for a worker of an earlier sweep, which was killed, to leave its run
 Task = tuple[Scenario, Path, str, Path, int]
@@ -100,7 +100,7 @@ def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int
     Returns:
         Why there is no record; empty where there is one.
     """
-    from airfed.running.execution import execute  # here: a parent that only reads records needs no engine
+    from airfed.training.execution import execute  # here: a parent that only reads records needs no engine
 
     def stop() -> bool:
         return stop_file.exists() or (parent > 0 and os.getppid() != parent)

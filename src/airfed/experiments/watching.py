@@ -15,8 +15,8 @@ from rich.console import Console
 
 from airfed.experiments import records
 from airfed.experiments.points import Point
-from airfed.running.finding import progress
-from airfed.showing.live import work_line
+from airfed.text.live import work_line
+from airfed.training.finding import progress
 
 _POLL_SECONDS: Final = 0.5
 

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from airfed.planning import Plan
 from airfed.planning.limits import amplified
 from airfed.planning.sensitivities import Sensitivities, sensitivities, with_budgets
+from airfed.plotting import colours, svg
+from airfed.plotting.chart import Axis, Chart, Line, Mark, padded
+from airfed.plotting.contours import Point, filled, refined, regions
+from airfed.plotting.svg import Area, Scale
 from airfed.policies import POLICIES
 from airfed.problem import InfeasibleError, Problem
 from airfed.scenario import Scenario
-from airfed.showing import colours, svg
-from airfed.showing.chart import Axis, Chart, Line, Mark, padded
-from airfed.showing.contours import Point, filled, refined, regions
-from airfed.showing.svg import Area, Scale
-from airfed.showing.words import LIMITS, above, devices_text, number
+from airfed.text.phrases import LIMITS, above, devices_text, number
 
 Floats = NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 
 Whatever is not `Markup` is escaped. `Markup("<b>{}</b>").format(name)` escapes the name. The linter (S704) refuses
 `Markup` around anything but a literal, so that markup is either written down in this package or comes from a drawing
-(`showing.drawings`).
+(`plotting.drawings`).
 """
 
 from __future__ import annotations

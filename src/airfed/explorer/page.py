@@ -25,8 +25,8 @@ from airfed.explorer.design import Design
 from airfed.explorer.elements import Text, command_dialog, load_dialog
 from airfed.explorer.sections import CompareSection, DesignSection, Hero, RunsSection
 from airfed.explorer.shown import Refusal, Shown
+from airfed.plotting import colours
 from airfed.scenario import Scenario, ScenarioError
-from airfed.showing import colours
 
 _TABS: Final = ("design", "compare", "runs")
 _CARD: Final = 38.0  # padding and border of a card, left and right [px]

@@ -17,12 +17,12 @@ from airfed import planning
 from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
 from airfed.planning.sensitivities import NextDevice, next_device
+from airfed.plotting import fading, plans, svg
+from airfed.plotting.chart import Axis, Chart, Floats
+from airfed.plotting.svg import Area, Scale
 from airfed.privacy import gaussian_epsilon
 from airfed.scenario import Scenario
-from airfed.showing import fading, plans, svg
-from airfed.showing.chart import Axis, Chart, Floats
-from airfed.showing.svg import Area, Scale
-from airfed.showing.words import FLEET_LIMITS, LIMITS, TERMS, against, count, decision_sentence, gap_sentence, number
+from airfed.text.phrases import FLEET_LIMITS, LIMITS, TERMS, against, count, decision_sentence, gap_sentence, number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -303,7 +303,7 @@ def rounds_of(plan: Plan) -> Rounds:
     )
 
 
-_LEFT: Final = {  # of the budgets that cover the training, as `showing.fading.budgets_left` names them
+_LEFT: Final = {  # of the budgets that cover the training, as `plotting.fading.budgets_left` names them
     "total_power": ("Total power left", "after this round"),
     "privacy": ("Privacy left", "Σμ², most exposed"),
     "device_power": ("Battery left", "the emptiest"),

@@ -19,15 +19,15 @@ from typing import Final, Literal
 from markupsafe import Markup
 
 from airfed._disk import is_locked
+from airfed.plotting import colours, svg
+from airfed.plotting.chart import Line
+from airfed.plotting.drawings import drawing
+from airfed.plotting.training import training_chart
 from airfed.privacy.ledger import Ledger
-from airfed.running.directory import RunDirectory, RunError
-from airfed.running.finding import runs_below
-from airfed.running.run import Run
-from airfed.showing import colours, svg
-from airfed.showing.chart import Line
-from airfed.showing.drawings import drawing
-from airfed.showing.training import training_chart
-from airfed.showing.words import ADVERSARIES, count, number, privacy_terms
+from airfed.text.phrases import ADVERSARIES, count, number, privacy_terms
+from airfed.training.directory import RunDirectory, RunError
+from airfed.training.finding import runs_below
+from airfed.training.run import Run
 
 _MOST_RUNS: Final = 500
 

@@ -18,11 +18,11 @@ from airfed.explorer.comparison import Front
 from airfed.explorer.design import Design, Own
 from airfed.explorer.pictures import Rounds, View, decision, look, plan_facts, rounds_of, waiting
 from airfed.planning import Plan
+from airfed.plotting import fading, svg
+from airfed.plotting.drawings import drawing
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
-from airfed.showing import fading, svg
-from airfed.showing.drawings import drawing
-from airfed.showing.words import LIMITS, drowned_sentence, exposure_sentence, gap_sentence, number, privacy_terms
+from airfed.text.phrases import LIMITS, drowned_sentence, exposure_sentence, gap_sentence, number, privacy_terms
 
 _FIGURE: Final = re.compile(r"\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: to \d+)?(?: of \d+(?! steps?\b))?")
 NO_FRONT: Final = (

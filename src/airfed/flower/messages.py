@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageTy
 from numpy.typing import NDArray
 
 from airfed import _files, _validate
-from airfed.air import Air
+from airfed.aircomp import Air
 
 RECORD: Final = "over-the-air"
 ARRAYS: Final = "arrays"

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Context, Message, MessageType
 from numpy.typing import NDArray
 
-from airfed.air import precode
+from airfed.aircomp import precode
 from airfed.flower import messages
 
 _LOG = logging.getLogger("flwr")

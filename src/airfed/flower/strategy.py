@@ -15,16 +15,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from airfed.air import CLIP_MARGIN, Air, Airs, Reception
+from airfed.aircomp import CLIP_MARGIN, Air, Airs, Reception
 from airfed.flower import messages
 from airfed.flower.post import Clock, Post
 from airfed.flower.roster import Roster
 from airfed.planning import Plan
-from airfed.running.averages import Averages
-from airfed.running.books import LedgerBooks
-from airfed.running.loop import Books, Diverged, receive, transmit
-from airfed.running.noise import NoiseSource, SecureNoise
-from airfed.showing.words import ADVERSARIES
+from airfed.text.phrases import ADVERSARIES
+from airfed.training.averages import Averages
+from airfed.training.books import LedgerBooks
+from airfed.training.loop import Books, Diverged, receive, transmit
+from airfed.training.noise import NoiseSource, SecureNoise
 
 Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")
@@ -287,7 +287,7 @@ class OverTheAirFedAvg(Strategy):
 
 
 class _Arrived:
-    """Stands for the devices in the round loop of `airfed.running.loop`: their updates are here already."""
+    """Stands for the devices in the round loop of `airfed.training.loop`: their updates are here already."""
 
     def __init__(self, uploads: Iterator[tuple[NDArray[np.intp], Updates]]) -> None:
         self._uploads = uploads

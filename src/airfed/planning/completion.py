@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _validate, convergence
+from airfed import _validate, bounds
 from airfed.planning.amplitudes import Amplitudes, Devices
 from airfed.planning.measured import best_design
 from airfed.planning.method import OVER_THE_AIR, Errors, Method
@@ -44,10 +44,10 @@ def by_bound(
     """
     found = _errors(problem, devices, in_time(problem, method, devices, rounds), method, alignment)
     with np.errstate(over="ignore"):
-        error = convergence.participation_error(found.shortfall)
-        error = error + convergence.noise_error(problem.learning, found.noise_share)
-        objective = convergence.round_offsets(problem.learning, found.rounds)
-        objective = objective + convergence.round_scales(problem.learning, found.rounds) * error
+        error = bounds.participation_error(found.shortfall)
+        error = error + bounds.noise_error(problem.learning, found.noise_share)
+        objective = bounds.round_offsets(problem.learning, found.rounds)
+        objective = objective + bounds.round_scales(problem.learning, found.rounds) * error
     best = int(np.argmin(objective))
     if not np.isfinite(objective[best]):
         raise InfeasibleError(

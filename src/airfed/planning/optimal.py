@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import convergence
+from airfed import bounds
 from airfed.planning import limits
 from airfed.planning._rounds import best_rounds
 from airfed.planning.exact import CandidateSpace, Choice, best_schedule, candidate_space, usable_rounds
@@ -123,8 +123,8 @@ def candidates(problem: Problem, rounds: NDArray[np.int64]) -> dict[str, Any]:
     return {
         "cap": limits.privacy_limits(problem, rounds),
         "round_budget": problem.budget.total_power / rounds,
-        "offset": convergence.round_offsets(problem.learning, rounds),
-        "scale": convergence.round_scales(problem.learning, rounds),
+        "offset": bounds.round_offsets(problem.learning, rounds),
+        "scale": bounds.round_scales(problem.learning, rounds),
         "noise_weight": problem.noise_weight,
     }
 

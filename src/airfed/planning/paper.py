@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import convergence
+from airfed import bounds
 from airfed.planning import limits
 from airfed.planning.optimal import Aligned
 from airfed.problem import InfeasibleError, Problem
@@ -80,8 +80,8 @@ def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
     pairs = _candidate_pairs(problem, rounds, by_gain, by_peak)
     size = num_devices - pairs.start
     with np.errstate(divide="ignore", over="ignore"):
-        noise = convergence.noise_error(learning, problem.link.noise_std / (size * pairs.theta))
-        objective = convergence.participation_error(1 - size / num_devices) + noise
+        noise = bounds.noise_error(learning, problem.link.noise_std / (size * pairs.theta))
+        objective = bounds.participation_error(1 - size / num_devices) + noise
     best = int(np.argmin(objective))
     if not np.isfinite(objective[best]):
         raise InfeasibleError("No plan fits: the limits leave so little signal that the bound is not finite.")
@@ -123,13 +123,13 @@ def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, curren
         feasible &= limits.privacy_limits(problem, rounds) * (1 + _RTOL) >= theta
     feasible |= rounds == current
     inner = (
-        convergence.participation_error(1 - scheduled.size / problem.fleet.num_devices)
+        bounds.participation_error(1 - scheduled.size / problem.fleet.num_devices)
         + (learning.total_steps / rounds - 1) ** 2
-        + convergence.noise_error(learning, problem.link.noise_std / (scheduled.size * theta))
+        + bounds.noise_error(learning, problem.link.noise_std / (scheduled.size * theta))
     )
-    remaining = convergence.remaining_gap(learning, rounds)
+    remaining = bounds.remaining_gap(learning, rounds)
     with np.errstate(over="ignore"):
-        objective = remaining + convergence.round_scales(learning, rounds) * inner
+        objective = remaining + bounds.round_scales(learning, rounds) * inner
     objective[~feasible] = np.inf
     best = int(np.argmin(objective))
     return int(rounds[best]), float(objective[best])

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _validate, convergence
+from airfed import _validate, bounds
 from airfed._extras import explained
 from airfed.planning import limits, record
 from airfed.planning.amplitudes import Amplitudes, Devices, Floats
@@ -93,7 +93,7 @@ class Plan:
         fleet = self.problem.fleet
         self.method.require_claim(self.problem)
         _validate.one_of(get_args(Average), average=self.average)
-        convergence.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
+        bounds.local_steps(self.problem.learning.total_steps, self.rounds)  # raises where rounds is out of range
         if self.amplitudes.num_devices != fleet.num_devices:
             raise ValueError(f"Expected amplitudes of {fleet.num_devices} devices; got {self.amplitudes.num_devices}.")
         if fleet.combiner is None:
@@ -174,7 +174,7 @@ class Plan:
     @cached_property
     def local_steps(self) -> tuple[int, ...]:
         """E_0..E_{I−1}, whole numbers that sum to T."""
-        return convergence.local_steps(self.problem.learning.total_steps, self.rounds)
+        return bounds.local_steps(self.problem.learning.total_steps, self.rounds)
 
     @cached_property
     def sequence(self) -> RoundSequence:
@@ -200,14 +200,14 @@ class Plan:
     # Learning
 
     @cached_property
-    def bound(self) -> convergence.Bound:
+    def bound(self) -> bounds.Bound:
         """Theorem 1, term by term."""
-        return convergence.convex_gap(self.problem.learning, rounds=self.rounds, **self._errors)
+        return bounds.convex_gap(self.problem.learning, rounds=self.rounds, **self._errors)
 
     @cached_property
-    def gradient_bound(self) -> convergence.Bound:
+    def gradient_bound(self) -> bounds.Bound:
         """Theorem 2 (non-convex losses), term by term."""
-        return convergence.mean_squared_gradient(self.problem.learning, rounds=self.rounds, **self._errors)
+        return bounds.mean_squared_gradient(self.problem.learning, rounds=self.rounds, **self._errors)
 
     @property
     def _errors(self) -> dict[str, Any]:
@@ -382,7 +382,7 @@ class Plan:
     def plot(self) -> Any:
         """Return a matplotlib figure: θ and the objective over the devices, and the bound over the rounds."""
         with explained():
-            from airfed.showing import files  # upwards, when called (pyproject.toml lists these imports)
+            from airfed.plotting import files  # upwards, when called (pyproject.toml lists these imports)
 
         return files.plan_figure(self)
 
@@ -395,12 +395,12 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        from airfed.showing import tables
+        from airfed.text import tables
 
         return tables.plan_text(self)
 
     def _repr_html_(self) -> str:
-        from airfed.showing import tables
+        from airfed.text import tables
 
         return tables.plan_html(self)
 

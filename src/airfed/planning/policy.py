@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _usercode, _validate, convergence
+from airfed import _usercode, _validate, bounds
 from airfed.planning import combining, reach, time_varying
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.completion import by_accuracy, by_bound, expected, in_time
@@ -423,5 +423,5 @@ def _reason(error: InfeasibleError) -> str:
 def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]:
     if rounds is None:
         return np.arange(1, problem.learning.total_steps + 1)
-    convergence.local_steps(problem.learning.total_steps, rounds)  # raises where rounds is out of range
+    bounds.local_steps(problem.learning.total_steps, rounds)  # raises where rounds is out of range
     return np.array([int(rounds)])

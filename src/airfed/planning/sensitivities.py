@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from airfed import convergence
+from airfed import bounds
 from airfed.planning import limits
 from airfed.planning.plan import Plan
 from airfed.problem import Problem
@@ -111,7 +111,7 @@ def next_device(plan: Plan) -> NextDevice | None:
     joined = np.sort(np.append(plan.scheduled, device))
     allowed = limits.alignment_limits(problem, joined, plan.rounds)
     limit = min(allowed, key=allowed.__getitem__)
-    bound = convergence.convex_gap(
+    bound = bounds.convex_gap(
         problem.learning,
         rounds=plan.rounds,
         shortfall=1.0 - joined.size / problem.fleet.num_devices,

@@ -17,15 +17,14 @@ from jinja2 import Environment, StrictUndefined
 from airfed import planning
 from airfed._disk import write_whole
 from airfed.planning import Plan
+from airfed.plotting import colours, fading, plans, svg
+from airfed.plotting import runs as charts
+from airfed.plotting.chart import Cells, Chart
+from airfed.plotting.drawings import drawing
 from airfed.problem import InfeasibleError
 from airfed.report.records import ReportError
-from airfed.running.run import Run
 from airfed.scenario import ScenarioError
-from airfed.showing import colours, fading, plans, svg
-from airfed.showing import runs as charts
-from airfed.showing.chart import Cells, Chart
-from airfed.showing.drawings import drawing
-from airfed.showing.words import (
+from airfed.text.phrases import (
     LIMITS,
     METRICS,
     SCOPES,
@@ -42,6 +41,7 @@ from airfed.showing.words import (
     number,
     privacy_basis,
 )
+from airfed.training.run import Run
 
 # A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
 _WIDTHS: Final = {"narrow": 326.0, "wide": 520.0}

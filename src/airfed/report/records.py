@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airfed.running.run import Run
+from airfed.training.run import Run
 
 
 class ReportError(ValueError):

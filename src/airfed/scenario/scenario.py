@@ -37,7 +37,7 @@ from airfed.scenario.sections import (
 from airfed.scenario.usercode import own_policy, user_code
 
 if TYPE_CHECKING:
-    from airfed.auditing import Audit
+    from airfed.audit import Audit
 
 _KIND: Final = ("gain", "channel")  # of a fleet, of one antenna and of several
 _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
@@ -320,10 +320,10 @@ class Scenario(Section):
         Raises:
             ValueError: the plan makes no privacy claim (against that adversary).
         """
-        from airfed import auditing  # upwards, when called (pyproject.toml lists this import)
+        from airfed import audit  # upwards, when called (pyproject.toml lists this import)
 
         more = {} if trials is None else {"trials": trials}
-        return auditing.audit(auditing.Subject.of(self), seed=seed, against=against, **more)
+        return audit.audit(audit.Subject.of(self), seed=seed, against=against, **more)
 
     def _informed(self, problem: Problem) -> Settings:
         """The settings with samples of gains that vary: a run knows those of a round only when it comes."""

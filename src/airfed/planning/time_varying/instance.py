@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from airfed import _validate, convergence
+from airfed import _validate, bounds
 from airfed.planning.amplitudes import Floats
 from airfed.problem import InfeasibleError, Learning
 
@@ -72,7 +72,7 @@ class Instance:
 
     def weights(self, rounds: int) -> Floats:
         """w_i = (ϖ²/ζ)η^(I−1−i) for i = 0..I−1."""
-        return convergence.round_weights(self.learning, rounds)
+        return bounds.round_weights(self.learning, rounds)
 
     def slopes(self, rounds: int) -> Floats:
         """−ln(w_i/w_{I−1}), within what float64 can hold: how much more a watt costs in round i than in the last."""
@@ -80,7 +80,7 @@ class Instance:
 
     def offsets(self) -> Floats:
         """What no schedule changes, for I = 1..most_rounds: η^I·G and the drift of the local steps."""
-        return convergence.round_offsets(self.learning, np.arange(1, self.most_rounds + 1))
+        return bounds.round_offsets(self.learning, np.arange(1, self.most_rounds + 1))
 
     def require_heard(self, rounds: int) -> None:
         """Raise unless there are so many rounds, and a device can be reached in each of them.

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _validate, convergence
+from airfed import _validate, bounds
 from airfed.planning import combining, limits, reach
 from airfed.planning.amplitudes import Amplitudes, Bools, Devices
 from airfed.planning.method import OVER_THE_AIR, Method
@@ -224,8 +224,8 @@ class _Rounds:
         places, weights = thinned(learning, rounds)
         found = [self.one(place, rounds)[2:4] for place in places.tolist()]
         noise, shortfall = np.array(found).T
-        error = convergence.participation_error(shortfall) + convergence.noise_error(learning, noise)
-        return float(convergence.round_offsets(learning, np.array([rounds]))[0]) + float(np.sum(weights * error))
+        error = bounds.participation_error(shortfall) + bounds.noise_error(learning, noise)
+        return float(bounds.round_offsets(learning, np.array([rounds]))[0]) + float(np.sum(weights * error))
 
 
 def _shared_by_method(method: Method, problem: Problem, decide: Decide, rounds: int | None) -> Solution:
@@ -266,7 +266,7 @@ def _by_method(asked: _Rounds, rounds: int) -> Solution:
             f"No plan fits: rounds={rounds} take {symbols / (problem.link.bandwidth or 1.0):.4g} s on the air "
             f"({asked.method.name}), and there are {problem.budget.air_time:.4g} s (air_time)."
         )
-    bound = convergence.convex_gap(problem.learning, rounds=rounds, shortfall=shortfall, noise_share=noise)
+    bound = bounds.convex_gap(problem.learning, rounds=rounds, shortfall=shortfall, noise_share=noise)
     return Solution(Amplitudes.of_table(table), bound.total, -np.inf)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from airfed import convergence
+from airfed import bounds
 from airfed.planning._equal import Integers
 from airfed.planning.amplitudes import Amplitudes, Bools, Floats
 from airfed.planning.time_varying.instance import Instance
@@ -106,7 +106,7 @@ def thinned(learning: Learning, rounds: int) -> tuple[Integers, Floats]:
 
     Up to 256 rounds these are all of them. The time to choose I then does not grow with the square of the rounds.
     """
-    weights = convergence.round_weights(learning, rounds)
+    weights = bounds.round_weights(learning, rounds)
     if rounds <= _ENOUGH:
         return np.arange(rounds), weights
     edges = np.linspace(0, rounds, _ENOUGH + 1).round().astype(np.intp)

@@ -1,0 +1,276 @@
+"""The audit: every check, the evidence, and a verdict."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import numpy as np
+
+from airfed import _validate
+from airfed import scenario as scenarios
+from airfed.audit import canaries
+from airfed.audit.canaries import Evidence, evidence
+from airfed.audit.noise_checks import noise_checks
+from airfed.audit.records import record_checks
+from airfed.audit.round_loop import round_loop_checks
+from airfed.audit.sensitivity import sensitivity_checks
+from airfed.audit.statistics import Check, Vector, epsilon_of
+from airfed.audit.subject import Subject
+from airfed.planning import Plan
+from airfed.privacy import gaussian_epsilon
+from airfed.problem import InfeasibleError, Trust
+from airfed.scenario import ScenarioError
+from airfed.training.loop import NoiseFault
+from airfed.training.run import Run
+
+PAIRS: Final = 1200
+TRIALS: Final = 100_000  # a side
+SAMPLES: Final = 1_000_000
+_RTOL: Final = 1e-9
+_LOOSE: Final = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Audit:
+    """What an audit found.
+
+    Args:
+        subject: what was audited.
+        checks: every check, passed or not.
+        warnings: what a reader should know although nothing failed.
+        round_evidence, total_evidence: lower bounds on μ of one round and of the whole training; None where the attack
+            could not be run.
+        false_positive, true_positive: the attack's ROC curve for one round.
+        seconds: how long it took.
+    """
+
+    subject: Subject
+    checks: list[Check]
+    warnings: list[str]
+    round_evidence: Evidence | None
+    total_evidence: Evidence | None
+    false_positive: Vector
+    true_positive: Vector
+    seconds: float
+
+    @property
+    def failures(self) -> list[Check]:
+        """The checks that did not pass."""
+        return [check for check in self.checks if not check.passed]
+
+    @property
+    def verdict(self) -> str:
+        """Return "pass", or "fail" if any check failed."""
+        return "fail" if self.failures else "pass"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the audit as plain values, ready for JSON."""
+        plan = self.subject.plan
+        budget = plan.problem.budget
+        each, whole = self.round_evidence, self.total_evidence
+        lower, lower_total = (None if e is None else e.lower for e in (each, whole))
+        return {
+            "verdict": self.verdict,
+            "scenario": self.subject.scenario.name,
+            "mu_claimed": plan.mu_round,
+            "mu_lower": lower,
+            "epsilon_claimed": plan.epsilon_round,
+            "epsilon_lower": None if lower is None else epsilon_of(lower, budget.delta),
+            "mu_total_claimed": plan.mu_total,
+            "mu_total_lower": lower_total,
+            "epsilon_total_claimed": plan.epsilon_total,
+            "epsilon_total_lower": None if lower_total is None else epsilon_of(lower_total, budget.delta),
+            "level": canaries.REPORT_LEVEL,
+            "fail_level": canaries.FAIL_LEVEL,
+            "delta": budget.delta,
+            "relation": budget.relation,
+            "unit": "device",
+            "antennas": plan.problem.fleet.antennas,
+            "trust": plan.problem.link.trust,
+            "against": self.subject.adversary,
+            "privacy": self.subject.noise().privacy,
+            "rounds": plan.rounds,
+            "evidence": {"round": each and each.to_dict(), "total": whole and whole.to_dict()},
+            "checks": [asdict(check) for check in self.checks],
+            "warnings": self.warnings,
+            "roc": {"false_positive": self.false_positive.tolist(), "true_positive": self.true_positive.tolist()},
+            "seconds": self.seconds,
+        }
+
+
+def subject_of(path: Path, *, seed: int | None = None) -> Subject:
+    """Return what a path names: a scenario file, or a run directory with its record.
+
+    Raises:
+        ScenarioError, RunError, InfeasibleError: it is neither, or has no plan.
+    """
+    if not path.exists():
+        raise ScenarioError(f"Expected a scenario, or a run directory, at {path}; there is no such file or folder.")
+    if not path.is_dir():
+        loaded = scenarios.load(path)
+        return Subject.of(loaded if seed is None else loaded.override({"seed": seed}))
+    return Subject.of_run(Run.open(path))
+
+
+def audit(
+    subject: Subject,
+    *,
+    trials: int = TRIALS,
+    pairs: int = PAIRS,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    against: Trust | None = None,
+) -> Audit:
+    """Attack a claim and return what came of it.
+
+    Args:
+        subject: what to audit.
+        trials: canaries a side.
+        pairs: adversarial pairs of updates.
+        samples: values of the noise to look at.
+        seed: of the adversary's own choices.
+        against: who attacks a receiver with several antennas: somebody who keeps every antenna's signal ("radio"), or
+            who is handed the combined one ("combiner"); as the claim has it unless told.
+
+    Raises:
+        ValueError: there is no such adversary, or the method makes no privacy claim against it.
+    """
+    if against is not None:
+        _validate.one_of(get_args(Trust), against=against)
+        try:
+            subject.plan.against(against)
+        except InfeasibleError as error:
+            why = str(error).removeprefix("No plan fits: ")
+            raise ValueError(f"This method makes no privacy claim against that adversary: {why}") from None
+        subject = replace(subject, against=against)
+    with np.errstate(all="ignore"):  # code that is broken on purpose or not may overflow; its checks say so
+        return _audit(subject, trials, pairs, samples, np.random.default_rng((seed, 0x5EED)))
+
+
+def _audit(subject: Subject, trials: int, pairs: int, samples: int, rng: np.random.Generator) -> Audit:
+    started = time.monotonic()
+    checks = [accounting_check(subject)]
+    if subject.run is not None:
+        checks += record_checks(subject, subject.run)
+    checks += sensitivity_checks(subject, rng, pairs=pairs)
+    checks += round_loop_checks(subject, rng)
+    checks += noise_checks(subject, samples=samples)
+    try:
+        scores = canaries.attack(subject, rng, trials=trials)
+    except NoiseFault as fault:
+        checks.append(Check(name="canaries", passed=False, finding=str(fault), figures={}))
+        return _concluded(subject, checks, started)
+    each = evidence(scores.single, scores.claimed)
+    whole = evidence(scores.whole, subject.plan.mu_total)
+    delta = subject.plan.problem.budget.delta
+    checks += [
+        _claim_check("canaries", "one round", each, gaussian_epsilon(scores.claimed, delta), delta),
+        _claim_check("trajectory", "the whole training", whole, subject.plan.epsilon_total, delta),
+    ]
+    return _concluded(subject, checks, started, each, whole, canaries.roc(scores.single))
+
+
+def accounting_check(subject: Subject) -> Check:
+    """Return whether the ε that is claimed follows from what is received, by another road, and is within the budget."""
+    plan = subject.plan
+    budget, mus = plan.problem.budget, plan.sequence.mus
+    spent = np.zeros(plan.problem.fleet.num_devices)
+    for entry in plan.sequence:
+        spent[entry.scheduled] += entry.mu**2
+    whole = math.sqrt(float(spent.max()))  # of the most exposed device
+    wrong = _overspent(plan)
+    most, _ = replace(subject, against=None).exposure
+    if np.any(mus < most * (1 - _RTOL)) or plan.mu_round < most.max() * (1 - _RTOL):
+        wrong.append("μ is below the received amplitude over the noise")
+    if plan.epsilon_round < epsilon_of(plan.mu_round, budget.delta) * (1 - _RTOL):
+        wrong.append("ε of a round is below the truth")
+    if plan.mu_total < whole * (1 - _RTOL) or plan.epsilon_total < epsilon_of(whole, budget.delta) * (1 - _RTOL):
+        wrong.append("ε of the training is below the truth")
+    exact = plan.epsilon_total if budget.scope == "total" else plan.epsilon_round
+    counted = plan.epsilon_paper if budget.formula == "classic" else exact
+    if counted > budget.epsilon * (1 + _RTOL):
+        wrong.append(f"ε = {counted:.5g} exceeds the budget of {budget.epsilon:g}")
+    return Check(
+        name="accounting",
+        passed=not wrong,
+        finding="; ".join(wrong)
+        or f"ε = {plan.epsilon_round:.5g} a round, {plan.epsilon_total:.5g} in all follow from μ = {plan.mu_round:.5g}",
+        figures={"mu_round": plan.mu_round, "mu_total": plan.mu_total, "epsilon_budget": budget.epsilon},
+    )
+
+
+def _overspent(plan: Plan) -> list[str]:
+    """What the plan sends beyond its budgets, where rounds may differ: added up from gains and received amplitudes."""
+    if plan.constant and not plan.problem.varies:
+        return []
+    fleet, budget, wrong = plan.problem.fleet, plan.problem.budget, []
+    spent = np.zeros(fleet.num_devices)
+    for entry in plan.sequence:
+        signal, devices = entry.signal, entry.scheduled
+        power = np.zeros(devices.size) if signal.constant_power is None else np.array(signal.constant_power)
+        if plan.method.radio:
+            power += np.square(signal.amplitude / fleet.gain_in(entry.index)[devices])
+        spent[devices] += power
+        if np.any(power > fleet.peak_power[devices] * (1 + _RTOL)):
+            wrong.append(f"round {entry.index + 1} asks a device for more than its peak power")
+    if spent.sum() > budget.total_power * (1 + _RTOL):
+        wrong.append(f"{spent.sum():.5g} W exceed the total of {budget.total_power:g} W")
+    if budget.device_power is not None and np.any(spent > np.asarray(budget.device_power) * (1 + _RTOL)):
+        wrong.append("a device spends more than its battery")
+    return wrong
+
+
+def _claim_check(name: str, what: str, found: Evidence, epsilon: float, delta: float) -> Check:
+    """The claim stands unless a lower bound at level 1e-6 exceeds it: of μ, or of the ε that goes with it."""
+    proved = max(found.strict, found.strict_guessing)
+    refuted = found.refuted or epsilon_of(proved, delta) > epsilon * (1 + _RTOL)
+    finding = (
+        f"{what}: μ ≥ {proved:.5g} except with probability 1e-6, but {found.claimed:.5g} is claimed"
+        if refuted
+        else f"{what}: μ ≥ {found.lower:.5g} at 99% confidence, {found.claimed:.5g} claimed"
+    )
+    return Check(name=name, passed=not refuted, finding=finding, figures=found.to_dict())
+
+
+def _concluded(
+    subject: Subject,
+    checks: list[Check],
+    started: float,
+    each: Evidence | None = None,
+    whole: Evidence | None = None,
+    curve: tuple[Vector, Vector] | None = None,
+) -> Audit:
+    plan = subject.plan
+    warnings = []
+    if each is not None and each.upper < _LOOSE * each.claimed:
+        why = "more signal could be sent for the same ε"
+        if plan.problem.link.estimation_error:
+            why = "these channel errors are smaller than what is provided for"
+        elif plan.problem.seen_by_all and subject.adversary == "combiner":
+            why = "it is made against somebody who sees more"
+        elif plan.problem.seen_by_all:
+            why = "in each round it is made for the device that shows most"
+        warnings.append(
+            f"The claim is loose: the attack shows μ ≤ {each.upper:.4g} where {each.claimed:.4g} is claimed; {why}."
+        )
+    if plan.epsilon_paper_validity == "unsafe":
+        warnings.append(
+            f"Lemma 1 prints ε = {plan.epsilon_paper:.4g} for a round; the truth is {plan.epsilon_round:.4g}."
+        )
+    if plan.problem.link.trust_estimates and plan.problem.link.estimation_error:
+        warnings.append("The channel estimates are trusted although they are known to be wrong.")
+    false, true = (np.empty(0), np.empty(0)) if curve is None else curve
+    return Audit(
+        subject=subject,
+        checks=checks,
+        warnings=warnings,
+        round_evidence=each,
+        total_evidence=whole,
+        false_positive=false,
+        true_positive=true,
+        seconds=time.monotonic() - started,
+    )

@@ -1,0 +1,208 @@
+"""The object of an audit: a plan and its claims, the air and the noise that must keep them, and a record if any.
+
+Everything that an adversary sees of a round comes out of the code that trains: the plan's own air, its own noise, the
+round loop and `Superposition.receive`. The audit has no formula for what a method transmits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.aircomp import Air, Airs, Reception, Superposition
+from airfed.learning.engine import Engine
+from airfed.planning import Plan
+from airfed.problem import Trust
+from airfed.scenario import Scenario
+from airfed.training.loop import Medium, Round, federated_averaging
+from airfed.training.noise import NoiseSource
+from airfed.training.run import Run
+from airfed.training.setup import airs_of, noise_source, signal_digests
+
+Floats = NDArray[np.float64]
+
+_AT_ONCE: Final = 64  # devices whose received amplitudes are measured in one superposition
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """The object of an audit.
+
+    Args:
+        scenario: what was asked for.
+        plan: the plan, whose μ and ε are the claims.
+        airs: what the channel does to the uploads, round by round.
+        signal: digests of what shapes the signal, by name; the key of the noise.
+        run: the run's record, if it has run.
+        against: the adversary, where the receiver has several antennas: one who keeps every antenna's signal, or one
+            who gets the combined one; None: the adversary of the claim.
+
+    Raises:
+        ValueError: the method claims no privacy, so that there is nothing to audit.
+    """
+
+    scenario: Scenario
+    plan: Plan
+    airs: Airs
+    signal: Mapping[str, str]
+    run: Run | None = None
+    against: Trust | None = None
+
+    def __post_init__(self) -> None:
+        if not self.plan.private:
+            raise ValueError(f"Expected a policy with an ε to audit; {self.plan.policy!r} is not private.")
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Subject:
+        """Return the subject that a scenario makes, planned and with its channel drawn, without loading any data."""
+        problem = scenario.problem()
+        plan = scenario.plan(problem)
+        signal = signal_digests(scenario, problem.fleet)
+        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=signal)
+
+    @classmethod
+    def of_run(cls, run: Run) -> Subject:
+        """Return the subject that a run makes: its plan, and the noise that it drew.
+
+        A plan that was tampered with is audited as the scenario plans; `record_checks` tells the difference.
+
+        Raises:
+            ValueError: the run's scenario or manifest cannot be read.
+        """
+        scenario, manifest = run.scenario, run.manifest
+        try:
+            plan = run.plan
+        except ValueError:
+            plan = scenario.plan(scenario.problem(dimension=run.figures["dimension"]))
+        return cls(scenario=scenario, plan=plan, airs=airs_of(scenario, plan), signal=manifest["signal"], run=run)
+
+    @property
+    def adversary(self) -> Trust:
+        """The adversary."""
+        return self.against or self.plan.problem.link.trust
+
+    @property
+    def sensitivity(self) -> float:
+        """2 where neighbours replace a device's data, 1 where they add or remove a device."""
+        return 2.0 if self.plan.problem.budget.relation == "replace" else 1.0
+
+    def noise_std_in(self, index: int) -> float:
+        """Return the standard deviation, per entry, of the noise in which the adversary sees a device in round i.
+
+        It is that of the received signal. Uploads that are received separately have equal shares of its variance.
+        """
+        signal = self.plan.sequence.signal(index)
+        return signal.noise_std / math.sqrt(signal.amplitude.size if signal.separate else 1)
+
+    def seen(self, reception: Reception) -> Floats:
+        """Return what the adversary sees of a round: the released signal, (1, d), or every antenna's, (Ac, d)."""
+        if self.adversary == "combiner":
+            return reception.received[None, :]
+        return reception.parts.reshape(-1, reception.received.size)
+
+    def responses(self, air: Air) -> Floats:
+        """Return how the adversary sees an update of norm ϖ of each scheduled device, (|K|, 1) or (|K|, Ac).
+
+        Each device sends on an entry of its own through the real superposition, without noise. The 2-norm of a row is
+        the device's received amplitude, the row itself its matched filter: white noise hides nothing else.
+        """
+        found = []
+        for first in range(0, air.scheduled.size, _AT_ONCE):
+            devices = air.scheduled[first : first + _AT_ONCE]
+            superposition = air.open_round(devices.size)
+            superposition.add(devices, air.clip_norm * np.eye(devices.size))
+            found.append(self.seen(superposition.receive(np.zeros(superposition.noise_size))).T)
+        return np.concatenate(found)
+
+    @cached_property
+    def exposure(self) -> tuple[Floats, Floats]:
+        """The measured μ of each round's most exposed device, (I,), and of each device over all rounds, (N,)."""
+        plan = self.plan
+        most, total = np.empty(plan.rounds), np.zeros(plan.problem.fleet.num_devices)
+        for index in range(1 if plan.constant else plan.rounds):
+            air = self.airs.at(index)
+            mus = self.sensitivity * np.linalg.norm(self.responses(air), axis=1) / self.noise_std_in(index)
+            most[index] = mus.max()
+            total[air.scheduled] += np.square(mus)
+        if plan.constant:
+            most[:], total = most[0], plan.rounds * total
+        return most, np.sqrt(total)
+
+    @cached_property
+    def victim(self) -> int:
+        """The device of which the adversary sees most over the training."""
+        return int(np.argmax(self.exposure[1]))
+
+    @cached_property
+    def sends(self) -> NDArray[np.intp]:
+        """The rounds in which the victim transmits."""
+        return self.plan.amplitudes.sends(self.victim)
+
+    def noise(self, repetition: int = 0, changed: Mapping[str, str] | None = None) -> NoiseSource:
+        """Return the noise of the run itself (0), or of an independent repetition of it under another seed.
+
+        Args:
+            repetition: how far the seed is moved.
+            changed: parts of the signal that are other than they are, to see whether the noise follows.
+        """
+        signal = {**self.signal, **(changed or {})}
+        if repetition:
+            signal["scenario"] = self.scenario.model_copy(update={"seed": self.scenario.seed + repetition}).digest()
+        return noise_source(self.scenario, signal)
+
+    def train(
+        self, engine: Engine, noise: NoiseSource, rounds: Iterable[int], medium: Medium | None = None
+    ) -> Iterator[Round]:
+        """Yield the given rounds of the plan, trained by the real round loop from a model of zeros.
+
+        Args:
+            engine: the updates; its dimension is that of the model.
+            noise: draws the noise.
+            rounds: which rounds, in their order.
+            medium: where signals add up, if not in the air of the plan.
+        """
+        parameters, air = np.zeros(engine.dimension, np.float32), medium or self.airs
+        for index in rounds:
+            done = next(federated_averaging(self.plan, air, engine, noise, parameters=parameters, first_round=index))
+            parameters = done.parameters
+            yield done
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crowd:
+    """The air of a plan with `count` copies of one device in the place of all others: as many trials in one round.
+
+    What a device adds to the signal, and the noise, do not depend on how many others there are.
+    """
+
+    subject: Subject
+    device: int
+    count: int
+
+    def at(self, index: int) -> Air:
+        """Return the air of round i, in which the device must be scheduled."""
+        air = self.subject.airs.at(index)
+        copies = np.repeat(air.slots(np.array([self.device])), self.count)
+        names = ("transmit_amplitude", "coefficient", "arrival", "transmit_phase", "constant_power")
+        return replace(air, scheduled=np.arange(self.count), **{name: getattr(air, name)[copies] for name in names})
+
+    def open_round(self, dimension: int, index: int) -> Superposition:
+        """Return an empty superposition of round i."""
+        share = self.subject.noise_std_in(index) / self.subject.plan.sequence.signal(index).noise_std
+        return _Seen(air=self.at(index), dimension=dimension, share=share)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Seen(Superposition):
+    """A superposition in which a device is seen in a share of the noise: that of its own upload."""
+
+    share: float
+
+    def receive(self, noise: Floats) -> Reception:
+        return super().receive(self.share * noise)

@@ -1,0 +1,1 @@
+"""Plans, runs and results as text: sentences, tables, exports and the console."""

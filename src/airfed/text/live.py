@@ -1,0 +1,82 @@
+"""The line that shows how far something is: of a run, in a terminal and in a notebook, and of other long work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from airfed.planning import Plan
+from airfed.text.phrases import duration
+
+
+class LiveLine:
+    """Shows round, loss, accuracy, ε so far, power so far and time left of a training.
+
+    It appears with `begin`: a mistake found before is one sentence and no empty bar.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=12),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+        )
+
+    def __enter__(self) -> LiveLine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress.tasks:
+            self._progress.stop()
+
+    def begin(self, plan: Plan, first_round: int) -> None:
+        """Show the line of a training by a plan, of whose rounds some may be done."""
+        rounds, self._private = plan.rounds, plan.private
+        self._task = self._progress.add_task("", total=rounds, completed=first_round)
+        self._progress.start()
+
+    def update(self, record: dict[str, Any]) -> None:
+        """Show a finished round, given as in `metrics.jsonl`."""
+        shown = [
+            f"{label} {record[key]:{form}}"
+            for label, key, form in (("loss", "loss", ".3f"), ("acc", "accuracy", ".1%"))
+            if record[key] is not None
+        ]
+        power = record["power_transmitted_total"]
+        spent = f"{record['epsilon_total']:.3g}" if self._private else "∞"
+        shown += [f"ε {spent}", *([] if power is None else [f"{power:.3g} W"])]
+        self._progress.update(self._task, completed=record["round"] + 1, description=" · ".join(shown))
+
+
+@contextmanager
+def work_line(console: Console, name: str) -> Iterator[Callable[[float, str, float | None], None]]:
+    """Yield the function that is told which share is done, what is at work, and the seconds left if they are known."""
+    columns = (
+        TextColumn("{task.fields[name]}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, disable=console.quiet) as progress:
+        task = progress.add_task("", name=name, total=None, left="")
+
+        def update(share: float, text: str, seconds_left: float | None) -> None:
+            left = "" if seconds_left is None else f"about {duration(seconds_left)} left"
+            progress.update(task, total=1.0, completed=share, description=text, left=left)
+
+        yield update

@@ -1,0 +1,275 @@
+"""Plans and runs as tables: text that fits 80 columns, and HTML for a notebook."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from airfed.planning import Plan
+from airfed.planning.method import OVER_THE_AIR
+from airfed.planning.sensitivities import Sensitivities, next_device
+from airfed.text import exports
+from airfed.text.phrases import (
+    LIMITS,
+    SCOPES,
+    TERMS,
+    above,
+    air_sentence,
+    antennas_sentence,
+    change_text,
+    compact,
+    decision_sentence,
+    devices_text,
+    drowned_sentence,
+    epsilon_text,
+    expectation,
+    exposure_sentence,
+    gap_sentence,
+    method_sentence,
+    privacy_basis,
+    span,
+)
+from airfed.text.rows import Row, limit_rows, power_rows, privacy_rows
+
+if TYPE_CHECKING:
+    from airfed.training.run import Run
+
+_LARGE: Final = 10_000  # devices
+
+
+def plain_table(*columns: str, left: Collection[str] = (), wrapped: Collection[str] = (), title: str = "") -> Table:
+    """Return an empty table without lines.
+
+    Args:
+        columns: their headings.
+        left: which columns stand to the left; the others stand to the right.
+        wrapped: in which columns lines may be broken.
+        title: above the table, to the left.
+    """
+    shown = f"{title}\n" if title else None
+    table = Table(title=shown, title_style="bold", title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in columns:
+        heading = escape(column)  # "air [s]" is no markup
+        table.add_column(heading, justify="left" if column in left else "right", no_wrap=column not in wrapped)
+    return table
+
+
+def bound_basis(plan: Plan) -> str:
+    """Return what the plan's bound is good for."""
+    gap = plan.problem.learning.initial_gap
+    if plan.objective == "measured":
+        return "Chosen by expected accuracy, not by this bound."
+    if plan.bound.total > gap:
+        return f"The bound is above the initial gap, G = {gap:g}: it ranks designs only."
+    return f"The gap before training is at most G = {gap:g}."
+
+
+def print_sensitivities(console: Console, plan: Plan, found: Sensitivities | None) -> None:
+    """Print what one more watt, unit of ε or device would buy, in terms of what the plan was chosen by."""
+    if found is not None:
+        console.print(_bought(found, "watt", "power", found.watt, found.double_power))
+        console.print(_bought(found, "unit of ε", "ε", found.epsilon, found.double_epsilon))
+    waiting = None if plan.objective == "measured" else next_device(plan)
+    if waiting is not None:
+        lower = waiting.alignment < plan.alignment * (1 - 1e-9)
+        effect = f"θ falls to {waiting.alignment:.3g}" if lower else "θ unchanged"
+        change = change_text("bound", plan.bound.total, waiting.bound)
+        console.print(f"One more device (number {waiting.device}, |h| = {waiting.gain:.3g}): {effect}, {change}.")
+
+
+def _bought(found: Sensitivities, unit: str, budget: str, more: float, double: float) -> str:
+    one, two = (change_text(found.of, found.now, then) for then in (more, double))
+    if one == two:
+        return f"More {budget}: {one}."
+    return (
+        f"One more {unit}: {one}; twice the {budget}: {two.removeprefix('bound ').removeprefix('expected accuracy ')}."
+    )
+
+
+def print_plan(console: Console, name: str, plan: Plan) -> None:
+    """Print the schedule, its limits, the bound, the power and the privacy."""
+    console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
+    console.print(f"[bold]{decision_sentence(plan)}[/bold]")
+    for said in (method_sentence(plan), antennas_sentence(plan)):
+        if said:
+            console.print(f"[bold]{said}[/bold]")
+    console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
+    for note in filter(None, (*plan.notes, drowned_sentence(plan))):
+        console.print(f"[bold red]! {escape(note)}[/bold red]\n")
+
+    limits = "Limits on θ" if plan.constant else "Limits, if all θ grew together"
+    console.print(_grid(limits, "largest θ", limit_rows(plan)), "")
+
+    terms = [
+        (TERMS[name], f"{value:.5g}", f"{value / plan.bound.total:.1%}") for name, value in plan.bound.terms.items()
+    ]
+    terms.append(("total", f"{plan.bound.total:.5g}", "100.0%"))
+    console.print(_grid("Bound on the gap (Theorem 1)", "value", terms, "share"))
+    if gap := gap_sentence(plan):
+        console.print(gap)
+    console.print(bound_basis(plan), style="dim", end="\n\n")
+
+    console.print(_grid("Power, worst case", "W", power_rows(plan)))
+    if on_air := air_sentence(plan):
+        console.print(on_air, style="dim")
+    console.print("")
+
+    console.print(_grid("Privacy", "ε", privacy_rows(plan)))
+    if exposed := exposure_sentence(plan):
+        console.print(exposed)
+    budget = plan.problem.budget
+    console.print(f"[dim]{privacy_basis(plan)}[/dim]")
+    console.print(
+        f"[dim]budget: ε = {budget.epsilon:g} for {SCOPES[budget.scope]}, by the {budget.formula} formula[/dim]"
+    )
+    if budget.spent:
+        console.print(f"[dim]earlier trainings spent μ = {budget.spent:.4g} of it; this plan has the rest[/dim]")
+    if plan.problem.link.estimation_error:
+        console.print(_channel_basis(plan))
+    learning = plan.problem.learning
+    if abs(learning.learning_rate * learning.smoothness - 1) > 1e-9:
+        console.print(
+            f"[dim]The bound is proved for τ = 1/ζ; here τ = {learning.learning_rate:g} "
+            f"and 1/ζ = {1 / learning.smoothness:g}.[/dim]"
+        )
+
+
+def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
+    """Print the policies side by side, the optimum first."""
+    console.print(f"[bold]{escape(name)}[/bold] · {decision_sentence(plans['optimal'])}\n")
+    _print_policies(console, plans, failures)
+    console.print(f"[dim]{bound_basis(plans['optimal'])}[/dim]")
+    if any(plan.prediction for plan in plans.values()):
+        console.print("[dim]expected: test accuracy, by the surrogate; W: worst case, all devices and rounds;[/dim]")
+    else:
+        said = "above: how far the bound is above the optimum's; W: worst case, all devices and rounds;"
+        console.print(f"[dim]{said}[/dim]")
+    timed = _timed(plans)
+    if plans["optimal"].problem.link.bandwidth:
+        console.print("[dim]s: seconds on the air, all rounds;[/dim]")
+    epsilon = "of all rounds" if timed else "of each round and of all"
+    if not plans["optimal"].constant:
+        alignment = "" if timed else " θ: in the largest;"
+        console.print(f"[dim]devices: in the smallest and the largest round;{alignment}[/dim]")
+        epsilon = "of the most exposed device" if timed else "of the most exposed round and of the most exposed device"
+    console.print(f"[dim]ε: exact, {epsilon}, {privacy_basis(plans['optimal'])}[/dim]")
+
+
+def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
+    """Print the policies once more, each planned for the same ε in total."""
+    console.print("")
+    _print_policies(console, plans, failures, f"At most ε = {compact(epsilon, 3)} in total for each of them")
+
+
+def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mapping[str, str], title: str = "") -> None:
+    best, link = plans["optimal"].bound.total, plans["optimal"].problem.link
+    measured = any(plan.prediction for plan in plans.values())
+    timed = _timed(plans)
+    figures: list[tuple[str, Callable[[Plan], str]]] = [
+        ("devices", _devices),
+        ("rounds", lambda plan: f"{plan.rounds}"),
+        *([] if timed else [("θ", lambda plan: compact(plan.alignment, 3))]),
+        ("bound", lambda plan: compact(plan.bound.total, 4)),
+        ("expected", _accuracy) if measured else ("above", lambda plan: above(plan.bound.total / best - 1)),
+        ("W", lambda plan: compact(plan.power_total, 4)),
+        *([] if timed else [("ε each", lambda plan: epsilon_text(plan, plan.epsilon_round, 3))]),
+        ("ε all", lambda plan: epsilon_text(plan, plan.epsilon_total, 3)),
+        *([("symbols" if link.bandwidth is None else "s", _air)] if timed else []),
+    ]
+    table = plain_table("policy", *(name for name, _ in figures), "limit", left=("policy", "limit"), title=title)
+    for policy, plan in plans.items():
+        table.add_row(
+            policy + ("*" if plan.violations else ""),
+            *(figure(plan) for _, figure in figures),
+            LIMITS[plan.binding].removesuffix(" power").removeprefix("a ") if plan.private else "",
+            style="bold" if policy == "optimal" else "",
+        )
+    unbounded = console.options.update(max_width=10_000)
+    if console.measure(table, options=unbounded).maximum > console.width:
+        table.padding = (0, 1, 0, 0)
+    console.print(table)
+    for policy, reason in failures.items():
+        console.print(f"{policy}: {escape(reason)}")
+    for policy, plan in plans.items():
+        if plan.violations:
+            console.print(f"[red]* {policy}: {escape(' '.join(plan.notes))}[/red]")
+
+
+def _timed(plans: Mapping[str, Plan]) -> bool:
+    """Whether symbols or seconds replace θ and ε per round; over the air, symbols are proportional to the rounds."""
+    return any(plan.problem.link.bandwidth or plan.method != OVER_THE_AIR for plan in plans.values())
+
+
+def _devices(plan: Plan) -> str:
+    """How many devices are scheduled; a range in large fleets in thousands, so that the column stays narrow."""
+    if plan.sizes.max() >= _LARGE and plan.sizes.min() < plan.sizes.max():
+        return f"{span(np.round(plan.sizes / 1000), 'k-')}k"
+    return devices_text(plan, "-")
+
+
+def _air(plan: Plan) -> str:
+    """How long a plan is on the air: seconds, or symbols where there is no bandwidth."""
+    return compact(plan.channel_uses if plan.air_time is None else plan.air_time, 3)
+
+
+def _accuracy(plan: Plan) -> str:
+    return "?" if plan.predicted_accuracy is None else f"{plan.predicted_accuracy:.1%}"
+
+
+def _channel_basis(plan: Plan) -> str:
+    link = plan.problem.link
+    if link.trust_estimates:
+        return (
+            f"[bold red]! Imperfect CSI with an NMSE of {link.estimation_error:g} is not accounted for: devices may "
+            "arrive stronger than θ, and ε does not hold.[/bold red]"
+        )
+    return (
+        f"[dim]imperfect CSI, NMSE {link.estimation_error:g}: a device may arrive {plan.amplification:.4g} "
+        f"times stronger; accounted for, except with probability {link.estimation_failure:g}[/dim]"
+    )
+
+
+def _grid(title: str, value: str, rows: Iterable[Row], remark: str = "") -> Table:
+    table = plain_table()
+    table.add_column(title, min_width=38, no_wrap=True)
+    table.add_column(value, justify="right", min_width=10, no_wrap=True)
+    table.add_column(remark)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def as_text(show: Callable[[Console], None]) -> str:
+    """Return what `show` prints on a console of 80 columns, as plain text."""
+    console = Console(file=io.StringIO(), width=80, highlight=False, color_system=None)
+    with console.capture() as captured:
+        show(console)
+    return captured.get().rstrip()
+
+
+def as_html(show: Callable[[Console], None]) -> str:
+    """Return what `show` prints as HTML for a notebook: tables as tables, everything else as paragraphs."""
+    page = exports.HtmlConsole()
+    show(page)
+    return page.html()
+
+
+def plan_text(plan: Plan) -> str:
+    """Return a plan as the command line prints it."""
+    return as_text(lambda console: print_plan(console, "plan", plan))
+
+
+def plan_html(plan: Plan) -> str:
+    """Return a plan as HTML for a notebook."""
+    return as_html(lambda console: print_plan(console, "plan", plan))
+
+
+def run_html(run: Run) -> str:
+    """Return where a run stands, as HTML for a notebook."""
+    return as_html(lambda console: console.print(str(run), markup=False))

@@ -1,0 +1,343 @@
+"""A run as it is on disk: the only reader of a run directory.
+
+Nothing in a file is believed before it is checked: each file on its own (`airfed.training.records`), and all of them
+against the ledger, whose first line names the scenario, the plan and the manifest by their digests and whose chain
+holds every ε and every watt. What is wrong is told, not raised, so that a bad run can be shown as bad. Of a run that
+another version made nothing is read: `errors` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed import policies
+from airfed._disk import is_locked
+from airfed._extras import explained
+from airfed.planning import Plan
+from airfed.privacy.ledger import Ledger, LedgerError, Members
+from airfed.problem import Trust
+from airfed.scenario import Scenario, load
+from airfed.training.books import check_header, check_rounds, verified_ledger
+from airfed.training.directory import OtherVersion, RunDirectory, RunError
+from airfed.training.records import Manifest, PlanFigures
+from airfed.training.rounds import Rounds
+
+_RTOL: Final = 1e-9  # sums that are added up in another order
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """A run directory, read once and checked. `Run.open` makes one.
+
+    Args:
+        path: the directory.
+        rounds: what happened, round by round.
+        devices: planned and transmitted power of each scheduled device [W]; empty where the run did not meter them.
+        checkpoint: the round that the newest checkpoint goes on with; None where there is none.
+        finished: whether its model was written.
+        errors: what is wrong with it. Asking for a part that could not be read raises the first of them.
+
+    >>> import airfed, tempfile, tomllib
+    >>> from airfed.scenario import parse, template
+    >>> world = parse(tomllib.loads(template.SCENARIO)).override({
+    ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = airfed.run(world, f"{folder}/run", progress=False)
+    ...     run = airfed.Run.open(f"{folder}/run").checked()
+    >>> run.finished, run.rounds["loss"].shape, run.ledger.rounds
+    (True, (4,), 4)
+    """
+
+    path: Path
+    rounds: Rounds = field(default_factory=Rounds)
+    devices: Sequence[Mapping[str, float]] = ()
+    checkpoint: int | None = None
+    finished: bool
+    errors: tuple[ValueError, ...]
+    _manifest: Manifest | None = None
+    _scenario: Scenario | None = None
+    _figures: PlanFigures | None = None
+    _plan: Plan | None = None
+    _ledger: Ledger | None = None
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """Return the run in a directory, whatever state it is in.
+
+        Raises:
+            RunError: there is no run.
+        """
+        directory = RunDirectory(Path(path))
+        if not directory.exists:
+            raise RunError(f"Expected a run in {path}; there is none.")
+        errors: list[ValueError] = []
+
+        def tried(read: Callable[[], _Read]) -> _Read | None:
+            try:
+                return read()
+            except (ValueError, OSError) as error:  # RunError, LedgerError, ScenarioError, ...
+                errors.append(error if isinstance(error, ValueError) else RunError(f"Cannot read {path}: {error}."))
+                return None
+
+        finished = directory.file("model.safetensors").is_file()
+        manifest = tried(directory.manifest)
+        if any(isinstance(error, OtherVersion) for error in errors):
+            return cls(path=directory.path, finished=finished, errors=tuple(errors))
+        # Before the ledger, which is always ahead of them while a run goes on.
+        recorded = tried(directory.read_metrics)
+        rounds = Rounds(recorded or ())
+        newest = directory.latest()
+        ledger = tried(lambda: verified_ledger(directory))
+        figures = tried(directory.plan)
+        scenario = tried(lambda: load(directory.file("scenario.toml")))
+        plan = None
+        if scenario is not None and figures is not None:
+            plan = tried(lambda: _plan(scenario, figures, ledger))
+        devices = tried(directory.devices) or []
+        if ledger is not None:
+            tried(lambda: check_rounds(rounds, ledger))
+            if ledger.torn and not is_locked(directory.file(".lock")):
+                errors.append(
+                    LedgerError(f"{ledger.path}: its last line is half-written; airfed run --resume repairs it.")
+                )
+            if newest is not None and not ledger.contains(newest.ledger_head):
+                errors.append(
+                    LedgerError(
+                        f"{ledger.path}: lines that the checkpoint after round {newest.round_index} has seen are gone."
+                    )
+                )
+            if newest is None and finished:
+                errors.append(LedgerError(f"{path}: the checkpoints of a finished run are gone."))
+            if newest is not None and recorded is not None and len(rounds) < newest.round_index:
+                errors.append(LedgerError(f"{path}: rounds that a checkpoint has seen are gone from the metrics."))
+            if plan is not None and scenario is not None:
+                tried(lambda: _check_charges(scenario, plan, ledger))
+                tried(lambda: _check_devices(devices, plan, rounds, directory))
+        return cls(
+            path=directory.path,
+            _manifest=manifest,
+            _scenario=scenario,
+            _figures=figures,
+            _plan=plan,
+            rounds=rounds,
+            _ledger=ledger,
+            devices=devices,
+            checkpoint=None if newest is None else newest.round_index,
+            finished=finished,
+            errors=tuple(errors),
+        )
+
+    def checked(self) -> Run:
+        """Return the run, or raise the first thing that is wrong with it.
+
+        Raises:
+            LedgerError: charges are gone or do not agree with the rest.
+            RunError, ScenarioError: a file is damaged.
+        """
+        for error in sorted(self.errors, key=lambda error: not isinstance(error, LedgerError)):
+            raise error
+        return self
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, in one sentence; "" where nothing is."""
+        return str(self.errors[0]) if self.errors else ""
+
+    @property
+    def manifest(self) -> Manifest:
+        """`run.json`: versions and digests."""
+        return self._there(self._manifest)
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was asked for, as resolved."""
+        return self._there(self._scenario)
+
+    @property
+    def figures(self) -> PlanFigures:
+        """`plan.json`: the plan as plain values."""
+        return self._there(self._figures)
+
+    @property
+    def plan(self) -> Plan:
+        """What was decided."""
+        return self._there(self._plan)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was charged: every ε and every planned watt that is shown comes from here."""
+        return self._there(self._ledger)
+
+    def _there(self, part: _Read | None) -> _Read:
+        if part is None:
+            raise self.errors[0]
+        return part
+
+    @property
+    def name(self) -> str:
+        """The name of its scenario."""
+        return "" if self._manifest is None else self._manifest["name"]
+
+    @property
+    def running(self) -> bool:
+        """Whether a process is at it now."""
+        return is_locked(self.path / ".lock")
+
+    @property
+    def rounds_planned(self) -> int:
+        """I; 0 where the plan cannot be read."""
+        return 0 if self._figures is None else self._figures["rounds"]
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure of accuracy, loss, ε and power over the training."""
+        with explained():
+            from airfed.plotting import files  # upwards, when called (pyproject.toml lists these imports)
+
+        return files.runs_figure([self])
+
+    def report(self, path: str | Path) -> Path:
+        """Write the self-contained HTML report of this run, and return its path."""
+        with explained():
+            from airfed.report import write_report
+
+        write_report([self.checked()], Path(path))
+        return Path(path)
+
+    def audit(self, *, trials: int | None = None, seed: int = 0, against: Trust | None = None) -> Any:
+        """Try to break the run's privacy claim; the result's `verdict` is "pass" or "fail".
+
+        Args:
+            trials: canaries a side; 100,000 unless told.
+            seed: of the adversary's own choices.
+            against: who attacks, of a run with several antennas: somebody who keeps every antenna's signal ("radio") or
+                is handed the combined one ("combiner"); as the claim has it unless told.
+        """
+        from airfed import audit
+
+        more = {} if trials is None else {"trials": trials}
+        return audit.audit(audit.Subject.of_run(self), seed=seed, against=against, **more)
+
+    def __str__(self) -> str:
+        if self.errors:
+            return f"{self.path}: {self.problem}"
+        reached = "" if self.accuracy is None else f", accuracy {self.accuracy:.1%}"
+        state = "finished" if self.finished else "running" if self.running else "interrupted"
+        return (
+            f"{self.name} ({self.label}): {state} after {len(self.rounds)} of {self.rounds_planned} rounds{reached}; "
+            f"ε = {self.ledger.epsilon_total:.4g} in total at δ = {self.ledger.header['delta']:g}, "
+            f"{self.ledger.power_planned:.4g} W planned"
+        )
+
+    def _repr_html_(self) -> str:
+        from airfed.text import tables
+
+        return tables.run_html(self)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The latest test accuracy."""
+        return self.last("accuracy")
+
+    def last(self, metric: str) -> float | None:
+        """Return the latest value of a metric that was taken."""
+        taken = self.rounds[metric]
+        taken = taken[~np.isnan(taken)]
+        return float(taken[-1]) if taken.size else None
+
+    def series(self, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return what was taken of a metric, and after which round, counted from 1.
+
+        ε and the planned power are the ledger's, charge by charge: a round that was sent twice counts twice.
+        """
+        charges = self.ledger.charges
+        if metric == "epsilon_total":
+            values = np.array([charge.epsilon_total for charge in charges], dtype=np.float64)
+        elif metric == "power_planned_total":
+            values = np.cumsum([charge.power_planned for charge in charges], dtype=np.float64)
+        else:
+            values = self.rounds[metric]
+        taken = ~np.isnan(values)
+        return 1.0 + np.flatnonzero(taken).astype(np.float64), values[taken]
+
+    @cached_property
+    def label(self) -> str:
+        """What tells this run from others of its scenario: the policy and its settings."""
+        policy = self.scenario.policy
+        text: str = self.scenario.decider.name
+        if policy.size is not None:
+            text += f" ({policy.size})"
+        if policy.rounds is not None:
+            text += f", I = {policy.rounds}"
+        return text
+
+    @cached_property
+    def group(self) -> str:
+        """The same for runs that differ in nothing but their seed."""
+        return json.dumps(self.scenario.model_dump(mode="json", exclude={"name", "seed", "run"}), sort_keys=True)
+
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """Where the run stands among others: by policy (the optimum first), then by settings, then by seed."""
+        known = list(policies.EVERY)
+        name = self.scenario.policy.name
+        return known.index(name) if name in known else len(known), self.label, self.scenario.seed
+
+    @property
+    def steps(self) -> list[int]:
+        """Local steps done after each round."""
+        done = np.cumsum([record["steps"] for record in self.rounds])
+        return [int(step) for step in done]
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The last round."""
+        return self.rounds[-1]
+
+
+def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Plan:
+    """The plan as recorded, about the problem that the scenario draws."""
+    spent = 0.0 if ledger is None else ledger.header.get("spent", 0.0)
+    problem = scenario.problem(dimension=figures["dimension"], spent=spent)
+    try:
+        return Plan.from_dict(problem, figures, policies.METHODS)
+    except ValueError as error:
+        raise RunError(f"plan.json does not follow from scenario.toml: {error}") from None
+
+
+def _check_charges(scenario: Scenario, plan: Plan, ledger: Ledger) -> None:
+    """Raise where the ledger charges something else than the plan transmits."""
+    check_header(ledger, plan, "secure" if scenario.link.noise_source == "secure" else "simulated")
+    mus = plan.sequence.mus
+    for charge in ledger.charges:
+        # Of the same plan, but perhaps on another processor: the last bit of a power may differ.
+        if not charge.round_index < mus.size or not math.isclose(charge.mu, mus[charge.round_index], rel_tol=1e-12):
+            raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
+        if charge.members is None:  # everybody, which is never too few
+            continue
+        scheduled = plan.sequence[charge.round_index].scheduled
+        if charge.members != Members.of(scheduled, plan.problem.fleet.num_devices):
+            raise LedgerError(
+                f"{ledger.path}: round {charge.round_index + 1} is charged to other devices than the plan schedules."
+            )
+
+
+def _check_devices(devices: Sequence[Mapping[str, float]], plan: Plan, rounds: Rounds, directory: RunDirectory) -> None:
+    """Raise where `devices.csv` says something else than plan and metrics."""
+    if not devices or not rounds:
+        return
+    right = [row["device"] for row in devices] == plan.scheduled.tolist()
+    planned = np.array([row["power_planned"] for row in devices])
+    right = right and np.allclose(planned, plan.sequence.device_power(len(rounds)), rtol=_RTOL, atol=0.0)
+    sent, metered = math.fsum(row["power_transmitted"] for row in devices), rounds[-1]["power_transmitted_total"]
+    if not right or (metered is not None and not math.isclose(sent, metered, rel_tol=1e-6)):
+        raise RunError(f"{directory.file('devices.csv')} does not say what the plan and the metrics say.")

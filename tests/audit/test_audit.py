@@ -1,0 +1,196 @@
+"""The audit: tight where the claim is, silent where it is kept, quick."""
+
+import functools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import ndtr
+
+from airfed.audit import Subject, audit
+from airfed.audit.audit import PAIRS, subject_of
+from airfed.audit.canaries import attack, evidence, roc
+from airfed.audit.noise_checks import noise_checks
+from airfed.audit.statistics import epsilon_of, guessing_bound, parametric_bounds
+from airfed.privacy import gaussian_epsilon
+from airfed.scenario import ScenarioError
+from airfed.training.execution import execute
+
+QUICK = {"pairs": 240, "trials": 5000, "samples": 100_000}
+
+
+def half(world, **changes):
+    """The small world at μ = 0.5 a round."""
+    return world(budget__scope="round", budget__epsilon=gaussian_epsilon(0.5, 1e-5), **changes)
+
+
+def test_an_honest_world_passes(world):
+    found = audit(Subject.of(world()), **QUICK)
+    assert found.verdict == "pass", found.failures
+    assert found.warnings == []
+    names = [check.name for check in found.checks]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"budget__relation": "add_remove"},
+        {"budget__scope": "round", "budget__formula": "classic"},
+        {"link__noise_source": "secure"},
+        {"fleet__num_devices": 1},
+        {"learning__dimension": 2, "policy__rounds": 1},
+        {"policy__name": "full", "channel__estimation_error": 0.01},
+        {"link__noise_std": 1e-3, "learning__clip_norm": 100.0},
+        {"budget__epsilon": 200.0, "budget__total_power": 1e6, "fleet__peak_power": 1e4},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_honest_worlds_of_all_kinds_pass(world, changes):
+    found = audit(Subject.of(world(**changes)), **QUICK)
+    assert found.verdict == "pass", found.failures
+
+
+def test_the_bounds_are_tight_at_a_half_with_1e5_trials_a_side(world):
+    subject = Subject.of(half(world))
+    assert subject.plan.mu_round == pytest.approx(0.5)
+    found = audit(subject, trials=100_000)
+    summary = found.to_dict()
+    assert summary["verdict"] == "pass"
+    assert summary["checks"][1]["figures"]["pairs"] == PAIRS >= 1000
+    assert 0.95 * summary["mu_claimed"] <= summary["mu_lower"] <= summary["mu_claimed"] * 1.02
+    assert 0.95 * summary["epsilon_claimed"] <= summary["epsilon_lower"]
+    assert summary["evidence"]["round"]["lower_clopper_pearson"] >= 0.95 * 0.5
+    assert summary["mu_total_claimed"] == pytest.approx(0.5 * np.sqrt(8))
+    assert summary["mu_total_lower"] >= 0.94 * summary["mu_total_claimed"]
+    assert found.seconds < 60
+
+
+@pytest.mark.slow
+def test_the_bounds_are_tight_for_most_seeds(world):
+    subject = Subject.of(half(world))
+    ratios = []
+    for seed in range(6):
+        other = replace(subject, scenario=subject.scenario.model_copy(update={"seed": 1000 * seed}))
+        scores = attack(other, np.random.default_rng(seed), trials=100_000)
+        found = evidence(scores.single, 0.5)
+        ratios.append((found.lower / 0.5, found.guessing / 0.5, epsilon_of(found.lower, 1e-5) / epsilon_of(0.5, 1e-5)))
+    parametric, clopper_pearson, epsilon = np.transpose(ratios)
+    assert parametric.min() > 0.95
+    assert np.median(clopper_pearson) > 0.96
+    assert epsilon.min() > 0.95
+    assert (parametric > 1).sum() <= 1  # a bound at 99%
+
+
+def test_parametric_bounds_hold_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    for mu in (0.2, 1.0, 6.0):
+        missed = sum(parametric_bounds(rng.normal(mu / 2, 1.0, 2000), 0.05)[0] > mu for _ in range(2000))
+        assert missed <= stats.binom.isf(1e-6, 2000, 0.055)
+        assert missed >= stats.binom.ppf(1e-6, 2000, 0.04)
+
+
+def test_guessing_bounds_hold_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    bound = functools.cache(lambda right: guessing_bound(np.repeat([1.0, -1.0], [right, 2000 - right]), 0.05))
+    for mu in (0.2, 1.0, 3.0):
+        missed = sum(bound(int((rng.normal(mu / 2, 1.0, 2000) > 0).sum())) > mu for _ in range(2000))
+        assert missed <= stats.binom.isf(1e-6, 2000, 0.05)
+    assert guessing_bound(np.full(10, 1.0), 0.05) == 0.0  # too few to say anything
+    assert guessing_bound(np.full(60, -1.0), 0.05) == 0.0
+    # Clopper and Pearson: all of n right means a share of at least level^(1/n)
+    assert guessing_bound(np.full(60, 1.0), 0.05) == pytest.approx(2 * stats.norm.ppf(0.05 ** (1 / 60)), rel=1e-9)
+    assert parametric_bounds(np.full(10, 1.0), 0.05) == (0.0, np.inf)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+def test_the_audits_own_epsilon_is_the_exact_one(delta):
+    for mu in (1e-3, 0.05, 0.5, 2.0, 9.0, 40.0):
+        assert epsilon_of(mu, delta) == pytest.approx(gaussian_epsilon(mu, delta), rel=1e-8, abs=1e-8)
+    assert epsilon_of(0.0, delta) == 0.0
+    assert epsilon_of(np.inf, delta) == np.inf
+
+
+def test_scores_are_normal_and_add_up_over_the_training(world):
+    subject = Subject.of(half(world))
+    scores = attack(subject, np.random.default_rng(0), trials=20_000)
+    assert scores.single.size >= 40_000
+    assert stats.kstest(scores.single - 0.25, "norm").pvalue > 1e-4
+    assert stats.kstest(scores.whole - 0.25 * np.sqrt(8), "norm").pvalue > 1e-4
+
+
+def test_the_roc_curve_is_the_promised_trade_off(world):
+    scores = attack(Subject.of(half(world)), np.random.default_rng(0), trials=100_000)
+    false, true = roc(scores.single)
+    promised = ndtr(stats.norm.ppf(np.clip(false, 1e-12, 1 - 1e-12)) + 0.5)
+    assert np.abs(true - promised).max() < 0.01
+
+
+@pytest.mark.parametrize("relation", ["replace", "add_remove"])
+def test_rounds_that_differ_pass_and_their_claims_are_tight(world, relation):
+    loud = {"fleet__peak_power": 100.0, "budget__total_power": 1e5, "budget__relation": relation}
+    moving = {"policy__name": "liu_simeone", "learning__strong_convexity": 5.0}  # θ_i² ∝ 2^(i/2)
+    found = audit(Subject.of(world(**loud, **moving)), pairs=480, trials=20_000, samples=150_000)
+    assert found.verdict == "pass", found.failures
+    for claim in (found.round_evidence, found.total_evidence):
+        assert claim.upper > claim.claimed > claim.lower
+    each = found.round_evidence
+    assert each.trials >= 40_000
+    assert each.lower > 0.9 * each.claimed
+    for check in found.checks:
+        if check.name in ("sensitivity", "contribution", "round loop"):
+            assert 0.999 < check.figures["largest"] / check.figures["claimed"] <= 1.0
+
+
+def test_a_loose_claim_is_warned_about(world):
+    subject = Subject.of(half(world))
+    quiet = replace(subject.airs, channel=0.8 * subject.airs.channel)
+    found = audit(replace(subject, airs=quiet), pairs=240, trials=50_000, samples=100_000)
+    assert found.verdict == "pass"
+    assert any("loose" in warning for warning in found.warnings)
+
+
+def test_lemma_1_above_its_range_is_warned_about(world):
+    changes = {"budget__scope": "round", "budget__formula": "classic", "budget__epsilon": 30.0}
+    found = audit(Subject.of(world(**changes, fleet__peak_power=1e4, budget__total_power=1e9)), **QUICK)
+    assert any("Lemma 1" in warning for warning in found.warnings)
+
+
+def test_a_run_is_audited_as_it_was_run(world, tmp_path):
+    execute(world(), tmp_path / "run")
+    subject = subject_of(tmp_path / "run")
+    assert subject.signal == json.loads((tmp_path / "run/run.json").read_text())["signal"]
+    found = audit(subject, **QUICK)
+    assert found.verdict == "pass", found.failures
+    assert {"ledger", "recorded plan"} <= {check.name for check in found.checks}
+
+    plan = json.loads((tmp_path / "run/plan.json").read_text())
+    plan["epsilon_total"] /= 2
+    (tmp_path / "run/plan.json").write_text(json.dumps(plan))
+    ledger = (tmp_path / "run/ledger.jsonl").read_bytes()
+    (tmp_path / "run/ledger.jsonl").write_bytes(ledger.replace(b'"devices": 6', b'"devices": 5', 1))
+    found = audit(subject_of(tmp_path / "run"), **QUICK)
+    assert {check.name for check in found.failures} == {"ledger", "recorded plan"}
+
+
+def test_what_cannot_be_audited_is_said(tmp_path):
+    with pytest.raises(ScenarioError, match="no such file"):
+        subject_of(tmp_path / "nothing.toml")
+    with pytest.raises(ValueError, match="Expected a run"):
+        subject_of(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_thousand_honest_seeds_raise_no_alarm(world):
+    alarms = []
+    for seed in range(1000):  # what counts is their number; a false alarm is as rare in a small audit as in a large one
+        subject = Subject.of(half(world, seed=seed, policy__rounds=4))
+        rng = np.random.default_rng(seed)
+        scores = attack(subject, rng, trials=1500)
+        plan = subject.plan
+        alarms += [check.name for check in noise_checks(subject, samples=40_000) if not check.passed]
+        alarms += ["round"] * evidence(scores.single, plan.mu_round).refuted
+        alarms += ["total"] * evidence(scores.whole, plan.mu_total).refuted
+    assert alarms == []

@@ -1,0 +1,487 @@
+"""Pictures and words of plans whose rounds differ say what the plan says, cell by cell and watt by watt."""
+
+from __future__ import annotations
+
+import json
+import re
+import tracemalloc
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airfed import Budget, Fleet, Learning, Link, Problem, policies
+from airfed.cli import main
+from airfed.cli import plan as plan_command
+from airfed.explorer.pictures import Strip, rounds_of
+from airfed.planning import Amplitudes, Plan, limits
+from airfed.planning.sensitivities import Sensitivities
+from airfed.plotting import fading, files, svg
+from airfed.plotting.chart import Band, Cells, Columns, Line
+from airfed.plotting.figure import Figure, draw
+from airfed.scenario import Scenario, template
+from airfed.text import phrases as words
+from airfed.text import tables
+
+SEEDS = st.integers(0, 10**6)
+
+
+def a_plan(
+    seed: int = 0,
+    devices: int = 12,
+    rounds: int = 9,
+    *,
+    scope: str = "round",
+    battery: bool = False,
+    never: int = 0,
+    beyond: float = 1.0,
+    sizes: tuple[int, ...] = (),
+    **changes: object,
+) -> Plan:
+    """A random plan whose tightest limit binds; `beyond` > 1 breaks it; `never` devices never send.
+
+    With `sizes`, the first so many devices send in each round.
+    """
+    rng = np.random.default_rng(seed)
+    batteries = tuple(rng.uniform(0.5, 2.0, devices).tolist()) if battery else None
+    problem = Problem(
+        fleet=Fleet(gain=rng.rayleigh(0.7, (rounds, devices)) + 0.02, peak_power=rng.uniform(0.5, 2.0, devices)),
+        link=Link(noise_std=1.0),
+        learning=Learning(
+            dimension=50,
+            total_steps=2 * rounds + 1,
+            learning_rate=0.1,
+            clip_norm=1.0,
+            smoothness=10.0,
+            strong_convexity=0.1,
+            initial_gap=2.0,
+        ),
+        budget=Budget(epsilon=5.0, delta=1e-3, total_power=0.3 * devices, scope=scope, device_power=batteries),  # type: ignore[arg-type]
+    )
+    member = rng.random((rounds, devices)) < rng.uniform(0.1, 0.9)
+    member[:, 0] = True
+    member[:, devices - never :] = False
+    if sizes:
+        member = np.arange(devices) < np.array(sizes)[:, None]
+    theta = rng.uniform(0.2, 1.0, rounds)
+    loose = Plan(problem=problem, policy="mine", amplitudes=Amplitudes(level=theta, share=member))
+    theta = theta * (beyond * min(loose.limits.values()) / loose.alignment)
+    return replace(loose, amplitudes=Amplitudes(level=theta, share=member), **changes)  # type: ignore[arg-type]
+
+
+def members(plan: Plan) -> np.ndarray:
+    """Which device is scheduled in which round, (rounds, devices)."""
+    return plan.amplitude > 0
+
+
+def cells_of(plan: Plan) -> Cells:
+    (part,) = fading.map_chart(plan).parts
+    assert isinstance(part, Cells)
+    return part
+
+
+@given(SEEDS, st.integers(1, 40), st.integers(1, 30))
+def test_cells_are_the_members(seed: int, devices: int, rounds: int) -> None:
+    plan = a_plan(seed, devices, rounds, never=devices // 3)
+    painted = ~np.isnan(cells_of(plan).values)
+    sends = np.count_nonzero(members(plan), axis=0)
+    order = np.argsort(-sends, kind="stable")
+    assert painted.tolist() == members(plan).T[order].tolist()
+    assert painted.sum(axis=1).tolist() == sorted(sends.tolist(), reverse=True)
+    for entry in plan.sequence:
+        column = cells_of(plan).values[:, entry.index]
+        expected = np.full(devices, np.nan)
+        expected[entry.scheduled] = entry.power / plan.problem.fleet.peak_power[entry.scheduled]
+        np.testing.assert_allclose(column, expected[order], rtol=1e-12)
+
+
+@given(SEEDS, st.integers(50, 200), st.integers(90, 330))
+def test_cells_of_neighbours_hold_the_same_power_and_stay_few(seed: int, devices: int, rounds: int) -> None:
+    plan = a_plan(seed, devices, rounds)
+    part = cells_of(plan)
+    rows, columns = part.values.shape
+    assert rows <= 60
+    assert columns <= 100
+    wide, tall = (int(size) for size in part.size)
+    assert (rows - 1) * tall < devices <= rows * tall
+    assert (columns - 1) * wide < rounds <= columns * wide
+    held = np.array(
+        [[min(tall, devices - r * tall) * min(wide, rounds - c * wide) for c in range(columns)] for r in range(rows)]
+    )
+    total = sum(float(np.sum(e.power / plan.problem.fleet.peak_power[e.scheduled])) for e in plan.sequence)
+    assert np.nansum(part.values * held) == pytest.approx(total)
+    order = np.argsort(-np.count_nonzero(members(plan), axis=0), kind="stable")
+    ranked = members(plan).T[order]
+    r, c = rows - 1, columns - 1  # the last ones may hold fewer
+    assert np.isnan(part.values[r, c]) == (not ranked[r * tall :, c * wide :].any())
+
+
+@given(st.floats(1e-12, 1e12))
+def test_shades_are_round_ascending_and_hold_every_value(largest: float) -> None:
+    steps = fading.shade_steps(largest)
+    assert len(steps) == 5
+    assert all(a < b for a, b in pairwise(steps))
+    assert largest * (1 - 1e-6) <= steps[-1] <= 2.6 * largest
+    assert all(f"{step:.6e}"[:8] in ("1.000000", "2.000000", "5.000000") for step in steps)
+
+
+def test_shades_grow_with_the_value_and_nothing_is_blank_that_has_one() -> None:
+    values = np.array([[np.nan, 0.01, 0.05, 0.0500001], [0.2, 0.3, 1.0, 1.1]])
+    part = Cells(corner=(0, 0), size=(1, 1), values=values, steps=(0.05, 0.2, 0.5, 1.0), colour="ink", name="x")
+    assert part.shades.tolist() == [[-1, 0, 0, 1], [1, 2, 3, 3]]
+    assert part.opacities == sorted(part.opacities)
+    assert (part.opacities[0], part.opacities[-1]) == (0.25, 1.0)
+    assert [part.text(0), replace(part, percent=True).text(3)] == ["≤ 0.05", "≤ 100%"]
+
+
+@given(SEEDS, st.integers(1, 30), st.integers(1, 60))
+def test_theta_and_sizes_are_the_plans(seed: int, devices: int, rounds: int) -> None:
+    plan = a_plan(seed, devices, rounds)
+    chart = fading.alignment_chart(plan)
+    lines = {part.name: part for part in chart.parts if isinstance(part, Line)}
+    assert lines["θ"].y.tolist() == plan.amplitudes.level.tolist()
+    assert lines["privacy"].y.tolist() == plan.ceilings["privacy"].tolist()
+    assert lines["peak power of the scheduled devices"].y.tolist() == plan.ceilings["peak_power"].tolist()
+    for line in lines.values():
+        assert line.x.tolist() == list(range(1, rounds + 1))
+        assert chart.y.low < line.y.min() <= line.y.max() < chart.y.high
+    (bars,) = (part for part in fading.sizes_chart(plan).parts if isinstance(part, Columns))
+    assert bars.y.sum() == members(plan).sum()
+    assert words.span(plan.sizes) in fading.sizes_chart(plan).title
+
+
+@pytest.mark.parametrize("rounds", [241, 700])
+def test_a_long_training_is_drawn_as_medians_within_ranges(rounds: int) -> None:
+    plan = a_plan(1, 8, rounds)
+    for chart, values in (
+        (fading.alignment_chart(plan), plan.amplitudes.level),
+        (fading.sizes_chart(plan), plan.sizes),
+    ):
+        (band,) = (part for part in chart.parts if isinstance(part, Band))
+        (line,) = (part for part in chart.parts if isinstance(part, Line) and part.colour == band.colour)
+        assert line.x.size <= 240
+        assert (band.low.min(), band.high.max()) == (values.min(), values.max())
+        assert np.all((band.low <= line.y) & (line.y <= band.high))
+        assert f"median of {-(-rounds // 240)} rounds" in line.name
+        assert chart.y.low < band.low.min()
+        assert band.high.max() <= chart.y.high
+
+
+@given(SEEDS, st.integers(1, 20), st.integers(1, 300), st.sampled_from(["round", "total"]), st.booleans())
+def test_what_is_left_is_what_the_plan_does_not_spend(
+    seed: int, devices: int, rounds: int, scope: str, battery: bool
+) -> None:
+    plan = a_plan(seed, devices, rounds, scope=scope, battery=battery)
+    places, left = fading.budgets_left(plan)
+    assert (places[0], places[-1]) == (0, rounds)
+    assert set(left) == {
+        "total_power",
+        *(["privacy", "privacy_median"] if scope == "total" else []),
+        *(["device_power", "device_power_median"] if battery else []),
+    }
+    budget = plan.problem.budget
+    for values in left.values():
+        assert values.size == places.size
+        assert values[0] == 1.0
+        assert np.all(np.diff(values) <= 1e-12)
+        assert values.min() >= 0.0
+    spent = {"total_power": plan.power_total / budget.total_power}
+    if scope == "total":
+        spent["privacy"] = (plan.mu_total / limits.allowed_mu(budget)) ** 2
+        assert np.all(left["privacy"] <= left["privacy_median"])
+    if battery:
+        used = plan.sequence.device_power(rounds) / np.array(budget.device_power)[plan.scheduled]
+        spent["device_power"] = used.max()
+        assert left["device_power_median"][-1] == pytest.approx(1 - np.median(used), abs=1e-9)
+    for name, share in spent.items():
+        assert left[name][-1] == pytest.approx(1 - share, abs=1e-9)
+    if plan.binding in left:  # what binds is spent
+        assert left[plan.binding][-1] == pytest.approx(0.0, abs=1e-9)
+    chart = fading.budgets_chart(plan)
+    assert [part.y.tolist() for part in chart.parts if isinstance(part, Line)] == [v.tolist() for v in left.values()]
+    assert len({part.name for part in chart.legend()}) == len(left)
+
+
+def test_a_budget_that_is_broken_is_seen_to_be() -> None:
+    plan = a_plan(3, battery=True, beyond=1.2)
+    assert plan.violations
+    _, left = fading.budgets_left(plan)
+    broken = left[plan.binding]
+    assert broken[-1] == pytest.approx(1 - 1.2**2)
+    assert fading.budgets_chart(plan).y.low == broken[-1]
+
+
+def runs_of(markup: str) -> dict[float, set[tuple[int, int]]]:
+    """The (row, column) of every cell that an SVG paints, by opacity."""
+    tree = ET.fromstring(f"<g>{markup}</g>")
+    (group,) = (element for element in tree.iter("g") if element.get("class", "").startswith("cells"))
+    return {
+        float(path.get("stroke-opacity", "")): {
+            (int(row), int(start) + place)
+            for start, row, length in re.findall(r"M(\d+) (\d+)\.5h(\d+)", path.get("d", ""))
+            for place in range(int(length))
+        }
+        for path in group
+    }
+
+
+@pytest.mark.parametrize(("devices", "rounds"), [(1, 1), (12, 9), (150, 230)])
+def test_both_back_ends_paint_the_same_cells(devices: int, rounds: int) -> None:
+    chart = fading.map_chart(a_plan(5, devices, rounds))
+    (part,) = chart.parts
+    assert isinstance(part, Cells)
+    markup = svg.render(chart, 520, 400)
+    painted = runs_of(markup)
+    for shade, opacity in enumerate(part.opacities):
+        expected = {(int(r), int(c)) for r, c in np.argwhere(part.shades == shade)}
+        assert painted.get(opacity, set()) == expected
+    figure = Figure()
+    draw(figure.subplots(), chart)
+    mesh = figure.axes[0].collections[0].get_array()
+    assert mesh is not None
+    assert np.ma.filled(mesh, -1).reshape(part.shades.shape).tolist() == part.shades.tolist()
+    assert len(markup) < 60_000
+    keys = svg.legend(chart)
+    written = [label.get_text() for label in figure.axes[1].get_xticklabels()]
+    assert written == [part.text(place) for place in range(5)]
+    assert all(text in keys for text in (part.name, *written))
+
+
+def test_svg_cells_lie_on_their_axes() -> None:
+    chart = fading.map_chart(a_plan(5, 130, 9))  # three devices a row: the last row holds one
+    markup = svg.render(chart, 520, 400)
+    a, d, e, f = map(float, re.findall(r"matrix\((\S+) 0 0 (\S+) (\S+) (\S+)\)", markup)[0])
+    frame = re.findall(r'<svg x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)" viewBox', markup)[0]
+    left, top, width, height = map(float, frame)
+    assert (e, e + 9 * a) == pytest.approx((left, left + width), abs=0.1)
+    assert (f, f + 130 / 3 * d) == pytest.approx((top + height, top), abs=0.1)
+
+
+def test_the_pointer_is_told_who_sends_in_a_round() -> None:
+    plan = a_plan(2, 12, 9)
+    told = dict(fading.map_chart(plan).told())
+    assert list(told) == list(range(1, 10))
+    entry = plan.sequence[3]
+    assert (
+        told[4.0]
+        == f"round 4\n{entry.scheduled.size} of 12 devices\nθ: {entry.alignment:.3g}\nW: {entry.power_planned:.3g}"
+    )
+    many = fading.map_chart(a_plan(2, 12, 150)).told()
+    assert many[0][1].startswith("rounds 1 to 2\n")
+    assert "cells are painted" in fading.map_chart(plan).description()
+
+
+@pytest.mark.parametrize("devices", [1, 12, 130])
+@pytest.mark.parametrize("rounds", [1, 9, 130])
+def test_the_figure_has_all_pictures_and_its_legend_covers_none(devices: int, rounds: int) -> None:
+    plan = a_plan(4, devices, rounds, scope="total", battery=True)
+    figure = plan.plot()
+    figure.draw_without_rendering()
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert [title for title in titles if title] == [chart.title for chart in fading.pictures(plan).values()]
+    legend = figure.legends[0].get_window_extent()
+    assert not any(legend.overlaps(axes.get_tightbbox()) for axes in figure.axes)
+
+
+@given(SEEDS, st.integers(1, 30), st.integers(1, 30), st.booleans())
+def test_text_fits_80_columns_and_says_the_plans_figures(seed: int, devices: int, rounds: int, battery: bool) -> None:
+    plan = a_plan(seed, devices, rounds, battery=battery, never=devices // 3)
+    text = str(plan)
+    assert max(map(len, text.splitlines())) <= 80
+    flat = " ".join(text.split())
+    sends = np.count_nonzero(members(plan)[:, plan.most_exposed])
+    when = f"{sends} of {rounds} rounds" if rounds > 1 else "the only round"
+    for fact in (
+        f"Schedule {words.span(plan.sizes)} of {devices} devices per round, {words.count(rounds, 'round')} of ",
+        f"{words.LIMITS[plan.binding]} is the limit.",
+        f"most exposed round {plan.epsilon_round:.5g} ",
+        f"most exposed device, its rounds {plan.epsilon_total:.5g} √Σμ² = {plan.mu_total:.5g}",
+        f"all devices, all rounds {plan.power_total:.5g}",
+        f"at most {plan.sequence.device_power(rounds).max():.5g}",
+        f"device {plan.most_exposed}, scheduled in {when}.",
+    ):
+        assert fact in flat
+    silent = devices - plan.num_scheduled
+    assert (f"{words.count(silent, 'device')} {'is' if silent == 1 else 'are'} never scheduled." in flat) == (
+        silent > 0
+    )
+    assert ("emptiest battery" in flat) == battery
+    assert "μ√I" not in text
+    assert "the best plan" not in text
+
+
+@given(st.floats(0.0, 40.0))
+def test_the_gap_is_never_understated(gap: float) -> None:
+    plan = a_plan(6)
+    plan = replace(plan, lower_bound=plan.bound.total / (1 + gap))
+    said = words.gap_sentence(plan)
+    found = re.match(r"At most ([\d.e-]+)(%| times) above the best plan that knows all gains: ", said)
+    assert found is not None
+    share = float(found[1]) / (100 if found[2] == "%" else 1)
+    assert plan.gap * (1 - 1e-2 * (found[2] != "%")) - 1e-12 <= share <= 1.01 * plan.gap + 1.01e-3
+    assert said in " ".join(str(plan).split())
+    assert words.gap_sentence(replace(plan, lower_bound=2 * plan.bound.total)) == ""
+
+
+def test_rounds_that_are_alike_are_said_once() -> None:
+    plan = a_plan(7, 4, 3)
+    theta = np.full(3, float(plan.amplitudes.level.min()))
+    alike = replace(plan, amplitudes=Amplitudes(level=theta, share=np.ones((1, 4), dtype=bool)))
+    assert words.decision_sentence(alike).startswith("Schedule 4 of 4 devices per round, 3 rounds of 2-3 steps; ")
+    assert "smallest" not in str(alike)
+    assert "chosen, smallest" in str(plan)
+
+
+def test_policies_side_by_side_fit_80_columns() -> None:
+    large = a_plan(8, 23_456, 2, battery=True, sizes=(12_345, 20_600))
+    plans = {"optimal": large, "clairvoyant": large, "threshold": a_plan(9, 23_456, 130)}
+    text = tables.as_text(lambda console: tables.print_comparison(console, "name", plans, {}))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith(tuple(plans))}
+    assert rows["optimal"][1] == "12k-21k"
+    assert rows["threshold"][1] == words.devices_text(plans["threshold"], "-")
+    flat = " ".join(text.split())
+    assert "of the most exposed round and of the most exposed device" in flat
+    better = {"optimal": plans["threshold"], "clairvoyant": plans["optimal"]}
+    ratio = large.bound.total / plans["threshold"].bound.total - 1
+    assert ratio < -0.01
+    shown = tables.as_text(lambda console: tables.print_comparison(console, "name", better, {}))
+    assert f"{ratio:.1%}" in shown
+    files.comparison_figure(plans).draw_without_rendering()
+
+
+def test_json_lists_whom_each_round_schedules(tmp_path, capsys, monkeypatch) -> None:
+    plan = a_plan(10)
+    file = tmp_path / "s.toml"
+    file.write_text(template.SCENARIO)
+    monkeypatch.setattr(Scenario, "plan", lambda scenario: plan)
+
+    def printed() -> dict:
+        assert main(["plan", str(file), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = printed()
+    assert found["scheduled_listed"] is True
+    assert [entry["scheduled"] for entry in found["sequence"]] == [
+        np.flatnonzero(row).tolist() for row in members(plan)
+    ]
+    assert [entry["epsilon"] for entry in found["sequence"]] == [entry.epsilon for entry in plan.sequence]
+    assert Plan.from_dict(plan.problem, found).to_dict() == plan.to_dict()
+    monkeypatch.setattr(plan_command, "_MOST_LISTED", int(plan.sizes.sum()) - 1)
+    found = printed()
+    assert found["scheduled_listed"] is False
+    assert not any("scheduled" in entry for entry in found["sequence"])
+    assert Plan.from_dict(plan.problem, found).to_dict() == plan.to_dict()
+    picture = tmp_path / "plan.png"
+    assert main(["plan", str(file), "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "One more" not in capsys.readouterr().out
+
+
+def unequal() -> Plan:
+    """A plan whose devices arrive with different amplitudes."""
+    plan = a_plan(11, 6, 4)
+    table = np.where(plan.amplitude > 0, plan.amplitude * np.linspace(0.3, 1.0, 6), 0.0)
+    return replace(plan, amplitudes=Amplitudes.of_table(table))
+
+
+@pytest.mark.parametrize("plan", [a_plan(12), a_plan(12, scope="total", battery=True), unequal()])
+def test_no_view_of_a_plan_makes_a_dense_table(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Amplitudes, "dense", property(lambda self: pytest.fail("a dense table was made")))
+    assert str(plan)
+    assert plan._repr_html_()
+    assert plan.plot()
+    assert rounds_of(plan)
+
+
+def test_a_plan_of_a_large_fleet_is_drawn_in_the_memory_of_some_rows() -> None:
+    rng = np.random.default_rng(0)
+    devices, rounds = 100_000, 60
+    problem = a_plan(0, 2, rounds).problem
+    problem = replace(problem, fleet=Fleet(gain=rng.rayleigh(0.7, devices) + 0.02, peak_power=1.0))
+    level = np.linspace(0.5, 1.0, rounds) * 1e-3
+    plan = Plan(problem=problem, policy="mine", amplitudes=Amplitudes(level=level, share=np.ones((1, devices), bool)))
+    tracemalloc.start()
+    assert len(fading.pictures(plan)) == 4
+    assert str(plan)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * devices * rounds / 2
+
+
+@pytest.mark.parametrize("name", policies.BASELINES)
+def test_the_rounds_of_every_baseline_are_drawn(name: str) -> None:
+    plan = policies.plan(a_plan(13).problem, policy=name, rounds=5)
+    assert not plan.constant
+    for chart in fading.pictures(plan).values():
+        assert "nan" not in svg.render(chart, 400, 300)
+    assert plan.plot()
+    assert f"{plan.power_total:.5g}" in str(plan)
+
+
+def test_the_bars_of_a_round_are_the_power_of_each_device() -> None:
+    plan = unequal()
+    for entry in plan.sequence:
+        strip = Strip.of(plan, entry.index)
+        order = np.argsort(-plan.problem.fleet.gain_in(entry.index), kind="stable")
+        power = np.full(order.size, np.nan)
+        power[entry.scheduled] = entry.power
+        np.testing.assert_allclose(strip.lit, power[order], rtol=1e-12)
+
+
+def test_a_notebook_shows_a_plan_as_tables() -> None:
+    plan = replace(a_plan(14), notes=("<script>alert(1)</script>",))
+    page = ET.fromstring(plan._repr_html_())
+    titles = [next(table.iter("th")).text for table in page.iter("table")]
+    assert titles == ["Limits, if all θ grew together", "Bound on the gap (Theorem 1)", "Power, worst case", "Privacy"]
+    assert not list(page.iter("pre"))
+    assert not list(page.iter("script"))
+    said = " ".join("".join(page.itertext()).split())
+    assert words.decision_sentence(plan) in said
+    assert "! <script>alert(1)</script>" in said
+    assert f"{plan.epsilon_total:.5g}" in said
+    assert len(repr(plan).splitlines()) == 3
+    assert max(map(len, repr(plan).splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        (
+            Sensitivities(
+                of="accuracy",
+                now=0.885,
+                watt=0.885,
+                epsilon=0.891,
+                double_power=0.885,
+                double_epsilon=0.902,
+                binding="privacy",
+            ),
+            (
+                "More power: expected accuracy unchanged (88.5%).",
+                "One more unit of ε: expected accuracy 88.5% → 89.1%; twice the ε: 88.5% → 90.2%.",
+            ),
+        ),
+        (
+            Sensitivities(
+                of="bound",
+                now=200.0,
+                watt=199.9,
+                epsilon=200.0,
+                double_power=150.0,
+                double_epsilon=200.0,
+                binding="total_power",
+            ),
+            ("One more watt: bound -0.05%; twice the power: -25.0%.", "More ε: bound unchanged."),
+        ),
+    ],
+    ids=lambda value: value.of if isinstance(value, Sensitivities) else "",
+)
+def test_sensitivities_are_those_of_what_the_plan_was_chosen_by(found: Sensitivities, lines: tuple[str, ...]) -> None:
+    text = tables.as_text(lambda console: tables.print_sensitivities(console, a_plan(15), found))
+    assert tuple(text.splitlines()) == lines
