@@ -21,7 +21,7 @@
 # %% [markdown]
 # ## First surprise: rounds add up
 #
-# [Hello air](hello-aircomp.md) has shown that one round is as private as the question which of two bells a sample came from, μ = 2θ/σ standard deviations apart. After I rounds the
+# [Hello air](hello-air.md) has shown that one round is as private as the question which of two bells a sample came from, μ = 2θ/σ standard deviations apart. After I rounds the
 # attacker has I samples. Their mean tells μ√I: that is exact, no bound. In ε it grows faster than √I.
 
 # %%
