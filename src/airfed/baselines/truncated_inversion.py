@@ -27,10 +27,6 @@ class TruncatedInversion(Method):
 
     ρ₀ = P̄·m/E₁(g), so that the *average* power over Rayleigh fading of mean m = E|h|² is P̄ = P_tot/(N·I). Here θ =
     √ρ₀ within the peak powers, the total power as it really is, and the cap that makes it private.
-
-    Args:
-        cutoff: g.
-        mean_square: m.
     """
 
     name: ClassVar[str] = "truncated_inversion"

@@ -41,16 +41,7 @@ _TABLE: Final = 20_000_000  # devices times numbers of rounds that are looked at
 
 
 def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
-    """Return the best plan of those that a policy makes for the beamformers that are tried.
-
-    Args:
-        problem: several antennas, no beamformer yet; `link.combining` says which are tried.
-        decide: from a problem with a beamformer to the policy's plan.
-        brief: look for the optimal one from the dominant eigenvector alone, with a single step of improvement.
-
-    Raises:
-        InfeasibleError: there is no plan for any of them.
-    """
+    """Return the best plan of those that a policy makes for the beamformers that are tried."""
     found = _feasible(problem, _starts(problem, brief=brief), decide)
     found.sort(key=_worth)
     if problem.link.combining != "optimal":
@@ -69,13 +60,7 @@ def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
 
 
 def judged(problem: Problem, seekers: Sequence[Decide], judge: Decide) -> Plan:
-    """Return the best plan of those that a policy makes for a few beamformers, which others have found.
-
-    Args:
-        problem: as in `planned`. Where the optimal beamformer is wanted, those of the other ways compete, too.
-        seekers: each plans for many beamformers, quickly.
-        judge: what decides between the best of each way and seeker; by a surrogate, or of a baseline, it takes longer.
-    """
+    """Return the best plan of those that a policy makes for a few beamformers, which others have found."""
     ways = get_args(Combining) if problem.link.combining == "optimal" else (problem.link.combining,)
     combiners = []
     for way in ways:
@@ -248,9 +233,6 @@ def in_rounds(problem: Problem) -> Problem:
     That of a round is the best for the round alone, if it had as many others beside it as the first round would choose:
     what later rounds bring is not looked at, and batteries neither. After `MOST_CHOSEN` rounds it is the first of those
     that are tried: the strongest eigenvector, where no other way to combine is asked for.
-
-    Raises:
-        InfeasibleError: there is no plan for the first round.
     """
     alone = replace(problem, budget=replace(problem.budget, device_power=None))
     first = planned(alone.at(0), aligned)
@@ -306,10 +288,6 @@ def combined_samples(samples: Any, ceiling: float = np.inf) -> Any:
     """Return samples of gains after combining, (samples, rounds, N), made of samples of channels, (…, N, A).
 
     Each sample is combined by its dominant eigenvector.
-
-    Args:
-        samples: of the channels, or a conditional sampler of them.
-        ceiling: devices whose ‖h_k‖/|fᴴh_k| exceeds it get the gain 0.
     """
 
     def gains(draws: Any) -> Floats:

@@ -337,15 +337,7 @@ def _search_rounds(rounds: Rounds, search: Callable[[Rounds], Found]) -> Found:
 
 
 def best_rounds(rounds: Rounds, solve: Callable[[int, float], tuple[float, Solution]]) -> tuple[int, Solution]:
-    """The candidate of smallest W, and its solution; of equal W the lowest index among those that were solved.
-
-    Args:
-        rounds: the candidates, at least one.
-        solve: Ψ_b(x) of candidate b at a share x of the noise, or infinity, and anything else that belongs to it.
-
-    Raises:
-        ValueError: too many candidates are too close to each other to be told apart by bounds.
-    """
+    """The candidate of smallest W, and its solution; of equal W the lowest index among those that were solved."""
     open_ = np.arange(rounds.cap.size)
     least = np.zeros(open_.size)  # what Ψ is at least
     solved: dict[int, tuple[float, Solution]] = {}
@@ -393,18 +385,9 @@ def _prefix_alignment(rounds: Rounds, index: Integers, size: Integers, peak: Flo
 
 
 def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) -> Found:
-    """The smallest W over all candidates r and schedules of the first 1..len(peak) devices.
+    """The smallest W over all candidates r and the first m = 1..len(peak) devices, from `peak` (c_m) and `load` (S_m).
 
-    Of equal W the lowest r wins, then the largest m.
-
-    Args:
-        rounds: the candidate numbers of rounds.
-        peak: c_m, the smallest |h|√P among the m strongest devices; never rises.
-        load: S_m, the sum of their 1/|h|²; never falls.
-        beside: devices that are in every schedule besides; they count in the size m.
-
-    Raises:
-        Exhausted: nearly all of many pairs are as good as tied; a single candidate never is too much.
+    Of equal W the lowest r wins, then the largest m. `beside` devices are in every schedule besides.
     """
     most = peak.size
     width = _SPLIT ** max(0, math.ceil(math.log(most / _FIRST_BLOCKS, _SPLIT)))

@@ -24,9 +24,6 @@ def allowed_mu(budget: Budget) -> float:
     """Return the largest Gaussian-DP parameter that the budget allows to what it covers (a round, or all of them).
 
     It ends on the safe side: the ε that airfed later reports for it, itself rounded up, is within the budget.
-
-    Raises:
-        InfeasibleError: the budget is so small that no positive number represents it.
     """
     if budget.formula == "classic":
         mu = classic_mu(budget.epsilon, budget.delta)  # [Yan23, P1]
@@ -120,11 +117,7 @@ def alignment_limits(problem: Problem, scheduled: Devices, rounds: int) -> dict[
 
 
 def largest_alignment(problem: Problem, scheduled: Devices, rounds: NDArray[np.int64]) -> Floats:
-    """Return the largest θ within all three limits, for each number of rounds.
-
-    Raises:
-        InfeasibleError: a scheduled device has gain 0.
-    """
+    """Return the largest θ within all three limits, for each number of rounds."""
     require_reachable(problem, scheduled)
     power = np.minimum(peak_limit(problem, scheduled), total_limits(problem, scheduled, rounds))
     privacy = privacy_limits(problem, rounds, scheduled)

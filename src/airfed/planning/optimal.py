@@ -80,9 +80,6 @@ def effective_peak_power(problem: Problem, rounds: int) -> Floats:
 def joint_optimum(problem: Problem, rounds: Integers) -> Aligned:
     """Return the joint optimum of [Yan23, P1] over the given numbers of rounds, with θ f_k ≤ cap for all scheduled.
 
-    Raises:
-        InfeasibleError: no plan meets every limit.
-
     Deviations: the paper takes the channels for known.
     """
     if limits.amplified(problem) and problem.budget.scope == "total":
@@ -164,9 +161,6 @@ def most_accurate(problem: Problem, rounds: Integers, surrogate: Response) -> Al
     """Return the devices and the number of rounds of the highest expected accuracy, whatever the problem's ϖ.
 
     Of very large fleets only some numbers of rounds are looked at, evenly spread over their logarithm.
-
-    Raises:
-        InfeasibleError: no plan lies within the surrogate's range.
     """
     require_gain(problem.fleet.gain)
     some = thinned(surrogate.known(rounds), problem.fleet.num_devices)
@@ -294,11 +288,7 @@ def completed(
 
 
 def expected(plan: Plan, surrogate: Response) -> Plan:
-    """Return a plan with the ϖ and the average of the highest expected accuracy.
-
-    Raises:
-        InfeasibleError: it lies outside the surrogate's range.
-    """
+    """Return a plan with the ϖ and the average of the highest expected accuracy."""
     noise, share = np.array([[plan.noise_share]]), np.array([[plan.device_share]])
     best = surrogate.best_design(np.array([plan.rounds]), noise, share)
     problem = replace(plan.problem, learning=replace(plan.problem.learning, clip_norm=best.clip_norm))

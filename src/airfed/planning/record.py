@@ -117,11 +117,7 @@ def _antennas(plan: Plan) -> dict[str, Any]:
 
 
 def read(problem: Problem, recorded: Mapping[str, Any], methods: Mapping[str, type[Method]]) -> dict[str, Any]:
-    """Return the fields of a recorded plan; its problem has the recorded ϖ of a plan by accuracy, and beamformer.
-
-    Raises:
-        ValueError: the record has no method or no amplitudes, or is about other antennas.
-    """
+    """Return the fields of a recorded plan; its problem has the recorded ϖ of a plan by accuracy, and beamformer."""
     clip_norm = recorded.get("clip_norm", problem.learning.clip_norm)
     if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "measured":
         problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))

@@ -37,20 +37,13 @@ _WIDE: Final = 1.6448536269514722  # standard deviations to each side that hold 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The test accuracy that a response expects of a plan.
+    """The test accuracy that a response expects of a plan."""
 
-    Args:
-        accuracy: in 0..1.
-        low, high: 90% of single trainings lie between them, as far as the pilots tell.
-        basis: which pilots, in a few words; the level is theirs, and more data give more.
-        loss: on the test data; None where it was not written down.
-    """
-
-    accuracy: float
-    low: float
+    accuracy: float  # in 0..1
+    low: float  # 90% of single trainings lie between low and high, as far as the pilots tell
     high: float
-    basis: str = ""
-    loss: float | None = None
+    basis: str = ""  # which pilots, in a few words; the level is theirs, and more data give more
+    loss: float | None = None  # on the test data; None where it was not written down
 
 
 class Best(NamedTuple):
@@ -127,11 +120,7 @@ class Response:
     def predict(
         self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike = 1.0
     ) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside of what was measured.
-
-        Args:
-            rounds, clip_norm, noise, share: I, ϖ, σ/(|K|θ) and |K|/N, broadcast against each other.
-        """
+        """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside of what was measured."""
         found = self._surface.look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
         return found.accuracy, found.deviation
 
@@ -139,9 +128,6 @@ class Response:
         """Return the accuracy with the best ϖ and the best average.
 
         Between two measured ϖ the accuracy is a straight line, so that one of the measured ones is always best.
-
-        Args:
-            rounds, noise, share: as in `predict`.
         """
         mean, _ = self.predict(
             clip_norm=self.clip_norm,
@@ -155,16 +141,7 @@ class Response:
         return Best(accuracy=flat.max(axis=-1), clip_norm=self.clip_norm[norm], average=average)
 
     def best_design(self, rounds: NDArray[np.int64], noise: Floats, share: Floats) -> Design:
-        """Return the candidate of the highest expected accuracy.
-
-        Args:
-            rounds: I, (R,).
-            noise: s/ϖ of the candidates of each I, (R, C); NaN where a candidate is out of the question.
-            share: the participation ratio, (R, C).
-
-        Raises:
-            InfeasibleError: no candidate lies within the surrogate's range.
-        """
+        """Return the best of the candidates of each I, (R, C), but for those whose noise is NaN."""
         best = self.best(rounds=rounds[:, None], noise=noise, share=share)
         accuracy = np.where(np.isnan(noise), -np.inf, best.accuracy)
         at = np.unravel_index(int(np.argmax(accuracy)), accuracy.shape)

@@ -62,17 +62,7 @@ class Node:
 
 
 def best_subset(rounds: Rounds, load: Floats, peak: Floats) -> Found:
-    """The best schedule over all candidates; an infinite objective if there is none.
-
-    Args:
-        rounds: the candidate numbers of rounds.
-        load: a_k, (N,); above 1e290 a device cannot be heard and is left out.
-        peak: c_k, (N,); a device of peak 0 is left out.
-
-    Raises:
-        Exhausted: the bounds separate too little, because W is nearly the same whatever is done; a single candidate is
-            then settled without bounds.
-    """
+    """The best schedule over all candidates; an infinite objective if there is none."""
     best = Found(objective=math.inf, index=0, size=0, threshold=0.0)
     heard = (load < _HEAVY) & (peak > 0)
     if not heard.all():
@@ -423,13 +413,7 @@ class Sweep:
         return np.where(last, more, count), np.where(last, sum_, total)
 
     def alignment(self, cap: Floats, budget: Floats, *, sure_load: float = 0.0) -> tuple[Floats, Floats]:
-        """θ_m and the eligibility threshold c₍ⱼ₎ that attains it, (R, n) each; column i is for i + 1 devices.
-
-        Args:
-            cap: (R,) the largest θ that privacy allows.
-            budget: (R,) [W per round].
-            sure_load: the load of devices that belong to every schedule beside the swept ones.
-        """
+        """θ_m and the eligibility threshold c₍ⱼ₎ that attains it, (R, n) each; column i is for i + 1 devices."""
         n, num = self.peak.size, cap.size
         limit = np.minimum(self.peak, cap[:, None])
         room = budget[:, None] / np.square(limit) - sure_load

@@ -81,15 +81,7 @@ class Causal:
         return self.instance.total_power * (1 - 4 * _SLACK)  # `Solution.within` must find nothing to lower
 
     def decide(self, seen: Floats, left: float) -> tuple[Bools, float, float]:
-        """Return K_i, θ_i and what is left after the round.
-
-        Args:
-            seen: the gains of the rounds up to this one, (i + 1, N).
-            left: what is left before it.
-
-        Raises:
-            InfeasibleError: no device can be reached in this round.
-        """
+        """Return K_i, θ_i and what is left after the round."""
         index = len(seen) - 1
         if not seen[-1].any():
             raise InfeasibleError(f"No plan fits: every gain of round {index + 1} is 0 (peak_power).")
@@ -156,15 +148,7 @@ class Causal:
 
 
 def causal(instance: Instance, samples: Floats | Sampler, *, rounds: int | None = None) -> Solution:
-    """Return what the causal planner decides when the instance's gains come one round after the other.
-
-    Args:
-        instance: the gains as they turn out to be, and the limits.
-        samples, rounds: as in `Causal`.
-
-    Raises:
-        InfeasibleError: no device can be reached in one of the rounds.
-    """
+    """Return what the causal planner decides when the instance's gains come one round after the other."""
     planner = Causal(instance, samples, rounds=rounds)
     left = planner.start
     members, alignment = np.zeros((planner.rounds, instance.num_devices), dtype=np.bool_), np.zeros(planner.rounds)

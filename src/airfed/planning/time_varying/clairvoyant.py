@@ -125,13 +125,7 @@ class Look:
 
 
 class DualSearch:
-    """The search for the best dual value of every I that matters.
-
-    Args:
-        instance: in units in which P_tot is about 1.
-        solve_at: solves the instance's rounds 0..len(price)−1 at a price per watt each.
-        rounds: the largest I to consider; None: as many as the instance has.
-    """
+    """The search for the best dual value of every I that matters."""
 
     def __init__(self, instance: Instance, solve_at: Callable[[Floats], Answers], *, rounds: int | None = None) -> None:
         self.instance, self._solve_at = instance, solve_at

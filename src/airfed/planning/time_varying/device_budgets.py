@@ -52,18 +52,7 @@ _SLACK = 1e-12
 
 
 def one_within(instance: Instance, gain: Floats, total: float, charge: Floats, hidden: Floats) -> tuple[Bools, float]:
-    """Return the best K and θ² of one round of the given gains, (N,), that may spend so much.
-
-    Args:
-        instance: limits, C.
-        gain: |h_k| in this round.
-        total: [W] for all.
-        charge: [W] for each device.
-        hidden: the largest θ² of each device.
-
-    Raises:
-        InfeasibleError: no device can be reached.
-    """
+    """Return the best K and θ² of one round of the given gains, (N,), that may spend so much."""
     with np.errstate(divide="ignore", invalid="ignore"):
         shown = np.where(gain > 0, hidden / np.square(gain), np.inf)  # as a power, like the others
     peak = np.minimum(np.minimum(instance.peak_power, charge), shown)
@@ -85,18 +74,7 @@ def one_within(instance: Instance, gain: Floats, total: float, charge: Floats, h
 def myopic(
     instance: Instance, *, rounds: int | None = None, draw: Floats | None = None, rolling: bool = False
 ) -> Solution:
-    """Return the plan in which each of I rounds spends 1/I of every budget.
-
-    Args:
-        instance: the gains and the limits.
-        rounds: I; None: the best on `draw`, by a search from coarse to fine.
-        draw: the gains, (R, N), on which I is chosen where it is open; None: those of the instance.
-        rolling: each round gets an equal share of what is *left* of every budget: what one device, or all, did not use
-            before, they may use later.
-
-    Raises:
-        InfeasibleError: no device can be reached in one of the rounds.
-    """
+    """Return the plan in which each of I rounds spends 1/I of every budget."""
     if rounds is None:
         rounds = best_rounds(instance if draw is None else replace(instance, gain=draw), rolling=rolling)[0]
     instance.require_reachable(rounds)
@@ -160,14 +138,7 @@ class Attempt:
 
 
 def dual_values(instance: Instance, offsets: Floats, value: Floats, paid: Floats) -> Floats:
-    """D_I for I = 1..R, rounded down.
-
-    Args:
-        instance: weights.
-        offsets: of the objective, (R,).
-        value: F_i, (R,).
-        paid: what the budgets are worth at the prices of round I−1, in units of its weight, (R,).
-    """
+    """D_I for I = 1..R, rounded down."""
     shrink = math.exp(-instance.decay)
     total, sums = 0.0, np.empty(value.size)
     for i, each in enumerate(value.tolist()):

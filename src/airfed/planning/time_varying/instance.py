@@ -88,12 +88,7 @@ class Instance:
             return np.asarray(missing + self.noise_weight / (np.square(size, dtype=np.float64) * square))
 
     def require_reachable(self, rounds: int) -> None:
-        """Raise unless there are so many rounds, and a device can be reached in each of them.
-
-        Raises:
-            ValueError: rounds is not in 1..most_rounds.
-            InfeasibleError: no device can be reached in one of them.
-        """
+        """Raise unless there are so many rounds, and a device can be reached in each of them."""
         _validate.positive_integer(rounds=rounds)
         if rounds > self.most_rounds:
             raise ValueError(f"Expected rounds={rounds} <= {self.most_rounds}, the rounds with gains and local steps.")
@@ -129,14 +124,7 @@ class Instance:
 
 
 class Solution(NamedTuple):
-    """Amplitudes of all rounds, and what they are worth.
-
-    Attributes:
-        amplitudes: a_ik.
-        objective: the bound of Theorem 1; infinite where nobody asked.
-        lower_bound: no aligned plan of any number of rounds that was allowed has a smaller objective; −inf where none
-            is known.
-    """
+    """Amplitudes of all rounds, and what they are worth."""
 
     amplitudes: Amplitudes
     objective: float = math.inf

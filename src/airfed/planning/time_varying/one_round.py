@@ -97,13 +97,7 @@ class Ordered:
 
 
 class Unordered:
-    """Rounds at one price per watt whose devices differ in peak power.
-
-    Args:
-        gain, cap, noise_weight: as in `Ordered`.
-        peak_power: P_k [W], (N,).
-        rtol: how far F may be below what is attained.
-    """
+    """Rounds at one price per watt whose devices differ in peak power."""
 
     def __init__(
         self, gain: Floats, peak_power: Floats, *, cap: float, noise_weight: float, rtol: float = 1e-13
@@ -298,13 +292,7 @@ class Options:
 
 
 class Mixer:
-    """Chooses one option for each round, so that together they are good.
-
-    Args:
-        options: to choose from.
-        weights: w_i, (I,).
-        num_devices, noise_weight, budget: N, C, P.
-    """
+    """Chooses one option for each round, so that together they are good."""
 
     def __init__(
         self, options: Options, weights: Floats, *, num_devices: int, noise_weight: float, budget: float

@@ -32,14 +32,7 @@ _LEAST: Final = 1.0 + 1e-12  # a ceiling; 1 stands for none
 
 
 def instance_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1.0) -> Instance:
-    """Return what the planners solve.
-
-    Args:
-        problem: gains, limits, learning constants.
-        gain: other gains than the problem's, (R, N).
-        ceiling: F ≥ 1: no device may be seen more than F times stronger than θ. Devices that might get the gain 0, and
-            privacy allows 1/F of what it would.
-    """
+    """Return what the planners solve."""
     budget, fleet = problem.budget, problem.fleet
     gains = gains_of(problem) if gain is None else gain
     done = gain is not None and fleet.antennas > 1  # by `_combined`
@@ -67,12 +60,7 @@ def gains_of(problem: Problem) -> Floats:
 
 
 def factors(problem: Problem, gains: Floats) -> Floats:
-    """Return f of every round and device: how much stronger than θ a device may be seen.
-
-    Args:
-        problem: how well channels are known, and who sees what. What may fail is shared by all of its rounds.
-        gains: of some rounds, the problem's own from the first on or, with one antenna, samples.
-    """
+    """Return f of every round and device: how much stronger than θ a device may be seen."""
     if problem.fleet.antennas > 1 or not problem.fleet.changes:
         own = limits.amplifications(problem)
         return np.broadcast_to(own, gains.shape) if own.ndim == 1 else own[: len(gains)]
@@ -161,19 +149,7 @@ def per_round(
     rounds: int | None = None,
     samples: Samples | None = None,
 ) -> Solution:
-    """Return the plan of a rule that is asked in each round: its devices get an equal share of every budget in each.
-
-    Args:
-        problem: gains of all rounds.
-        decide: from the problem as round i shows it, and i, to K_i or to a_ik of all devices.
-        method: how updates reach the receiver.
-        rounds: I; None: the best, on a sample of the gains if there are any.
-        samples: of the gains.
-
-    Raises:
-        InfeasibleError: a scheduled device is unreachable, no number of rounds fits, or another method than
-            over-the-air aggregation is asked to heed batteries.
-    """
+    """Return the plan of a rule that is asked in each round: its devices get an equal share of every budget in each."""
     if rounds is None and samples is not None:
         there = replace(problem, fleet=Fleet(gain=first_sample(samples, problem), peak_power=problem.fleet.peak_power))
         rounds = per_round(there, decide, method=method).amplitudes.rounds
