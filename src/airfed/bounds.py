@@ -74,12 +74,7 @@ def descent_bound(
 
     E[L(m^{i+1})] − E[L(m^i)] ≤ −(τ/2)‖∇L(m^i)‖² + τϖ²(E−1)² + 4τϖ²m² + (ζτ²/2)·ϖ²dσ²/D².
 
-    Args:
-        learning: τ, ϖ, ζ, d.
-        shortfall: m; 1 − |K|/N where devices are aligned.
-        noise_share: σ/D; σ/(|K|θ) where devices are aligned.
-        steps: E of this round.
-        squared_gradient: E‖∇L(m^i)‖².
+    `shortfall` is m, `noise_share` σ/D, `steps` E of this round, and `squared_gradient` E‖∇L(m^i)‖².
 
     Implements [Yan23, Lemma 2].
     Deviations: weights a_k/D that need not be equal; for aligned devices it is the printed lemma.

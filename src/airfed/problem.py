@@ -277,27 +277,18 @@ class Link:
 class Learning:
     """The constants of the learning task that the convergence bound needs.
 
-    Args:
-        dimension: d, the number of model parameters.
-        total_steps: T, local steps per device over the whole training, at most a million.
-        clip_norm: ϖ, the 2-norm to which every upload is clipped.
-        learning_rate: τ, between 1e-30 and 1e30 (training is in float32). The bounds are proved for τ = 1/ζ.
-        smoothness: ζ.
-        strong_convexity: ϱ, at most ζ.
-        initial_gap: G = L(m⁰) − L(m*).
-
     >>> Learning(dimension=21840, total_steps=200, clip_norm=1.0, learning_rate=0.1,
     ...          smoothness=10.0, strong_convexity=0.1, initial_gap=2.3).total_steps
     200
     """
 
-    dimension: int
-    total_steps: int
-    clip_norm: float
-    learning_rate: float
-    smoothness: float
-    strong_convexity: float
-    initial_gap: float
+    dimension: int  # d, the number of model parameters
+    total_steps: int  # T, local steps per device over the whole training, at most a million
+    clip_norm: float  # ϖ, the 2-norm to which every upload is clipped
+    learning_rate: float  # τ, between 1e-30 and 1e30 (training is in float32). The bounds are proved for τ = 1/ζ
+    smoothness: float  # ζ
+    strong_convexity: float  # ϱ, at most ζ
+    initial_gap: float  # G = L(m⁰) − L(m*)
 
     def __post_init__(self) -> None:
         _validate.positive_integer(dimension=self.dimension, total_steps=self.total_steps)

@@ -32,9 +32,6 @@ class Amplitudes:
         share: a_ik/θ_i in [0, 1], (I, N), stored as (1, N) where it is the same in all rounds; booleans where all
             scheduled devices arrive equally strong.
 
-    Raises:
-        ValueError: a shape or a value is out of range, or a round schedules no device.
-
     >>> table = Amplitudes.aligned([0, 2], num_devices=3, level=0.5, rounds=4)
     >>> table.dense.shape, table.dense[0], table.constant
     ((4, 3), array([0.5, 0. , 0.5]), True)

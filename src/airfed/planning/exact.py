@@ -76,22 +76,14 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CandidateSpace:
-    """The best schedule of every size m = 1..N for one number of rounds (the paper's Fig. 2).
+    """The best schedule of every size m = 1..N for one number of rounds (the paper's Fig. 2)."""
 
-    Args:
-        size: m.
-        alignment: θ_m, the largest feasible θ of any schedule of m devices; 0 where fewer have a gain.
-        privacy_limit, peak_limit, total_limit: the largest θ that each limit alone would allow m devices. With equal
-            peak powers θ_m is their minimum; with different ones it can be smaller.
-        objective: Ψ_m = 4(1 − m/N)² + noise_weight/(mθ_m)².
-    """
-
-    size: Integers
-    alignment: Floats
-    privacy_limit: Floats
+    size: Integers  # m
+    alignment: Floats  # θ_m, the largest feasible θ of any schedule of m devices; 0 where fewer have a gain
+    privacy_limit: Floats  # the largest θ that each limit alone would allow m devices
     peak_limit: Floats
     total_limit: Floats
-    objective: Floats
+    objective: Floats  # Ψ_m = 4(1 − m/N)² + noise_weight/(mθ_m)²
 
 
 class Exhausted(Exception):
@@ -226,14 +218,6 @@ def candidate_space(
     gain: Floats, peak_power: ArrayLike, *, cap: float, round_budget: float, noise_weight: float
 ) -> CandidateSpace:
     """The largest alignment factor, the three limits and Ψ for every schedule size, at one number of rounds.
-
-    Args:
-        gain, peak_power, noise_weight: as in `best_schedule`.
-        cap: the largest θ that privacy allows.
-        round_budget: P_tot/I [W per round].
-
-    Raises:
-        InfeasibleError: every gain is 0.
 
     >>> space = candidate_space(np.array([0.1, 0.9, 1.0]), 1.0, cap=0.5, round_budget=1.0, noise_weight=0.5)
     >>> space.alignment.round(4), int(space.size[space.objective.argmin()])

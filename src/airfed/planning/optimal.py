@@ -240,18 +240,11 @@ def completed(
     """Return the plan of the smallest bound, or of the highest expected accuracy, for given devices in all rounds.
 
     Args:
-        problem: what the plan is about; with a surrogate its ϖ is not looked at.
-        policy: who makes it.
+        problem, policy, method, notes: as in `Plan`; with a surrogate the problem's ϖ is not looked at.
         devices: K, ascending.
         rounds: the numbers of rounds to choose from.
-        method: how updates reach the receiver.
         alignment: θ of aligned devices, to fix it; the largest within every limit otherwise.
-        notes: remarks for the plan.
         surrogate: what accuracy training gives; None: the bound decides.
-
-    Raises:
-        InfeasibleError: no number of rounds fits, the bound is not a finite number, or nothing lies within the
-            surrogate's range.
     """
     rounds = in_time(problem, method, devices, rounds)
     if surrogate is not None:

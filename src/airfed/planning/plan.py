@@ -54,17 +54,15 @@ class Plan:
         amplitudes: a_ik.
         method: how updates reach the receiver.
         objective: what it was chosen by: Theorem 1's "bound", or accuracy "measured" by pilots.
-        average: of the models that the receiver hands out: those of the second half of the rounds ("tail"), all with
-            weights that fall with age ("exponential"), or the last alone ("none"). It works on what was received, and
-            costs neither power nor privacy.
+        average: of the models that the receiver dispatches: those of the second half of the rounds ("tail"), all with
+            weights that fall with age ("exponential"), or the last alone ("none"). It costs neither power nor privacy.
         prediction: the accuracy that a surrogate expects, where one fits.
         lower_bound: no aligned plan within the same limits has a smaller `bound.total`; −inf where none is known.
         notes: remarks that a reader of the plan must know.
 
     Raises:
         ValueError: the table does not fit the problem.
-        InfeasibleError: the bound, an amplitude, μ or the total power is below 1e-150 or above 1e150, a device's power
-            is below 1e-300 W, or the method makes no privacy claim about this problem.
+        InfeasibleError: a figure is beyond what is accounted for, or the method makes no privacy claim here.
 
     >>> from airfed import Budget, Fleet, Learning, Link, plan
     >>> found = plan(Problem(

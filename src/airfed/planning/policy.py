@@ -54,32 +54,21 @@ def once(function: _Function) -> _Function:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user may say to a policy; each policy takes those that its function names.
+    """What a user may say to a policy; each policy takes those that its function names."""
 
-    Args:
-        rounds: I, to fix it.
-        size: how many devices to schedule.
-        threshold: the smallest gain to schedule.
-        seed: of the policy's own random stream.
-        objective: an accuracy surrogate to plan by, or None for the smallest bound.
-        clip_norm: ϖ, to fix it where a surrogate would choose it.
-        average: as in `Plan`, to fix it; otherwise a surrogate chooses, and by the bound there is no average.
-        samples: Monte Carlo samples of gains that vary, (samples, rounds, N), or a conditional sampler, which makes
-            some for the rounds to come, given the gains so far; None: all gains are known beforehand.
-        round_index: i, for a policy that is asked in each round.
-        options: whatever else the user's own policy takes, by name.
-    """
-
-    rounds: int | None = None
-    size: int | None = None
-    threshold: float | None = None
-    seed: int = 0
-    objective: Response | None = None
-    clip_norm: float | None = None
+    rounds: int | None = None  # I, to fix it
+    size: int | None = None  # how many devices to schedule
+    threshold: float | None = None  # the smallest gain to schedule
+    seed: int = 0  # of the policy's own random stream
+    objective: Response | None = None  # an accuracy surrogate to plan by, or None for the smallest bound
+    clip_norm: float | None = None  # ϖ, to fix it where a surrogate would choose it
+    # as in `Plan`, to fix it; otherwise a surrogate chooses, and by the bound there is no average
     average: Average | None = None
+    # Monte Carlo samples of gains that vary, (samples, rounds, N), or a conditional sampler, which makes some for the
+    # rounds to come, given the gains so far; None: all gains are known beforehand
     samples: Samples | None = None
-    round_index: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    round_index: int = 0  # i, for a policy that is asked in each round
+    options: Mapping[str, Any] = field(default_factory=dict)  # whatever else the user's own policy takes, by name
 
     def fixed(self) -> Settings:
         """Return the settings with a surrogate restricted to what they leave open."""
@@ -108,26 +97,19 @@ class Policy:
     the best I), or their amplitudes a_k, (N,) floats. Asked once, it may also return a `Method` (a baseline), a table
     of amplitudes (I, N), or a `Plan`.
 
-    Args:
-        name: as in a scenario and a record.
-        function: the rule; for the user's own code in a file, what is to be imported each time that it is asked.
-        folder: where the user's code is looked for first.
-        asked: whether a built-in policy is asked once, or in each round; a function of the user's declares it
-            with `once`.
-        time_varying: whether it differs from "optimal" only where channels vary or devices have batteries.
-        baseline: whether it is the method of another paper.
-
     >>> from airfed.policies import POLICIES
     >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
     (['round_index', 'seed', 'size'], [])
     """
 
-    name: str
+    name: str  # as in a scenario and a record
+    # the rule; for the user's own code in a file, what is to be imported each time that it is asked
     function: Callable[..., Any] | _usercode.UserCode
-    folder: Path = Path()
+    folder: Path = Path()  # where the user's code is looked for first
+    # whether a built-in policy is asked once, or in each round; a function of the user's declares it with `once`
     asked: Asked = "per_round"
-    time_varying: bool = False
-    baseline: bool = False
+    time_varying: bool = False  # whether it differs from "optimal" only where channels vary or devices have batteries
+    baseline: bool = False  # whether it is the method of another paper
 
     @classmethod
     def own(cls, function: Callable[..., Any]) -> Policy:

@@ -65,33 +65,18 @@ class Design(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Response:
-    """What pilots reached, on a grid.
+    """What pilots reached, on a grid of ascending axes."""
 
-    Args:
-        share: |K|/N, ascending; one value where it makes no difference.
-        rounds: I, ascending.
-        clip_norm: ϖ, ascending.
-        noise: s/ϖ = σ/(|K|θ), ascending.
-        averages: what the receiver did with the models, as in `Plan.average`.
-        accuracy: (averages, share, rounds, clip_norm, noise), mean over the seeds, in 0..1.
-        spread: standard deviation of the accuracy of a single training, same shape.
-        loss, loss_spread: the same of the loss on the test data.
-        about: what the pilots were: model, data and their digest, T, τ, partition, devices, seeds, versions.
-
-    Raises:
-        ValueError: an axis is not ascending and positive, or a shape or a value does not fit.
-    """
-
-    share: Floats
-    rounds: Floats
-    clip_norm: Floats
-    noise: Floats
-    averages: tuple[Average, ...]
-    accuracy: Floats
-    spread: Floats
-    loss: Floats
+    share: Floats  # |K|/N; one value where it makes no difference
+    rounds: Floats  # I
+    clip_norm: Floats  # ϖ
+    noise: Floats  # s/ϖ = σ/(|K|θ)
+    averages: tuple[Average, ...]  # what the receiver did with the models, as in `Plan.average`
+    accuracy: Floats  # (averages, share, rounds, clip_norm, noise), mean over the seeds, in 0..1
+    spread: Floats  # standard deviation of the accuracy of a single training, same shape
+    loss: Floats  # the same of the loss on the test data
     loss_spread: Floats
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # the pilots: model, data, T, τ, partition, devices, seeds
 
     def __post_init__(self) -> None:
         for name in AXES:
@@ -120,7 +105,7 @@ class Response:
     def predict(
         self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike = 1.0
     ) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside of what was measured."""
+        """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside the grid."""
         found = self._surface.look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
         return found.accuracy, found.deviation
 

@@ -55,15 +55,6 @@ def clairvoyant(instance: Instance, *, rounds: int | None = None, rtol: float = 
     that ties rounds together, a gap beyond `rtol` is closed by branch and bound, within a limited effort. Where devices
     have budgets of their own, plans of more than 512 rounds spend equal shares of what is left.
 
-    Args:
-        instance: the gains and the limits.
-        rounds: I, where it is fixed; None: every I from 1 to `instance.most_rounds`.
-        rtol: the gap at which to stop.
-
-    Raises:
-        InfeasibleError: in the first round, or in one of the `rounds`, no device can be reached.
-        ValueError: rounds is out of range.
-
     Deviations: [Yan23] knows one channel for the whole training, one schedule and one θ.
     """
     instance.require_reachable(1 if rounds is None else rounds)
@@ -234,13 +225,7 @@ def _attempt(instance: Instance, solver: Solver, search: DualSearch, rounds: int
         near += [look.answers for place, look in enumerate(search.looks) if place not in (low, high)]
         seen = {name: np.array([getattr(each, name)[:rounds] for each in near]) for name in ("size", "load", "limit")}
         options = Options(**seen)
-    mixer = Mixer(
-        options,
-        instance.weight * np.exp(-instance.slopes(rounds)),
-        num_devices=instance.num_devices,
-        noise_weight=instance.noise_weight,
-        budget=instance.total_power,
-    )
+    mixer = Mixer(options, instance)
     floor = float(search.best[rounds - 1] - instance.offsets()[rounds - 1])
     tries = [mixer.improve(np.full(rounds, start), floor=floor) for start in range(min(len(near), 2))]
     value, choice = min(tries, key=lambda found: found[0])

@@ -21,27 +21,16 @@ _ENOUGH = 256  # rounds that are looked at to judge a number of rounds
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Instance:
-    """The gains of all rounds and the limits, derived from a `Problem` and not checked again.
+    """The gains of all rounds and the limits, derived from a `Problem` and not checked again."""
 
-    Args:
-        gain: |h_k^i|, (R, N): row i is round i; 0 marks a device that is unreachable in that round.
-        peak_power: P_k [W], (N,).
-        noise_weight: C = dσ²/2.
-        learning: T, ϖ, ζ, ϱ, G.
-        cap: the largest θ that privacy allows in any one round.
-        total_power: P_tot [W, summed over devices and rounds].
-        device_power: of each device, Σ_{i: k∈K_i} θ_i²/|h_k^i|² at most [W], (N,); None: no limit.
-        device_exposure: of each device, Σ_{i: k∈K_i} θ_i² ≤ (σμ/2)², (N,); None: no limit.
-    """
-
-    gain: Floats
-    peak_power: Floats
-    noise_weight: float
-    learning: Learning
-    cap: float
-    total_power: float
-    device_power: Floats | None = None
-    device_exposure: Floats | None = None
+    gain: Floats  # |h_k^i|, (R, N): row i is round i; 0 marks a device that is unreachable in that round
+    peak_power: Floats  # P_k [W], (N,)
+    noise_weight: float  # C = dσ²/2
+    learning: Learning  # T, ϖ, ζ, ϱ, G
+    cap: float  # the largest θ that privacy allows in any one round
+    total_power: float  # P_tot [W, summed over devices and rounds]
+    device_power: Floats | None = None  # of each device, Σ_{i: k∈K_i} θ_i²/|h_k^i|² at most [W], (N,); None: no limit
+    device_exposure: Floats | None = None  # of each device, Σ_{i: k∈K_i} θ_i² ≤ (σμ/2)², (N,); None: no limit
 
     @property
     def num_devices(self) -> int:

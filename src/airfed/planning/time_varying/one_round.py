@@ -18,6 +18,7 @@ import numpy as np
 
 from airfed.planning.limits import Bools, Floats
 from airfed.planning.limits import Devices as Integers
+from airfed.planning.time_varying.instance import Instance
 
 _AT_ONCE = 1 << 16  # pairs of round and device that are worked on together, so that they stay in the cache
 _MOST_EXCHANGES = 50
@@ -44,14 +45,7 @@ class Answers:
 
 
 class Ordered:
-    """Rounds at one price per watt with equal peak powers: the m strongest devices are the best m.
-
-    Args:
-        gain: |h_k| in each round, (R, N); gain 0 is never scheduled.
-        peak_power: P_k, one for all [W].
-        cap: the largest θ that privacy allows in a round.
-        noise_weight: C = dσ²/2.
-    """
+    """Rounds at one price per watt with equal peak powers: the m strongest devices are the best m."""
 
     def __init__(self, gain: Floats, peak_power: float, *, cap: float, noise_weight: float) -> None:
         self.noise_weight = noise_weight
@@ -259,12 +253,7 @@ def fill(pull: Floats, load: Floats, limit: Floats, budget: float) -> tuple[Floa
 
     min Σ_i w_i·C/(m_i²x_i) subject to Σ_i x_i·S_i ≤ P, x_i ≤ limit_i is convex: x_i = min{limit_i, r_i/κ}, with one κ
     at which the whole budget is spent; κ = 0 where the budget is no limit.
-
-    Args:
-        pull: r_i = √(w_iC/S_i)/m_i, (…, I).
-        load: S_i.
-        limit: of x_i.
-        budget: P.
+    `pull` is r_i = √(w_iC/S_i)/m_i, (…, I), and `load` is S_i.
     """
     full = load * limit
     edge = pull / limit  # below this κ round i is at its limit
@@ -294,16 +283,15 @@ class Options:
 class Mixer:
     """Chooses one option for each round, so that together they are good."""
 
-    def __init__(
-        self, options: Options, weights: Floats, *, num_devices: int, noise_weight: float, budget: float
-    ) -> None:
+    def __init__(self, options: Options, instance: Instance) -> None:
+        weights = instance.weight * np.exp(-instance.slopes(options.size.shape[1]))
         never = ~np.isfinite(options.load) | (options.limit <= 0)  # with a device that is unreachable
         load, limit = np.where(never, 1.0, options.load), np.where(never, 1.0, options.limit)
-        self.options, self.budget = replace(options, load=load, limit=limit), budget
+        self.options, self.budget = replace(options, load=load, limit=limit), instance.total_power
         self.round = np.arange(weights.size)
-        left_out = weights * 4.0 * np.square(1.0 - options.size / num_devices)
+        left_out = weights * 4.0 * np.square(1.0 - options.size / instance.num_devices)
         self.missing = np.where(never, np.inf, left_out)
-        self.noise = weights * noise_weight / np.square(options.size, dtype=np.float64)
+        self.noise = weights * instance.noise_weight / np.square(options.size, dtype=np.float64)
         self.pull = np.sqrt(self.noise / load)
 
     def value(self, choice: Integers) -> tuple[Floats, Floats, Floats]:
