@@ -18,13 +18,13 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (
             "airfed.policies",
             "airfed.planning",
-            "airfed.planning.sequence",
+            "airfed.planning.amplitudes",
             "airfed.planning.method",
             "airfed.baselines",
             "airfed.planning.exact",
             "airfed.planning.limits",
             "airfed.planning.time_varying",
-            "airfed.planning.combining",
+            "airfed.planning.beamforming",
         ),
     ),
     "privacy": (

@@ -23,29 +23,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """An upper bound and the four parts it is made of.
+    """An upper bound and the four parts it is made of."""
 
-    Args:
-        initial_gap: what is left of the distance at the start.
-        participation: term A, the error of leaving devices out.
-        local_drift: term B, the error of several local steps between two aggregations.
-        noise: term C, the error of the receiver's noise.
-    """
-
-    initial_gap: float
-    participation: float
-    local_drift: float
-    noise: float
+    initial_gap: float  # what is left of the distance at the start
+    participation: float  # term A, the error of leaving devices out
+    local_drift: float  # term B, the error of several local steps between two aggregations
+    noise: float  # term C, the error of the receiver's noise
 
     @property
     def terms(self) -> dict[str, float]:
         """The four parts by name; they sum to `total`."""
-        return {
-            "initial_gap": self.initial_gap,
-            "participation": self.participation,
-            "local_drift": self.local_drift,
-            "noise": self.noise,
-        }
+        return dict(vars(self))
 
     @property
     def total(self) -> float:
@@ -59,9 +47,6 @@ def local_steps(total_steps: int, rounds: int) -> tuple[int, ...]:
     The error of an early round is discounted most, so that is where the longer rounds belong.
 
     Deviations: the print assumes that I divides T; where it does, this is T/I throughout.
-
-    Raises:
-        ValueError: rounds is not in 1..total_steps.
 
     >>> local_steps(200, 3)
     (67, 67, 66)
@@ -85,22 +70,11 @@ def noise_error(learning: Learning, noise_share: Floats | float) -> Any:
 def descent_bound(
     learning: Learning, *, shortfall: float, noise_share: float, steps: int, squared_gradient: float
 ) -> dict[str, float]:
-    """Return the terms of Lemma 2: how much one round changes the expected loss, at most.
+    """Return the terms of Lemma 2, by name: how much one round changes the expected loss, at most, where τ ≤ 1/ζ.
 
     E[L(m^{i+1})] − E[L(m^i)] ≤ −(τ/2)‖∇L(m^i)‖² + τϖ²(E−1)² + 4τϖ²m² + (ζτ²/2)·ϖ²dσ²/D².
 
-    Args:
-        learning: τ, ϖ, ζ, d.
-        shortfall: m; 1 − |K|/N where devices are aligned.
-        noise_share: σ/D; σ/(|K|θ) where devices are aligned.
-        steps: E of this round.
-        squared_gradient: E‖∇L(m^i)‖².
-
-    Returns:
-        "descent" (negative or zero), "participation", "local_drift" and "noise"; their sum is the bound.
-
-    Raises:
-        ValueError: the learning rate exceeds 1/ζ, for which the lemma is not proved.
+    `shortfall` is m, `noise_share` σ/D, `steps` E of this round, and `squared_gradient` E‖∇L(m^i)‖².
 
     Implements [Yan23, Lemma 2].
     Deviations: weights a_k/D that need not be equal; for aligned devices it is the printed lemma.
@@ -161,9 +135,6 @@ def mean_squared_gradient(
 
     2G/(τI) + mean(ϖ²[8m_i² + 2(E_i−1)² + dσ²/D_i²]), valid for τ ≤ 1/ζ.
 
-    Args:
-        learning, rounds, shortfall, noise_share: as in `convex_gap`.
-
     Implements [Yan23, Thm 2].
     Deviations: integer local steps E_i that sum to T; the mean of (E_i−1)² is (E−1)² where I divides T. Weights and
     rounds as in `convex_gap`.
@@ -213,20 +184,20 @@ def _drift(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
         return np.asarray(weight * (late * (short - 1.0) ** 2 + early * np.square(short, dtype=np.float64)))
 
 
-def _shrinkage(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
-    """1 − η^n without cancellation where η is close to 1 (and 0 for n = 0 even where η = 0)."""
+def _exponents(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
+    """n·ln η from ϱ/ζ itself: rounding η first would cost n·1e-16 where it is close to 1."""
     ratio = learning.strong_convexity / learning.smoothness
-    if ratio == 1.0:
-        return np.where(rounds > 0, 1.0, 0.0)
-    return np.asarray(-np.expm1(rounds * math.log1p(-ratio)))
+    return np.asarray(np.where(rounds > 0, -np.inf, 0.0) if ratio == 1.0 else rounds * math.log1p(-ratio))
 
 
-def _contracted(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
-    """η^n from ϱ/ζ itself: rounding η first would cost n·1e-16 where it is close to 1."""
-    ratio = learning.strong_convexity / learning.smoothness
-    if ratio == 1.0:
-        return np.where(rounds > 0, 0.0, 1.0)
-    return np.asarray(np.exp(rounds * math.log1p(-ratio)))
+def _shrinkage(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
+    """1 − η^n without cancellation where η is close to 1."""
+    return np.asarray(-np.expm1(_exponents(learning, rounds)))
+
+
+def _contracted(learning: Learning, rounds: NDArray[np.int64]) -> Floats:
+    """η^n."""
+    return np.asarray(np.exp(_exponents(learning, rounds)))
 
 
 def remaining_gap(learning: Learning, rounds: NDArray[np.int64]) -> NDArray[np.float64]:

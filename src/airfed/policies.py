@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, baselines, seeds
-from airfed.planning import measured, optimal, time_varying
+from airfed.planning import optimal, time_varying
 from airfed.planning.method import Method, OverTheAir
 from airfed.planning.optimal import Aligned
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings
-from airfed.planning.response import Average, Response
+from airfed.planning.surrogate import Average, Response
 from airfed.planning.time_varying import Samples, Solution
 from airfed.problem import InfeasibleError, Problem
 
@@ -160,7 +160,7 @@ def _optimal(
     every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([int(rounds)])
     if objective is None:
         return optimal.joint_optimum(problem, every)
-    return measured.optimal(problem, every, objective)
+    return optimal.most_accurate(problem, every, objective)
 
 
 def _clairvoyant(problem: Problem, *, rounds: int | None, objective: Response | None) -> Aligned | Solution:
@@ -218,24 +218,8 @@ def _size(problem: Problem, size: int | None) -> int:
     return size
 
 
-def _noise_free(problem: Problem) -> Method:
-    return baselines.FedAvg()
-
-
-def _central(problem: Problem) -> Method:
-    return baselines.DPFedAvg()
-
-
 def _digital(problem: Problem, *, bits: int = 8, access: Literal["tdma", "ofdma"] = "tdma") -> Method:
     return baselines.Digital(bits=bits, access=access)
-
-
-def _threshold_power(problem: Problem) -> Method:
-    return baselines.ThresholdPower()
-
-
-def _seif(problem: Problem) -> Method:
-    return baselines.ArtificialNoise()
 
 
 def _cotaf(problem: Problem, *, clipped: bool = False) -> Method | NDArray[np.intp]:
@@ -248,13 +232,13 @@ _ASKED_ONCE: _Rules = {"optimal": _optimal, "paper": _paper}
 _PER_ROUND: _Rules = {"full": _full, "uniform": _uniform, "top_k": _top_k, "threshold": _threshold}
 _TIME_VARYING: _Rules = {"clairvoyant": _clairvoyant, "myopic": _myopic}
 _BASELINES: _Rules = {
-    "noise_free": _noise_free,
-    "central": _central,
+    "noise_free": lambda problem: baselines.FedAvg(),
+    "central": lambda problem: baselines.DPFedAvg(),
     "digital": _digital,
     "truncated": baselines.truncated_inversion,
-    "threshold_power": _threshold_power,
+    "threshold_power": lambda problem: baselines.ThresholdPower(),
     "liu_simeone": baselines.liu_simeone,
-    "seif": _seif,
+    "seif": lambda problem: baselines.ArtificialNoise(),
     "cotaf": _cotaf,
 }
 POLICIES: Final = {
@@ -272,14 +256,8 @@ EVERY: Final = POLICIES | BASELINES
 METHODS: Final[Mapping[str, type[Method]]] = {
     method.name: method
     for method in (
-        OverTheAir,
-        baselines.FedAvg,
-        baselines.DPFedAvg,
-        baselines.Digital,
-        baselines.TruncatedInversion,
-        baselines.ThresholdPower,
-        baselines.ArtificialNoise,
-        baselines.Cotaf,
+        *(OverTheAir, baselines.FedAvg, baselines.DPFedAvg, baselines.Digital, baselines.TruncatedInversion),
+        *(baselines.ThresholdPower, baselines.ArtificialNoise, baselines.Cotaf),
     )
 }
 """Every method by its name in records."""

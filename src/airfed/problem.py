@@ -1,8 +1,8 @@
-"""One realisation of the world in SI units: the fleet, the link, the learning constants and the budgets.
+"""One realisation of a scenario in SI units: the fleet, the link, the learning constants and the budgets.
 
 All values are checked on construction and frozen; arrays are float64 and read-only. Numbers that are not counts or
-probabilities lie between 1e-100 and 1e100 (budgets may be smaller): more than any world needs, and little enough that
-no square, product or quotient of two leaves the range of float64.
+probabilities lie between 1e-100 and 1e100 (budgets may be smaller), so that no square, product or quotient of two
+leaves the range of float64.
 """
 
 from __future__ import annotations
@@ -88,16 +88,11 @@ class Fleet:
         combiner: f, (A,), or one for each round, (rounds, A), which is brought to norm 1; (1,) with one antenna.
             Without it `gain` is what the dominant eigenvector of Σ h_k h_kᴴ receives, until a plan chooses.
 
-    Raises:
-        ValueError: a gain, a channel or a peak power is out of range, or shapes differ.
-
     >>> Fleet(gain=[0.2, 0.5], peak_power=1.0).num_devices
     2
     >>> changing = Fleet(gain=[[0.2, 0.5], [0.7, 0.1], [0.3, 0.3]], peak_power=1.0)
     >>> changing.num_devices, changing.changes, changing.at(1).gain
     (2, True, array([0.7, 0.1]))
-    >>> changing.antennas, changing.combiner, changing.channel_in(1)[:, 0]
-    (1, array([1.+0.j]), array([0.7+0.j, 0.1+0.j]))
     >>> two = Fleet(channel=[[3j, 4.0], [1.0, 0.0]], peak_power=1.0, combiner=[1.0, 0.0])
     >>> two.antennas, two.gain, two.exposure
     (2, array([3., 1.]), array([1.66666667, 1.        ]))
@@ -142,9 +137,8 @@ class Fleet:
             powers = _validate.vector(peak_power=peak_power, minimum=0.0, strict=True)
             _require_moderate("peak_power", powers, zero=False)
             if powers.size != num_devices:
-                raise ValueError(
-                    f"Expected one peak_power per device: {num_devices} gains but {powers.size} peak powers."
-                )
+                expected = f"Expected one peak_power per device: {num_devices} gains"
+                raise ValueError(f"{expected} but {powers.size} peak powers.")
         self._keep({"gain": gains, "peak_power": powers, **values})
 
     def _keep(self, values: dict[str, object]) -> None:
@@ -204,11 +198,7 @@ class Fleet:
         return (self.channel[index] if self.changes else self.channel)[devices]
 
     def combiner_in(self, index: int) -> Complexes:
-        """Return f of round i, (A,).
-
-        Raises:
-            ValueError: none is chosen yet.
-        """
+        """Return f of round i, (A,)."""
         if self.combiner is None:
             raise ValueError("Expected a fleet whose combiner is chosen.")
         return self.combiner[index] if self.combiner.ndim == 2 else self.combiner
@@ -256,10 +246,6 @@ class Link:
         trust: whom privacy is claimed against: a server that keeps every antenna's signal ("radio", the safe one), or
             one that is handed fᴴY alone ("combiner"). With one antenna they are the same.
 
-    Raises:
-        ValueError: noise_std is not a positive finite number (without noise there is no privacy), or another value is
-            out of range.
-
     >>> Link(noise_std=0.0)
     Traceback (most recent call last):
     ValueError: Expected noise_std=0.0 > 0 and finite.
@@ -291,40 +277,23 @@ class Link:
 class Learning:
     """The constants of the learning task that the convergence bound needs.
 
-    Args:
-        dimension: d, the number of model parameters.
-        total_steps: T, local steps per device over the whole training, at most a million.
-        clip_norm: ϖ, the 2-norm to which every upload is clipped.
-        learning_rate: τ, between 1e-30 and 1e30 (training is in float32). The bounds are proved for τ = 1/ζ.
-        smoothness: ζ.
-        strong_convexity: ϱ, at most ζ.
-        initial_gap: G = L(m⁰) − L(m*).
-
-    Raises:
-        ValueError: a value is out of range, or strong_convexity exceeds smoothness.
-
     >>> Learning(dimension=21840, total_steps=200, clip_norm=1.0, learning_rate=0.1,
     ...          smoothness=10.0, strong_convexity=0.1, initial_gap=2.3).total_steps
     200
     """
 
-    dimension: int
-    total_steps: int
-    clip_norm: float
-    learning_rate: float
-    smoothness: float
-    strong_convexity: float
-    initial_gap: float
+    dimension: int  # d, the number of model parameters
+    total_steps: int  # T, local steps per device over the whole training, at most a million
+    clip_norm: float  # ϖ, the 2-norm to which every upload is clipped
+    learning_rate: float  # τ, between 1e-30 and 1e30 (training is in float32). The bounds are proved for τ = 1/ζ
+    smoothness: float  # ζ
+    strong_convexity: float  # ϱ, at most ζ
+    initial_gap: float  # G = L(m⁰) − L(m*)
 
     def __post_init__(self) -> None:
         _validate.positive_integer(dimension=self.dimension, total_steps=self.total_steps)
-        _validate.moderate(
-            clip_norm=self.clip_norm,
-            learning_rate=self.learning_rate,
-            smoothness=self.smoothness,
-            strong_convexity=self.strong_convexity,
-            initial_gap=self.initial_gap,
-        )
+        constants = ("clip_norm", "learning_rate", "smoothness", "strong_convexity", "initial_gap")
+        _validate.moderate(**{name: getattr(self, name) for name in constants})
         if self.strong_convexity > self.smoothness:
             raise ValueError(f"Expected strong_convexity={self.strong_convexity!r} <= smoothness={self.smoothness!r}.")
         if not 1e-30 <= float(self.learning_rate) <= 1e30:
@@ -333,7 +302,7 @@ class Learning:
             raise ValueError(
                 f"Expected total_steps={self.total_steps} <= {MOST_STEPS}: every number of rounds is weighed."
             )
-        _as_float(self, "clip_norm", "learning_rate", "smoothness", "strong_convexity", "initial_gap")
+        _as_float(self, *constants)
         for name in ("dimension", "total_steps"):
             object.__setattr__(self, name, int(getattr(self, name)))
 
@@ -365,9 +334,6 @@ class Budget:
         device_power: a battery [W, summed over its rounds], one for all devices or one per device; None: no limit but
             the total.
         air_time: seconds that all rounds may take on the air; None: no limit. It needs the link's bandwidth.
-
-    Raises:
-        ValueError: a value is out of range, or scope and formula contradict each other.
 
     >>> budget = Budget(epsilon=2.0, delta=1e-3, total_power=1000.0)
     >>> budget.scope, budget.formula, budget.relation
@@ -402,9 +368,8 @@ class Budget:
         _as_float(self, "epsilon", "delta", "total_power", "spent")
         if self.spent and self.scope != "total":
             raise ValueError('Expected spent=0 with scope="round": what was spent before counts towards a total only.')
-        _validate.one_of(("round", "total"), scope=self.scope)
-        _validate.one_of(("classic", "exact"), formula=self.formula)
-        _validate.one_of(("replace", "add_remove"), relation=self.relation)
+        for kind, name in ((Scope, "scope"), (Formula, "formula"), (Relation, "relation")):
+            _validate.one_of(get_args(kind), **{name: getattr(self, name)})
         if self.scope == "total" and self.formula == "classic":
             raise ValueError(
                 'Expected formula="exact" with scope="total": '
@@ -419,10 +384,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """Everything that a decision depends on, and nothing else (no data: a plan must not leak any).
-
-    Args:
-        fleet, link, learning, budget: see each class.
+    """Everything that a plan depends on, and nothing else (no data: a plan must not leak any).
 
     >>> problem = Problem(
     ...     fleet=Fleet(gain=[0.2, 0.5, 1.1], peak_power=1.0), link=Link(noise_std=0.1),
@@ -488,11 +450,7 @@ class Problem:
 
     @property
     def most_rounds(self) -> int:
-        """The largest I: a round has a local step or more and takes d symbols on the air.
-
-        Raises:
-            InfeasibleError: not even one round fits.
-        """
+        """The largest I: a round has a local step or more and takes d symbols on the air."""
         fit = self.symbols / self.learning.dimension
         if fit < 1:
             raise InfeasibleError(
@@ -502,12 +460,8 @@ class Problem:
         return int(min(fit, self.learning.total_steps))
 
     def at(self, index: int) -> Problem:
-        """Return the problem as round i alone shows it: with that round's gains, and its share of what may fail.
-
-        The union bound over errors of estimation runs over all rounds: one of R may fail with probability β/R.
-        """
-        fleet = self.fleet
-        if not fleet.changes:
+        """Return the problem as round i alone shows it: its gains, and its share β/R of what may fail."""
+        if not self.fleet.changes:
             return self
-        link = replace(self.link, estimation_failure=self.link.estimation_failure / len(fleet.gain))
-        return replace(self, fleet=fleet.at(index), link=link)
+        link = replace(self.link, estimation_failure=self.link.estimation_failure / len(self.fleet.gain))
+        return replace(self, fleet=self.fleet.at(index), link=link)

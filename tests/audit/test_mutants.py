@@ -18,12 +18,11 @@ from airfed.aircomp import Air, Superposition
 from airfed.audit import Subject, audit
 from airfed.baselines.artificial_noise import ArtificialNoise
 from airfed.baselines.digital import Digital
-from airfed.baselines.dp_fedavg import DPFedAvg
+from airfed.baselines.fedavg import DPFedAvg
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.planning import limits
-from airfed.planning.amplitudes import Amplitudes
+from airfed.planning.amplitudes import Amplitudes, RoundSequence
 from airfed.planning.plan import Plan
-from airfed.planning.sequence import RoundSequence
 from airfed.privacy import chain, classic_epsilon, gaussian_epsilon
 from airfed.privacy.exposure import Exposure
 from airfed.privacy.ledger import Ledger, LedgerError, Members

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 import problems
 from airfed import Fleet, InfeasibleError, Plan, antennas, bounds, plan
-from airfed.planning import combining, limits
+from airfed.planning import beamforming, limits
 from airfed.policies import METHODS
 from airfed.privacy import gaussian_epsilon
 
@@ -268,15 +268,15 @@ def test_whom_nobody_hears_is_left_out_and_nobody_at_all_is_said():
 
 def test_a_law_of_channels_is_heard_by_its_eigenvectors_and_silent_beyond_the_ceiling():
     draws = draw(np.random.default_rng(19), 2, 3, 6, 4)
-    gains = combining.heard_samples(draws)
+    gains = beamforming.combined_samples(draws)
     best = antennas.eigenvectors(draws[1, 2])[0]
     assert gains[1, 2] == pytest.approx(np.abs(draws[1, 2] @ best.conj()))
-    silent = combining.heard_samples(lambda seen: draws, 2.0)(None)
+    silent = beamforming.combined_samples(lambda seen: draws, 2.0)(None)
     beyond = antennas.strengths(draws) > 2.0 * gains
     assert np.array_equal(silent == 0, beyond)
     assert beyond.any()
     with pytest.raises(ValueError, match="samples of channels"):
-        combining.heard_samples(gains)
+        beamforming.combined_samples(gains)
 
 
 def test_artificial_noise_claims_nothing_where_every_antenna_is_seen():

@@ -7,13 +7,13 @@ import pytest
 
 import airfed
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, baselines
-from airfed.baselines._power import levelled
+from airfed.baselines.digital import levelled
 from airfed.bounds import round_weights
-from airfed.planning import combining
+from airfed.planning import beamforming
 from airfed.planning.time_varying import instance_of, per_round, seldom
 from airfed.planning.time_varying.clairvoyant import clairvoyant
-from airfed.planning.time_varying.myopic import myopic
-from airfed.planning.time_varying.solution import thinned
+from airfed.planning.time_varying.device_budgets import myopic
+from airfed.planning.time_varying.instance import thinned
 from airfed.policies import BASELINES, EVERY
 
 BUDGETS = {
@@ -128,7 +128,7 @@ def test_a_sampler_is_asked_in_each_round_of_few_and_seldom_of_many():
 
 
 def test_combiners_of_late_rounds_are_not_searched_for_and_the_plan_says_so(monkeypatch):
-    monkeypatch.setattr(combining, "MOST_CHOSEN", 4)
+    monkeypatch.setattr(beamforming, "MOST_CHOSEN", 4)
     there = problem(devices=3, rounds=12, antennas=2, total_power=1e-5, epsilon=1e5)
     plan = airfed.plan(there, rounds=8)
     vectors = airfed.antennas.eigenvectors(plan.problem.fleet.channel)[:, 0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from airfed import Budget, Fleet, Learning, Link, Problem, bounds, plan
-from airfed.planning import _rounds, _unequal
+from airfed.planning import exact, unequal
 from airfed.planning.exact import best_schedule, candidate_space, usable_rounds
 from airfed.planning.optimal import candidates
 from brute_force import brute_force_schedule
@@ -51,7 +51,7 @@ def fleets(count=DEVICES):
 def work(monkeypatch):
     """Devices that searches have looked at, in units of one pass over the fleet, and the limit on their number."""
     seen = {"solved": 0, "passes": 0.0}
-    split, finish, rounds = _unequal._split, _unequal._finish, _rounds._objective
+    split, finish, rounds = unequal._split, unequal._finish, exact.Rounds.total
 
     def count_split(rounds_, node, index, ceiling):
         seen["passes"] += (node.load.size + 512 * index.size) / DEVICES
@@ -65,9 +65,9 @@ def work(monkeypatch):
         seen["solved"] += isinstance(index, int)
         return rounds(rounds_, index, value)
 
-    monkeypatch.setattr(_unequal, "_split", count_split)
-    monkeypatch.setattr(_unequal, "_finish", count_finish)
-    monkeypatch.setattr(_rounds, "_objective", count_rounds)
+    monkeypatch.setattr(unequal, "_split", count_split)
+    monkeypatch.setattr(unequal, "_finish", count_finish)
+    monkeypatch.setattr(exact.Rounds, "total", count_rounds)
     return seen
 
 
@@ -94,7 +94,7 @@ def test_many_numbers_of_rounds_take_a_handful_of_searches(work, steps, scope, e
 @pytest.mark.parametrize("shape", ["independent", "equal powers", "equal peaks", "two kinds"])
 @pytest.mark.parametrize(("smoothness", "scope"), [(10.0, "round"), (1e3, "total"), (1e12, "round")])
 def test_no_number_of_rounds_is_better(monkeypatch, shape, smoothness, scope):
-    monkeypatch.setattr(_rounds, "_TOGETHER", 0)
+    monkeypatch.setattr(exact, "_TOGETHER", 0)
     gain, power = fleets(300)[shape]
     problem = large(gain, power, steps=120, scope=scope, smoothness=smoothness, noise_std=0.5, total_power=300.0)
     decision = plan(problem)
@@ -137,9 +137,9 @@ def small(rng):
 
 @pytest.mark.parametrize(("easy", "effort"), [(0, 4), (8, 4), (2, 0)])
 def test_one_by_one_equals_brute_force(monkeypatch, easy, effort):
-    monkeypatch.setattr(_rounds, "_TOGETHER", 0)
-    monkeypatch.setattr(_rounds, "_EASY", easy)
-    monkeypatch.setattr(_unequal, "_EFFORT", effort)  # 0: every candidate by the sweep of all devices
+    monkeypatch.setattr(exact, "_TOGETHER", 0)
+    monkeypatch.setattr(exact, "_EASY", easy)
+    monkeypatch.setattr(unequal, "_EFFORT", effort)  # 0: every candidate by the sweep of all devices
     rng = np.random.default_rng(easy)
     for _ in range(200):
         gain, power, arguments = small(rng)
@@ -163,12 +163,12 @@ def test_bounds_and_chords_are_below_what_they_bound():
         truth = np.array([solve(index, 1.0) for index in everyone])
         for index in rng.choice(everyone, 3):
             points = {share: solve(index, share) for share in (1.0, 0.7, 0.2)} | {0.0: 0.0}
-            bound = _rounds._bound(rounds, index, everyone, points)
+            bound = rounds.bound(index, everyone, points)
             assert np.all(bound <= truth * (1 + 1e-12))
 
 
 def test_a_search_that_finds_no_end_says_so(monkeypatch):
-    monkeypatch.setattr(_rounds, "_MOST", 2)
+    monkeypatch.setattr(exact, "_MOST", 2)
     gain, power = fleets(300)["independent"]
     with pytest.raises(ValueError, match=r"^Expected rounds to be fixed: of 700 .* after 2 have been solved\.$"):
         plan(large(gain, power, steps=700, smoothness=1e3, noise_std=0.5, total_power=300.0))

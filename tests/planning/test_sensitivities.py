@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from airfed import InfeasibleError, bounds, plan
-from airfed.planning.sensitivities import next_device, sensitivities, with_budgets
+from airfed.planning.policy import next_device, sensitivities, with_budgets
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -10,10 +10,10 @@ import pytest
 import oracle
 import problems
 from airfed import Plan, plan
-from airfed.planning import Amplitudes, _rounds, candidates, optimal
+from airfed.planning import Amplitudes, candidates, exact, optimal
 from airfed.planning.limits import allowed_mu
 from airfed.planning.optimal import effective_peak_power
-from airfed.planning.sensitivities import next_device
+from airfed.planning.policy import next_device
 from airfed.policies import EVERY
 from airfed.privacy import gaussian_epsilon
 from airfed.privacy.ledger import Ledger
@@ -68,7 +68,7 @@ def test_the_optimum_is_that_of_all_devices_and_rounds_by_hand(random_problem, s
 @pytest.mark.parametrize("together", [0, 512])
 @pytest.mark.parametrize("error", [0.0, 0.02])
 def test_the_search_over_many_rounds_is_exact(random_problem, monkeypatch, together, error):
-    monkeypatch.setattr(_rounds, "_TOGETHER", together)
+    monkeypatch.setattr(exact, "_TOGETHER", together)
     rng = np.random.default_rng(together + int(100 * error))
     for case in range(20):
         scope, decades = ("round", "total")[case % 2], float(rng.choice([0.0, 2.0]))

@@ -11,7 +11,8 @@ import airfed
 import oracle
 import problems
 from airfed import InfeasibleError, Plan
-from airfed.planning import limits, sensitivities
+from airfed.planning import limits
+from airfed.planning.policy import next_device
 from airfed.planning.time_varying import instance_of
 from airfed.policies import POLICIES
 from problems import BATTERIES, BUDGETS, make, planned
@@ -168,7 +169,7 @@ def test_a_rule_that_has_nobody_for_a_late_round_ends_before_it():
 
 def test_no_one_device_is_the_next_where_rounds_differ():
     for problem in (world(), world(gain=gains(0)[0], device_power=0.6)):
-        assert sensitivities.next_device(airfed.plan(problem, policy="top_k", size=3)) is None
+        assert next_device(airfed.plan(problem, policy="top_k", size=3)) is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from airfed.cli import main
 from airfed.cli import plan as plan_command
 from airfed.explorer.pictures import Strip, rounds_of
 from airfed.planning import Amplitudes, Plan, limits
-from airfed.planning.sensitivities import Sensitivities
+from airfed.planning.policy import Sensitivities
 from airfed.plotting import fading, files, svg
 from airfed.plotting.chart import Band, Cells, Columns, Line
 from airfed.plotting.figure import Figure, draw

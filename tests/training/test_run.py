@@ -82,7 +82,7 @@ def test_a_good_run_is_read_as_it_was_written(run):
 
 def test_a_plan_comes_back_without_being_solved_again(run, monkeypatch):
     found = Run.open(run)
-    monkeypatch.setattr("airfed.planning.policy.by_bound", None)
+    monkeypatch.setattr("airfed.planning.policy.completed", None)
     recorded = json.loads((run / "plan.json").read_text())
     assert Plan.from_dict(found.plan.problem, recorded).to_dict() == recorded
     for name in ("mu_round", "epsilon_total", "power_total"):

@@ -3,8 +3,7 @@
 from airfed.baselines.artificial_noise import ArtificialNoise
 from airfed.baselines.cotaf import Cotaf
 from airfed.baselines.digital import Digital
-from airfed.baselines.dp_fedavg import DPFedAvg
-from airfed.baselines.fedavg import FedAvg
+from airfed.baselines.fedavg import DPFedAvg, FedAvg
 from airfed.baselines.liu_simeone import liu_simeone
 from airfed.baselines.threshold_power import ThresholdPower
 from airfed.baselines.truncated_inversion import TruncatedInversion, truncated_inversion

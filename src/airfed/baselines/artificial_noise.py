@@ -9,10 +9,9 @@ from typing import ClassVar, final
 import numpy as np
 from scipy.optimize import brentq
 
-from airfed.baselines._power import levelled
+from airfed.baselines.digital import levelled
 from airfed.planning import limits
-from airfed.planning.amplitudes import Devices, Floats
-from airfed.planning.limits import Binding
+from airfed.planning.limits import Binding, Devices, Floats
 from airfed.planning.method import Method, Signal, over_the_air
 from airfed.problem import InfeasibleError, Problem
 

@@ -9,11 +9,9 @@ from typing import ClassVar, Final, Literal, final
 import numpy as np
 
 from airfed import _validate
-from airfed.baselines._power import levelled
 from airfed.planning import limits
-from airfed.planning.amplitudes import Devices, Floats
-from airfed.planning.limits import Binding
-from airfed.planning.method import Method, Signal, total
+from airfed.planning.limits import Binding, Devices, Floats
+from airfed.planning.method import Method, Signal, received
 from airfed.problem import InfeasibleError, Problem
 
 _LOADED: Final = 6.0  # standard deviations of a device's own noise that its quantiser covers
@@ -65,12 +63,8 @@ class Digital(Method):
 
     def symbols(self, problem: Problem, devices: Devices, rounds: int) -> float:
         """Return how many symbols all uploads of a round take."""
-        gain, peak, dimension = (
-            problem.fleet.gain[devices],
-            problem.fleet.peak_power[devices],
-            problem.learning.dimension,
-        )
-        power = levelled(peak, problem.budget.total_power / rounds)
+        gain, dimension = problem.fleet.gain[devices], problem.learning.dimension
+        power = levelled(problem.fleet.peak_power[devices], problem.budget.total_power / rounds)
         with np.errstate(divide="ignore"):
             snr = power * np.square(gain) / (2.0 * dimension * problem.link.noise_std**2)
             shared = devices.size if self.access == "ofdma" else 1
@@ -81,12 +75,25 @@ class Digital(Method):
         """Return one round; see `Method.signal`."""
         sigma = problem.link.noise_std
         rounding = (float(np.max(amplitude)) + _LOADED * sigma) / (2.0**self.bits - 1.0)
-        return Signal(
-            amplitude=amplitude,
-            transmit_amplitude=None,
-            constant_power=levelled(peak_power, problem.budget.total_power / rounds),
-            noise_std=math.sqrt(gain.size * (sigma**2 + rounding**2 / 3.0)),
-            hidden_by=sigma,
-            divisor=total(amplitude),
-            separate=True,
-        )
+        power = levelled(peak_power, problem.budget.total_power / rounds)
+        noise_std = math.sqrt(gain.size * (sigma**2 + rounding**2 / 3.0))
+        return received(problem, amplitude, constant_power=power, noise_std=noise_std, separate=True)
+
+
+def levelled(peak_power: Floats, budget: float, needed: Floats | float = 0.0) -> Floats:
+    """Return min(P_k, max(p, needed_k)), with the largest p at which they sum to the budget at most."""
+    if float(np.sum(peak_power)) <= budget:
+        return np.array(peak_power)
+    least = np.minimum(peak_power, needed)
+    # the sum is piecewise linear in p: one more device rises from each `least` on, one fewer from each peak on
+    edges = np.concatenate((np.broadcast_to(least, peak_power.shape), peak_power))
+    order = np.argsort(edges, kind="stable")
+    edges, slope = edges[order], np.cumsum(np.where(order < peak_power.size, 1, -1))
+    spent = np.sum(least) + np.concatenate(([0.0], np.cumsum(slope[:-1] * np.diff(edges))))
+    place = int(np.searchsorted(spent, budget, side="right")) - 1
+    if place < 0:  # what is needed is more already
+        return np.asarray(least)
+    if not slope[place]:  # the budget is the sum of the peak powers but for rounding
+        return np.array(peak_power)
+    level = (edges[place] + (budget - spent[place]) / slope[place]) * (1 - 1e-14)
+    return np.asarray(np.clip(level, least, peak_power))

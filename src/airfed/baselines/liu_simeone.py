@@ -9,8 +9,8 @@ import numpy as np
 
 from airfed import _validate, bounds
 from airfed.planning import limits
-from airfed.planning.amplitudes import Floats
-from airfed.planning.response import Response
+from airfed.planning.limits import Floats
+from airfed.planning.surrogate import Response
 from airfed.planning.time_varying import (
     Samples,
     Solution,
@@ -42,13 +42,7 @@ def liu_simeone(
     √w_i/κ}, with κ found so that the budget is spent. Their R_dp is replaced by airfed's exact μ (Σμ_i² ≤ 2R_dp becomes
     Σμ_i² ≤ μ²), and each round may spend P_tot/I. Where gains are not known beforehand the plan is made anew in each
     round, for what is left, with E|h|² for the rounds to come.
-
-    Args:
-        problem: gains and budgets.
-        variant: "static" spends the same in each round: full participation.
-        rounds: I; None: the best.
-        objective: an accuracy surrogate, to choose I by.
-        samples: of gains that vary.
+    The variant "static" spends the same in each round: full participation.
     """
     _validate.one_of(("adaptive", "static"), variant=variant)
     everybody = np.arange(problem.fleet.num_devices)
@@ -134,9 +128,8 @@ def _best_rounds(problem: Problem, gains: Floats, objective: Response | None) ->
                 raise
             break
         if objective is None:
-            values[number] = bounds.convex_gap(
-                learning, rounds=number, shortfall=np.zeros(number), noise_share=noise
-            ).total
+            bound = bounds.convex_gap(learning, rounds=number, shortfall=np.zeros(number), noise_share=noise)
+            values[number] = bound.total
         else:
             root = np.array([float(np.sqrt(np.mean(np.square(noise))))])
             expected = objective.best(rounds=np.array([number]), noise=root, share=np.ones(1))

@@ -9,8 +9,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from airfed.planning import limits
-from airfed.planning.amplitudes import Devices, Floats
-from airfed.planning.limits import Binding
+from airfed.planning.limits import Binding, Devices, Floats
 from airfed.planning.method import Method, Signal, over_the_air
 from airfed.problem import InfeasibleError, Problem
 

@@ -11,11 +11,9 @@ from scipy.special import exp1
 
 from airfed import _validate
 from airfed.planning import limits
-from airfed.planning.amplitudes import Devices, Floats
-from airfed.planning.completion import by_bound
-from airfed.planning.limits import Binding
+from airfed.planning.limits import Binding, Devices, Floats
 from airfed.planning.method import Method, Signal, over_the_air
-from airfed.planning.plan import Plan
+from airfed.planning.optimal import completed
 from airfed.planning.time_varying import Samples, first_sample, gains_of, per_round
 from airfed.problem import Fleet, InfeasibleError, Problem
 
@@ -29,10 +27,6 @@ class TruncatedInversion(Method):
 
     ρ₀ = P̄·m/E₁(g), so that the *average* power over Rayleigh fading of mean m = E|h|² is P̄ = P_tot/(N·I). Here θ =
     √ρ₀ within the peak powers, the total power as it really is, and the cap that makes it private.
-
-    Args:
-        cutoff: g.
-        mean_square: m.
     """
 
     name: ClassVar[str] = "truncated_inversion"
@@ -61,14 +55,7 @@ class TruncatedInversion(Method):
 def truncated_inversion(
     problem: Problem, *, cutoff: float | None = None, rounds: int | None = None, samples: Samples | None = None
 ) -> TruncatedInversion:
-    """Return the method with the given cutoff, or the best by the bound of some between 0.003 and 3.
-
-    Args:
-        problem: gains and budgets.
-        cutoff: g.
-        rounds: I.
-        samples: of gains that vary and are not known beforehand.
-    """
+    """Return the method with the given cutoff g, or the best by the bound of some between 0.003 and 3."""
     seen = problem
     if problem.varies and samples is not None:
         seen = replace(problem, fleet=Fleet(gain=first_sample(samples, problem), peak_power=problem.fleet.peak_power))
@@ -76,9 +63,8 @@ def truncated_inversion(
     mean = float(np.mean(np.square(gains)))
     if cutoff is not None:
         _validate.positive(cutoff=cutoff)
-        candidates = [TruncatedInversion(cutoff=float(cutoff), mean_square=mean)]
-    else:
-        candidates = [TruncatedInversion(cutoff=each, mean_square=mean) for each in _CUTOFFS.tolist()]
+    cutoffs = _CUTOFFS.tolist() if cutoff is None else [float(cutoff)]
+    candidates = [TruncatedInversion(cutoff=each, mean_square=mean) for each in cutoffs]
     largest = float(np.max(np.square(gains)))
     if not problem.varies:
         candidates = [each for each in candidates if each.cutoff * mean <= largest]
@@ -95,5 +81,4 @@ def _bound(problem: Problem, method: TruncatedInversion, rounds: int | None) -> 
     if problem.varies:
         return per_round(problem, lambda there, _: method.schedule(there), method=method, rounds=rounds).objective
     every = np.arange(1, problem.most_rounds + 1) if rounds is None else np.array([rounds])
-    found: Plan = by_bound(problem, "", method.schedule(problem), method=method, rounds=every)
-    return found.bound.total
+    return completed(problem, "", method.schedule(problem), method=method, rounds=every).bound.total

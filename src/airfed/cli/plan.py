@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 from cyclopts import ArgumentCollection, Group, Parameter, Token
 
 from airfed import policies, scenario
-from airfed.planning import Plan, sensitivities
+from airfed.planning import Plan
 from airfed.planning.limits import amplified
-from airfed.planning.sensitivities import Sensitivities
+from airfed.planning.policy import Sensitivities, sensitivities
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, template, worlds
 from airfed.scenario.errors import ScenarioError
@@ -221,7 +221,7 @@ def _sensitivities(world: Scenario, found: Plan) -> Sensitivities | None:
     if problem.fleet.num_devices > _MOST_UNEQUAL and (not problem.fleet.equal_peak_power or amplified(problem)):
         return None
     try:
-        return sensitivities.sensitivities(problem, world.plan)
+        return sensitivities(problem, world.plan)
     except ValueError:  # twice the budget is out of range, or a policy has no plan there
         return None
 

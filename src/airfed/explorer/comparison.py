@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from airfed.planning import Plan
 from airfed.planning.limits import amplified
-from airfed.planning.sensitivities import Sensitivities, sensitivities, with_budgets
+from airfed.planning.policy import Sensitivities, sensitivities, with_budgets
 from airfed.plotting import colours, svg
 from airfed.plotting.chart import Axis, Chart, Line, Mark, padded
 from airfed.plotting.contours import Point, filled, refined, regions

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from airfed import planning
 from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
-from airfed.planning.sensitivities import NextDevice, next_device
+from airfed.planning.policy import NextDevice, next_device
 from airfed.plotting import fading, plans, svg
 from airfed.plotting.chart import Axis, Chart, Floats
 from airfed.plotting.svg import Area, Scale

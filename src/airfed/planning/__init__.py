@@ -1,11 +1,11 @@
 """Which devices transmit, how strongly, and in how many rounds: plans, and what makes them."""
 
 from airfed.planning.amplitudes import Amplitudes
-from airfed.planning.completion import predicted
+from airfed.planning.optimal import predicted
 from airfed.planning.optimal import space_of as candidates
 from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings, once
-from airfed.planning.response import Average, Prediction, Response, load_response
+from airfed.planning.surrogate import Average, Prediction, Response, load_response
 
 __all__ = [
     "Amplitudes",

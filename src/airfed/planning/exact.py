@@ -1,18 +1,32 @@
 """The exact joint optimum of [Yan23, P1]: which devices, at which alignment factor, in how many rounds.
 
-    minimise   W = offset_r + scale_r · (4(1 − |K|/N)² + noise_weight/(|K|θ)²)
+    minimise   W = offset_r + scale_r · Ψ,   Ψ = 4(1 − |K|/N)² + noise_weight/(|K|θ)²
     over       candidates r, nonempty K, θ > 0
     subject to θ ≤ cap_r                        privacy
                θ ≤ c_k = |h_k|√P_k, k ∈ K       peak power
                θ² Σ_{k∈K} 1/|h_k|² ≤ budget_r   total power
 
-W falls with |K| and with θ, so only the largest θ of each size matters. With equal peak powers the m
-strongest devices are best for all limits at once and θ has a closed form (`_equal`). With different peak
-powers the orders of c and |h| differ, and the best schedule of a size is found by a sweep over both
-(`_sweep`); `_unequal` leaves out all but the small part of the fleet on which the optimum hinges. Both
-searches run over all numbers of rounds together and discard by bounds only what cannot win, so that the
-answer is the global optimum. Where there are thousands of numbers of rounds, or where W is so nearly the same for all
-that bounds have no hold, they are solved one by one in the order of their promise (`_rounds`).
+W falls with |K| and with θ, so only the largest θ of each size matters. With equal peak powers the best schedule of
+size m holds the m devices of largest gain, and its alignment factor is
+
+    θ(m, r) = min{cap_r, c_m, √(budget_r / S_m)},   S_m = Σ of 1/|h|² over those m devices,
+
+which never grows with m [Yan23, Lemma 3]. So on a block m₁ ≤ m ≤ m₂ the objective is at least its value at size m₂ and
+alignment θ(m₁, r). Blocks that cannot beat the best value seen so far, over all candidate numbers of rounds at once,
+are dropped; the others are split until they hold one size (`best_prefix`). Of R·N pairs only a few thousand are ever
+looked at. With different peak powers the orders of c and |h| differ: `unequal` has that search. Both discard by bounds
+only what cannot win, so that the answer is the global optimum.
+
+Where there are thousands of numbers of rounds, or W is so nearly the same for all that bounds have no hold, candidates
+are solved one by one in the order of their promise (`best_rounds`). Between two candidates θ changes by no more than
+the limits do, whatever the schedule. Hence one candidate b bounds all others from below:
+
+    Ψ_r ≥ Ψ_b(x) = min_K {A_K + x·n_K(b)},   x = min{1, (cap_b/cap_r)², budget_b/budget_r},
+
+with A_K = 4(1 − |K|/N)² and n_K the noise term. Ψ_b(0) ≥ 0, Ψ_b(1) = Ψ_b, and as a minimum of straight lines Ψ_b is
+concave: it lies above the chord between any two of its points. The candidate whose bound is lowest is solved next,
+until none is below the best W seen. A handful of a million suffice as a rule; where they do not, further points of Ψ_b
+make the chords short.
 
 This module knows arrays only; `optimal` builds them from a problem.
 """
@@ -20,38 +34,39 @@ This module knows arrays only; `optimal` builds them from a problem.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from airfed.planning._equal import Floats, Integers, Rounds, best_prefix
-from airfed.planning._rounds import search_rounds
-from airfed.planning._sweep import Sweep
-from airfed.planning._unequal import best_subset
 from airfed.problem import InfeasibleError
 
 Binding = Literal["privacy", "peak_power", "total_power"]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.intp]
+Solution = TypeVar("Solution")
+
+_FIRST_BLOCKS = 64  # blocks per number of rounds at the coarsest level
+_SPLIT = 16  # pieces into which a surviving block is cut
+_MOST_PAIRS = 1 << 20  # (rounds, block) pairs held at once, a bound on memory when little can be dropped
+_WORK = 1 << 20  # (rounds, block) pairs looked at before the candidates are taken one by one instead
+_TOGETHER = 512  # numbers of rounds that are searched together: the memory grows with them
+_EASY = 8  # candidates that are solved before more than one point of each Ψ_b is asked for
+_MOST = 150  # candidates that are solved before the search is called off; the hardest known take about twenty
+_HUGE = 1e300  # in place of an infinite Ψ, of which a share is less
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Choice:
-    """An optimal decision.
+    """An optimal schedule."""
 
-    Args:
-        round_index: r, the index into the candidate arrays.
-        scheduled: the devices of K, ascending.
-        alignment: θ.
-        binding: the limit that holds θ; of equal limits the first of privacy, peak_power, total_power.
-        objective: W.
-    """
-
-    round_index: int
-    scheduled: Integers
-    alignment: float
-    binding: Binding
-    objective: float
+    round_index: int  # r, the index into the candidate arrays
+    scheduled: Integers  # K, ascending
+    alignment: float  # θ
+    binding: Binding  # the limit that holds θ; of equal limits the first of privacy, peak_power, total_power
+    objective: float  # W
 
     @property
     def size(self) -> int:
@@ -61,23 +76,77 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CandidateSpace:
-    """The best schedule of every size m = 1..N for one number of rounds (the paper's Fig. 2).
+    """The best schedule of every size m = 1..N for one number of rounds (the paper's Fig. 2)."""
 
-    Args:
-        size: m.
-        alignment: θ_m, the largest feasible θ of any schedule of m devices; 0 where fewer have a gain.
-        privacy_limit, peak_limit, total_limit: the largest θ that each limit alone would allow m devices.
-            With equal peak powers θ_m is their minimum; with different ones it can be smaller, because no
-            one schedule need attain both.
-        objective: Ψ_m = 4(1 − m/N)² + noise_weight/(mθ_m)².
-    """
-
-    size: Integers
-    alignment: Floats
-    privacy_limit: Floats
+    size: Integers  # m
+    alignment: Floats  # θ_m, the largest feasible θ of any schedule of m devices; 0 where fewer have a gain
+    privacy_limit: Floats  # the largest θ that each limit alone would allow m devices
     peak_limit: Floats
     total_limit: Floats
-    objective: Floats
+    objective: Floats  # Ψ_m = 4(1 − m/N)² + noise_weight/(mθ_m)²
+
+
+class Exhausted(Exception):
+    """The bounds separate too little for a search over all candidates together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A best schedule: the `size` devices of smallest load among those with c_k ≥ threshold."""
+
+    objective: float
+    index: int
+    size: int
+    threshold: float = 0.0
+
+    def rank(self) -> tuple[float, int, int]:
+        """What decides between two: the objective, then the lower index, then the larger size."""
+        return self.objective, self.index, -self.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """The candidate numbers of rounds, (R,) each, and the objective they share."""
+
+    cap: Floats  # the largest θ that privacy allows
+    budget: Floats  # P_tot/I [W per round]
+    offset: Floats  # W = offset + scale·Ψ
+    scale: Floats
+    noise_weight: float  # dσ²/2
+    num_devices: int  # N
+
+    def objective(self, index: Integers | int, size: NDArray[Any] | float, alignment: Floats | float) -> Floats:
+        """W of scheduling `size` devices at θ = `alignment` in candidate `index`; the arrays broadcast."""
+        participation = 4.0 * np.square(1.0 - size / self.num_devices)
+        noise = self.noise_weight / np.square(size * alignment)
+        value: Floats = self.offset[index] + self.scale[index] * (participation + noise)  # [Yan23, P1]
+        return value
+
+    def total(self, index: Integers | int, value: Floats | float) -> Floats:
+        """W where Ψ is `value`."""
+        with np.errstate(over="ignore"):
+            return np.asarray(self.offset[index] + self.scale[index] * value)
+
+    def shares(self, index: int, others: Integers | int) -> Floats:
+        """x of the bounds that candidate `index` sets to `others`."""
+        with np.errstate(over="ignore"):
+            ratio = self.cap[index] / self.cap[others]
+            return np.asarray(np.minimum(1.0, np.minimum(np.square(ratio), self.budget[index] / self.budget[others])))
+
+    def bound(self, index: int, others: Integers, points: dict[float, float]) -> Floats:
+        """What Ψ of `others` is at least: the chords between the known points of Ψ_index."""
+        share, known = self.shares(index, others), sorted(points)
+        chord = np.interp(share, known, [min(points[x], _HUGE) for x in known])
+        return np.where(share == 1.0, points[1.0], chord)
+
+    def take(self, index: Integers) -> Rounds:
+        """The candidates `index` alone."""
+        return replace(self, **{name: getattr(self, name)[index] for name in ("cap", "budget", "offset", "scale")})
+
+    def alone(self, index: int, share: float = 1.0) -> Rounds:
+        """The candidate `index` by itself, at a share of the noise, with Ψ as its objective: W tells less apart."""
+        one = self.take(np.array([index]))
+        return replace(one, offset=np.zeros(1), scale=np.ones(1), noise_weight=share * self.noise_weight)
 
 
 def best_schedule(
@@ -92,9 +161,9 @@ def best_schedule(
 ) -> Choice:
     """The joint optimum over all candidate numbers of rounds, all schedules and all alignment factors.
 
-    The problem is the one in the head of this module. Among optima of equal W (as far as float64 tells) the
-    lowest candidate index wins, then the larger schedule; among devices of equal gain the lower index is
-    scheduled first. θ never exceeds a limit as evaluated in float64.
+    The problem is the one in the head of this module. Among optima of equal W (as far as float64 tells) the lowest
+    candidate index wins, then the larger schedule; among devices of equal gain the lower index is scheduled first. θ
+    never exceeds a limit as evaluated in float64.
 
     Args:
         gain: |h_k| ≥ 0, (N,). A device of gain 0 is never scheduled but counts in N.
@@ -116,8 +185,8 @@ def best_schedule(
 
     Implements [Yan23, P1], [Yan23, Lemma 6] and [Yan23, Sec. IV-E].
 
-    Deviations: jointly optimal over the number of rounds, where Algorithm 2 stops at a partial optimum;
-    feasible and optimal for different peak powers, where the print can break the peak or the total limit.
+    Deviations: jointly optimal over the number of rounds, where Algorithm 2 stops at a partial optimum; feasible and
+    optimal for different peak powers, where the print can break the peak or the total limit.
     """
     gain = np.asarray(gain, dtype=np.float64)
     power, equal = _peak_power(peak_power, gain)
@@ -125,14 +194,17 @@ def best_schedule(
     candidates, rounds = usable_rounds(
         gain.size, cap=cap, round_budget=round_budget, offset=offset, scale=scale, noise_weight=noise_weight
     )
+    eligible = None
     with np.errstate(divide="ignore", over="ignore"):
         if equal:
             strongest, peak, load = _sorted_fleet(gain, float(power[0]))
-            found = search_rounds(rounds, lambda some: best_prefix(some, peak, load))
-            weakest, eligible = float(strongest[found.size - 1]), None
+            found = _search_rounds(rounds, lambda some: best_prefix(some, peak, load))
+            weakest = float(strongest[found.size - 1])
         else:
+            from airfed.planning.unequal import best_subset  # it builds on this module
+
             peak, load = gain * np.sqrt(power), 1.0 / np.square(gain)
-            found = search_rounds(rounds, lambda some: best_subset(some, load, peak))
+            found = _search_rounds(rounds, lambda some: best_subset(some, load, peak))
             eligible = peak >= found.threshold
             pool, size = gain[eligible], found.size
             weakest = float(np.partition(pool, pool.size - size)[pool.size - size]) if size else 0.0
@@ -147,14 +219,6 @@ def candidate_space(
 ) -> CandidateSpace:
     """The largest alignment factor, the three limits and Ψ for every schedule size, at one number of rounds.
 
-    Args:
-        gain, peak_power, noise_weight: as in `best_schedule`.
-        cap: the largest θ that privacy allows.
-        round_budget: P_tot/I [W per round].
-
-    Raises:
-        InfeasibleError: every gain is 0.
-
     >>> space = candidate_space(np.array([0.1, 0.9, 1.0]), 1.0, cap=0.5, round_budget=1.0, noise_weight=0.5)
     >>> space.alignment.round(4), int(space.size[space.objective.argmin()])
     (array([0.5   , 0.5   , 0.0989]), 2)
@@ -166,44 +230,36 @@ def candidate_space(
     gain = np.asarray(gain, dtype=np.float64)
     power, _ = _peak_power(peak_power, gain)
     require_gain(gain)
-    num, heard = gain.size, gain > 0
-    count = int(np.count_nonzero(heard))
+    num, positive = gain.size, gain > 0
+    count = int(np.count_nonzero(positive))
     peak_limit, total_limit = np.zeros(num), np.zeros(num)
     size = np.arange(1, num + 1)
     alignment = largest_alignments(gain, power, cap=np.array([cap]), round_budget=np.array([round_budget]))[0]
     with np.errstate(divide="ignore", over="ignore"):
-        peak_limit[:count] = -np.sort(-gain[heard] * np.sqrt(power[heard]))  # [Yan23, Lemma 3]
-        total_limit[:count] = np.sqrt(round_budget / np.cumsum(np.sort(1.0 / np.square(gain[heard]))))
+        peak_limit[:count] = -np.sort(-gain[positive] * np.sqrt(power[positive]))  # [Yan23, Lemma 3]
+        total_limit[:count] = np.sqrt(round_budget / np.cumsum(np.sort(1.0 / np.square(gain[positive]))))
         objective = 4.0 * np.square(1.0 - size / num) + noise_weight / np.square(size * alignment)
-    return CandidateSpace(
-        size=size,
-        alignment=alignment,
-        privacy_limit=np.full(num, float(cap)),
-        peak_limit=peak_limit,
-        total_limit=total_limit,
-        objective=objective,
-    )
+    limits = {"privacy_limit": np.full(num, float(cap)), "peak_limit": peak_limit, "total_limit": total_limit}
+    return CandidateSpace(size=size, alignment=alignment, objective=objective, **limits)
 
 
 def largest_alignments(gain: Floats, peak_power: ArrayLike, *, cap: Floats, round_budget: Floats) -> Floats:
     """The largest feasible θ of any schedule of m = 1..N devices, (R, N); 0 where fewer have a gain.
 
-    Args:
-        gain, peak_power: as in `best_schedule`.
-        cap, round_budget: (R,), as in `best_schedule`.
-
     >>> largest_alignments(np.array([0.1, 0.9, 1.0]), 1.0, cap=np.full(1, 0.5), round_budget=np.ones(1)).round(4)
     array([[0.5   , 0.5   , 0.0989]])
     """
     power, equal = _peak_power(peak_power, gain)
-    heard = gain > 0
+    positive = gain > 0
     found = np.zeros((cap.size, gain.size))
     with np.errstate(divide="ignore", over="ignore"):
-        peak, load = gain[heard] * np.sqrt(power[heard]), 1.0 / np.square(gain[heard])
+        peak, load = gain[positive] * np.sqrt(power[positive]), 1.0 / np.square(gain[positive])
         if equal:
             total = np.sqrt(round_budget[:, None] / np.cumsum(np.sort(load)))  # [Yan23, Lemma 3]
             theta = np.minimum(cap[:, None], np.minimum(-np.sort(-peak), total))  # [Yan23, Lemma 5]
         else:
+            from airfed.planning.unequal import Sweep
+
             theta, _ = Sweep(load, peak).alignment(cap, round_budget)
     found[:, : peak.size] = theta
     return found
@@ -222,25 +278,15 @@ def _peak_power(peak_power: ArrayLike, gain: Floats) -> tuple[Floats, bool]:
 
 
 def require_gain(gain: Floats) -> None:
-    """Raise where no device can be heard.
-
-    Raises:
-        InfeasibleError: every gain is 0.
-    """
+    """Raise InfeasibleError where every gain is 0."""
     if not np.any(gain > 0):
         raise InfeasibleError("No plan fits: every device has gain 0, so none can reach the receiver.")
 
 
 def usable_rounds(
-    num_devices: int,
-    *,
-    cap: Floats,
-    round_budget: Floats,
-    offset: Floats,
-    scale: Floats,
-    noise_weight: float,
+    num_devices: int, *, cap: Floats, round_budget: Floats, offset: Floats, scale: Floats, noise_weight: float
 ) -> tuple[Integers, Rounds]:
-    """The candidates in which anything may be sent, and their indices."""
+    """The indices of the candidates in which anything may be sent, and these candidates."""
     arrays = [np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (cap, round_budget, offset, scale)]
     if len({x.shape for x in arrays}) != 1 or arrays[0].ndim != 1 or not arrays[0].size:
         shapes = ", ".join(str(x.shape) for x in arrays)
@@ -254,21 +300,122 @@ def usable_rounds(
     kept = np.flatnonzero((arrays[0] > 0) & (arrays[1] > 0) & np.isfinite(arrays[2]) & np.isfinite(arrays[3]))
     if not kept.size:
         raise InfeasibleError("No plan fits: the bound is not a finite number in any number of rounds.")
-    usable = [x[kept] for x in arrays]
-    return kept, Rounds(
-        cap=usable[0],
-        budget=usable[1],
-        offset=usable[2],
-        scale=usable[3],
-        noise_weight=float(noise_weight),
-        num_devices=num_devices,
-    )
+    usable = dict(zip(("cap", "budget", "offset", "scale"), (x[kept] for x in arrays), strict=True))
+    return kept, Rounds(**usable, noise_weight=float(noise_weight), num_devices=num_devices)
+
+
+def _search_rounds(rounds: Rounds, search: Callable[[Rounds], Found]) -> Found:
+    """The best schedule over all candidates: searched together if that is of use, else one by one."""
+    if rounds.cap.size <= _TOGETHER:
+        try:
+            return search(rounds)
+        except Exhausted:
+            pass
+
+    def solve(index: int, share: float) -> tuple[float, Found]:
+        found = search(rounds.alone(index, share))
+        return found.objective, found
+
+    index, found = best_rounds(rounds, solve)
+    return replace(found, index=index)
+
+
+def best_rounds(rounds: Rounds, solve: Callable[[int, float], tuple[float, Solution]]) -> tuple[int, Solution]:
+    """The candidate of smallest W, and its solution; of equal W the lowest index among those that were solved."""
+    open_ = np.arange(rounds.cap.size)
+    least = np.zeros(open_.size)  # what Ψ is at least
+    solved: dict[int, tuple[float, Solution]] = {}
+    points: dict[int, dict[float, float]] = {}
+    while open_.size:
+        if len(solved) == _MOST:
+            raise ValueError(
+                f"Expected rounds to be fixed: of {rounds.cap.size} numbers of rounds, {open_.size} are still too close"
+                f" to call after {_MOST} have been solved."
+            )
+        index = int(open_[np.argmin(rounds.total(open_, least))])
+        value, solution = solve(index, 1.0)
+        points[index] = {0.0: 0.0, 1.0: value}
+        new = [(index, 0.0), *_chords(rounds, index, list(solved))] if len(solved) >= _EASY else [(index, 0.0)]
+        for other, share in new:
+            known = points[other]
+            if share not in known:
+                known[share] = solve(other, share)[0]
+            np.maximum(least, rounds.bound(other, open_, known), out=least)
+        solved[index] = float(rounds.total(index, value)), solution
+        kept = (rounds.total(open_, least) < min(total for total, _ in solved.values())) & (open_ != index)
+        open_, least = open_[kept], least[kept]
+    winner = min(solved, key=lambda index: (solved[index][0], index))
+    return winner, solved[winner][1]
+
+
+def _chords(rounds: Rounds, index: int, solved: list[int]) -> list[tuple[int, float]]:
+    """The points (b, x) that shorten the chords around `index`: of it, and of the next harder candidate."""
+    others = np.array(solved, dtype=np.intp)
+    here = rounds.shares(index, others)  # below 1: easier candidates
+    there = np.array([float(rounds.shares(other, index)) for other in solved])  # below 1: harder ones
+    found = []
+    if np.any(here < 1):
+        found.append((index, float(here[here < 1].max())))
+    if np.any(there < 1):
+        nearest = int(np.argmax(np.where(there < 1, there, 0.0)))
+        found.append((int(others[nearest]), float(there[nearest])))
+    return found
+
+
+def _prefix_alignment(rounds: Rounds, index: Integers, size: Integers, peak: Floats, load: Floats) -> Floats:
+    """θ(m, r) of the m strongest devices, from `peak` (c_m) and `load` (S_m)."""
+    own = np.minimum(rounds.cap[index], peak[size - 1])
+    return np.minimum(own, np.sqrt(rounds.budget[index] / load[size - 1]))  # [Yan23, Lemma 3]
+
+
+def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) -> Found:
+    """The smallest W over all candidates r and the first m = 1..len(peak) devices, from `peak` (c_m) and `load` (S_m).
+
+    Of equal W the lowest r wins, then the largest m. `beside` devices are in every schedule besides.
+    """
+    most = peak.size
+    width = _SPLIT ** max(0, math.ceil(math.log(most / _FIRST_BLOCKS, _SPLIT)))
+    start = np.arange(1, most + 1, width)
+    index = np.repeat(np.arange(rounds.cap.size), start.size)
+    best = (math.inf, 0, 0)
+    work = 0
+    stack = [(width, index, np.tile(start, rounds.cap.size))]
+    while stack:
+        width, index, start = stack.pop()
+        if index.size > _MOST_PAIRS:
+            half = index.size // 2
+            stack += [(width, index[half:], start[half:]), (width, index[:half], start[:half])]
+            continue
+        end = np.minimum(start + (width - 1), most)
+        value = rounds.objective(index, beside + end, _prefix_alignment(rounds, index, end, peak, load))
+        best = min(best, _first(value, index, end))
+        if width > 1:
+            bound = rounds.objective(index, beside + end, _prefix_alignment(rounds, index, start, peak, load))
+            kept = np.flatnonzero(bound <= best[0] + 1e-12 * abs(best[0]))
+            work += kept.size * _SPLIT
+            if work > _WORK and rounds.cap.size > 1:
+                raise Exhausted
+            index, start = np.repeat(index[kept], _SPLIT), start[kept]
+            width //= _SPLIT
+            start = (start[:, None] + width * np.arange(_SPLIT)).ravel()
+            inside = start <= most
+            stack.append((width, index[inside], start[inside]))
+    return Found(objective=best[0], index=best[1], size=beside - best[2])
+
+
+def _first(value: Floats, index: Integers, size: Integers) -> tuple[float, int, int]:
+    """The smallest (value, index, −size)."""
+    if not value.size:
+        return (math.inf, 0, 0)
+    lowest = float(value.min())
+    tied = np.flatnonzero(value == lowest)
+    pick = tied[np.lexsort((-size[tied], index[tied]))[0]]
+    return (lowest, int(index[pick]), -int(size[pick]))
 
 
 def _sorted_fleet(gain: Floats, power: float) -> tuple[Floats, Floats, Floats]:
     """Positive gains in falling order, c_m and S_m. Values are sorted, not indices: several times faster."""
-    strongest = np.sort(gain)[::-1]
-    strongest = strongest[: np.count_nonzero(strongest)]
+    strongest = np.sort(gain)[::-1][: np.count_nonzero(gain)]
     load = np.square(strongest)
     np.divide(1.0, load, out=load)
     return strongest, strongest * math.sqrt(power), np.cumsum(load, out=load)
@@ -276,8 +423,7 @@ def _sorted_fleet(gain: Floats, power: float) -> tuple[Floats, Floats, Floats]:
 
 def _strongest(gain: Floats, size: int, weakest: float, eligible: NDArray[np.bool_] | None) -> Integers:
     """The `size` eligible devices of largest gain, ascending; `weakest` is the last gain among them."""
-    chosen = gain > weakest
-    tied = gain == weakest
+    chosen, tied = gain > weakest, gain == weakest
     if eligible is not None:
         chosen &= eligible
         tied &= eligible
@@ -287,7 +433,7 @@ def _strongest(gain: Floats, size: int, weakest: float, eligible: NDArray[np.boo
 
 
 def _settle(gain: Floats, power: Floats, rounds: Rounds, index: int, scheduled: Integers, round_index: int) -> Choice:
-    """The decision with θ computed afresh from the scheduled devices, on the safe side of each limit."""
+    """The choice with θ computed afresh from the scheduled devices, on the safe side of each limit."""
     strength = gain[scheduled]
     peak = strength * np.sqrt(power[scheduled])  # [Yan23, (14)]
     load = float(np.sum(1.0 / np.square(strength)))  # [Yan23, (17)]

@@ -14,6 +14,7 @@ from airfed.privacy.imperfect import amplification
 from airfed.problem import Budget, InfeasibleError, Problem
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 Devices = NDArray[np.intp]
 Binding = Literal["privacy", "peak_power", "total_power", "device_power"]
 _ULP = float(np.finfo(np.float64).eps)
@@ -23,16 +24,15 @@ def allowed_mu(budget: Budget) -> float:
     """Return the largest Gaussian-DP parameter that the budget allows to what it covers (a round, or all of them).
 
     It ends on the safe side: the ε that airfed later reports for it, itself rounded up, is within the budget.
-
-    Raises:
-        InfeasibleError: the budget is so small that no positive number represents it.
     """
     if budget.formula == "classic":
         mu = classic_mu(budget.epsilon, budget.delta)  # [Yan23, P1]
     else:
         mu = _exact_mu(budget.epsilon, budget.delta)
         if budget.spent:
-            mu = _left(mu, budget.spent)
+            left = (mu - budget.spent) * (mu + budget.spent)
+            # rounded down by more than the totals of a ledger are rounded up
+            mu = math.sqrt(left) * (1 - 64 * _ULP * (mu / (mu - budget.spent))) if left > 0 else 0.0
             if not mu > 0:
                 raise InfeasibleError(
                     f"No plan fits: trainings before have spent μ = {budget.spent:.4g}, and "
@@ -55,14 +55,7 @@ def _exact_mu(epsilon: float, delta: float) -> float:
     return mu
 
 
-def _left(mu: float, spent: float) -> float:
-    """√(μ² − spent²), rounded down by more than the totals of a ledger are rounded up; 0 where nothing is left."""
-    if spent >= mu:
-        return 0.0
-    return math.sqrt((mu - spent) * (mu + spent)) * (1 - 64 * _ULP * (mu / (mu - spent)))
-
-
-def amplifications(problem: Problem) -> NDArray[np.float64]:
+def amplifications(problem: Problem) -> Floats:
     """Return f_k of every device: how much stronger than θ somebody may see it.
 
     Ones where the channels are known and one signal is seen; ‖h_k‖/|fᴴh_k| where that of every antenna is.
@@ -89,11 +82,6 @@ def privacy_limits(problem: Problem, rounds: NDArray[np.int64], scheduled: Devic
 
     θ ≤ σμ/2 where the budget covers one round, σμ/(2√I) where it covers them all (replace-one; without the 2 to add or
     remove one). Where devices may be seen more strongly than θ, `scheduled` lowers it by the largest f_k among them.
-
-    Args:
-        problem: σ and the budget.
-        rounds: I.
-        scheduled: K.
 
     Implements [Yan23, P1].
     Deviations: μ comes from the exact formula unless the budget asks for the classic one.
@@ -129,11 +117,7 @@ def alignment_limits(problem: Problem, scheduled: Devices, rounds: int) -> dict[
 
 
 def largest_alignment(problem: Problem, scheduled: Devices, rounds: NDArray[np.int64]) -> Floats:
-    """Return the largest θ within all three limits, for each number of rounds.
-
-    Raises:
-        InfeasibleError: a scheduled device has gain 0.
-    """
+    """Return the largest θ within all three limits, for each number of rounds."""
     require_reachable(problem, scheduled)
     power = np.minimum(peak_limit(problem, scheduled), total_limits(problem, scheduled, rounds))
     privacy = privacy_limits(problem, rounds, scheduled)

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.planning import limits
-from airfed.planning.amplitudes import Devices, Floats
-from airfed.planning.limits import Binding
+from airfed.planning.limits import Binding, Devices, Floats
 from airfed.problem import InfeasibleError, Problem
 
 if TYPE_CHECKING:
@@ -32,30 +31,17 @@ UNCLIPPED: Final = 2.0**10  # times ϖ: the guard that bounds even updates that 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Signal:
-    """One round as it is transmitted and received.
+    """One round as it is transmitted and received."""
 
-    Args:
-        amplitude: a_k of the scheduled devices, (m,): how strongly an update of norm ϖ arrives.
-        transmit_amplitude: [√W] with which such an update is transmitted, (m,); None where no update modulates a
-            carrier.
-        constant_power: [W] that a device transmits whatever its update is, (m,).
-        noise_std: of r, per entry.
-        hidden_by: s, the standard deviation per entry of the noise that hides one device.
-        divisor: D.
-        guard: how many times ϖ an update is clipped to; 1 where it is clipped to ϖ.
-        by_largest: whether the largest update of the round sets the scale of all (COTAF).
-        separate: whether each upload is received, and seen, alone, in its share of the noise.
-    """
-
-    amplitude: Floats
-    transmit_amplitude: Floats | None
-    constant_power: Floats | None
-    noise_std: float
-    hidden_by: float
-    divisor: float
-    guard: float = 1.0
-    by_largest: bool = False
-    separate: bool = False
+    amplitude: Floats  # a_k of the scheduled devices, (m,): how strongly an update of norm ϖ arrives
+    transmit_amplitude: Floats | None  # [√W] with which it is transmitted, (m,); None: no update modulates a carrier
+    constant_power: Floats | None  # [W] that a device transmits whatever its update is, (m,)
+    noise_std: float  # of r, per entry
+    hidden_by: float  # s, the standard deviation per entry of the noise that hides one device
+    divisor: float  # D
+    guard: float = 1.0  # how many times ϖ an update is clipped to
+    by_largest: bool = False  # whether the largest update of the round sets the scale of all (COTAF)
+    separate: bool = False  # whether each upload is received, and seen, alone, in its share of the noise
 
     @property
     def power(self) -> Floats:
@@ -83,19 +69,12 @@ class Signal:
 
 
 class Errors(NamedTuple):
-    """What each number of rounds would give; arrays of one shape.
+    """What each number of rounds would give; arrays of one shape."""
 
-    Attributes:
-        rounds: I.
-        level: θ, the largest amplitude.
-        noise_share: s/D.
-        shortfall: Σ_k (1/N − a_k/D)₊.
-    """
-
-    rounds: NDArray[np.int64]
-    level: Floats
-    noise_share: Floats
-    shortfall: Floats
+    rounds: NDArray[np.int64]  # I
+    level: Floats  # θ, the largest amplitude
+    noise_share: Floats  # s/D
+    shortfall: Floats  # Σ_k (1/N − a_k/D)₊
 
 
 class Method(ABC):
@@ -128,10 +107,9 @@ class Method(ABC):
         """
 
     def require_claim(self, problem: Problem) -> None:  # noqa: B027  # most methods have nothing to add
-        """Raise where μ = 2·max a_k/s does not hold; every plan asks, also one that is read from a record.
+        """Raise InfeasibleError where the method makes no privacy claim: μ = 2·max a_k/s does not hold there.
 
-        Raises:
-            InfeasibleError: the method makes no privacy claim under this adjacency, or against this adversary.
+        Every plan asks, also one that is read from a record.
         """
 
     def schedule(self, problem: Problem) -> Devices:
@@ -139,11 +117,7 @@ class Method(ABC):
         return np.arange(problem.fleet.num_devices)
 
     def amplitudes(self, problem: Problem, devices: Devices, rounds: int) -> Floats:
-        """Return a_k of the given devices, (m,), in each of I equal rounds: the largest θ within every limit.
-
-        Raises:
-            InfeasibleError: there is none.
-        """
+        """Return a_k of the given devices, (m,), in each of I equal rounds: the largest θ within every limit."""
         if self.radio:
             limits.require_reachable(problem, devices)
         theta = min(self.limits(problem, devices, rounds).values()) * (1 - 1e-13)
@@ -216,31 +190,21 @@ class OverTheAir(Method):
 OVER_THE_AIR: Final = OverTheAir()
 
 
-def over_the_air(
-    problem: Problem,
-    *,
-    gain: Floats,
-    amplitude: Floats,
-    constant_power: Floats | None = None,
-    noise_std: float | None = None,
-    hidden_by: float | None = None,
-    guard: float = 1.0,
-    by_largest: bool = False,
-) -> Signal:
-    """Return the signal of a round in which devices invert their channels; what is not given is the receiver's own."""
-    sigma = problem.link.noise_std
+def over_the_air(problem: Problem, *, gain: Floats, amplitude: Floats, **others: Any) -> Signal:
+    """Return the signal of a round in which devices invert their channels.
+
+    The noise is the receiver's, unless `others`, fields of `Signal`, say otherwise.
+    """
     with np.errstate(divide="ignore", over="ignore"):  # as printed, a plan may ask for more power than there is
         transmit = amplitude / gain
-    return Signal(
-        amplitude=amplitude,
-        transmit_amplitude=transmit,
-        constant_power=constant_power,
-        noise_std=sigma if noise_std is None else noise_std,
-        hidden_by=sigma if hidden_by is None else hidden_by,
-        divisor=total(amplitude),
-        guard=guard,
-        by_largest=by_largest,
-    )
+    return received(problem, amplitude, transmit_amplitude=transmit, **others)
+
+
+def received(problem: Problem, amplitude: Floats, **others: Any) -> Signal:
+    """Return the signal of given amplitudes in the receiver's noise, unless `others`, fields of `Signal`, differ."""
+    sigma = problem.link.noise_std
+    fields = {"transmit_amplitude": None, "constant_power": None, "noise_std": sigma, "hidden_by": sigma} | others
+    return Signal(amplitude=amplitude, divisor=total(amplitude), **fields)
 
 
 def total(amplitude: Floats) -> float:

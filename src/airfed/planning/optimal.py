@@ -1,42 +1,61 @@
-"""The paper's P1, exactly: which aligned devices, with which θ, in how many rounds.
+"""The best plan of aligned devices: all of it open, by the bound or by accuracy, or for given devices.
 
-Where devices may be seen more strongly than θ (imperfect CSI, or every antenna is seen), privacy asks θ f_k ≤ cap of
-every scheduled device, with f_k from `limits.amplifications`. That is one more limit per device, just like peak power:
-θ ≤ min(c_k, cap/f_k). The exact search for different peak powers therefore solves this problem too, for one number of
-rounds, or for all of them where cap does not depend on it.
+`joint_optimum` solves the paper's P1 exactly. Where devices may be seen more strongly than θ (imperfect CSI, or every
+antenna is seen), privacy asks θ f_k ≤ cap of every scheduled device, with f_k from `limits.amplifications`. That is one
+more limit per device, just like peak power: θ ≤ min(c_k, cap/f_k). The exact search for different peak powers therefore
+solves this problem too, for one number of rounds, or for all of them where cap does not depend on it.
+
+`most_accurate` plans by an accuracy surrogate. The limits on θ do not depend on ϖ, and accuracy falls with s/ϖ =
+σ/(|K|θ). So for each I the candidate space says which noise every number of devices leads to, and the surrogate which
+of them, which ϖ and which average is best.
+
+`completed` chooses what a schedule leaves open: the largest feasible amplitudes, the best I and, by a surrogate, ϖ and
+the average.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import bounds
+from airfed import _validate, bounds
 from airfed.planning import limits
-from airfed.planning._rounds import best_rounds
-from airfed.planning.exact import CandidateSpace, Choice, best_schedule, candidate_space, usable_rounds
+from airfed.planning.amplitudes import Amplitudes
+from airfed.planning.exact import (
+    CandidateSpace,
+    Choice,
+    best_rounds,
+    best_schedule,
+    candidate_space,
+    largest_alignments,
+    require_gain,
+    usable_rounds,
+)
+from airfed.planning.limits import Devices, Floats
+from airfed.planning.method import OVER_THE_AIR, Errors, Method, thinned
 from airfed.planning.plan import Plan
+from airfed.planning.surrogate import Response
 from airfed.problem import InfeasibleError, Problem
+
+Integers = NDArray[np.int64]
+
+_MOST_SIZES: Final = 512  # numbers of devices, where the participation ratio makes a difference
+_ROOM: Final = 2_000_000  # devices times numbers of rounds in the memory at a time
+_MANY: Final = 10_000  # devices of different peak powers from which on one search for each I is faster than all sizes
 
 
 class Aligned(NamedTuple):
-    """One set of aligned devices for all rounds.
+    """One set of aligned devices for all rounds."""
 
-    Args:
-        devices: K, ascending.
-        alignment: θ; None: the largest within every limit.
-        rounds: I.
-        notes: remarks for the plan.
-    """
-
-    devices: NDArray[np.intp]
-    alignment: float | None
-    rounds: int
-    notes: tuple[str, ...] = ()
+    devices: Devices  # K, ascending
+    alignment: float | None  # θ; None: the largest within every limit
+    rounds: int  # I
+    notes: tuple[str, ...] = ()  # remarks for the plan
 
 
 def trusting(problem: Problem) -> Problem:
@@ -44,7 +63,7 @@ def trusting(problem: Problem) -> Problem:
     return replace(problem, link=replace(problem.link, trust_estimates=True, trust="combiner"))
 
 
-def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
+def effective_peak_power(problem: Problem, rounds: int) -> Floats:
     """Return P_k, lowered where θ ≤ cap/f_k says more than θ ≤ |ĥ_k|√P_k [W]."""
     fleet = problem.fleet
     if not limits.amplified(problem):
@@ -58,11 +77,8 @@ def effective_peak_power(problem: Problem, rounds: int) -> NDArray[np.float64]:
     return power
 
 
-def joint_optimum(problem: Problem, rounds: NDArray[np.int64]) -> Aligned:
+def joint_optimum(problem: Problem, rounds: Integers) -> Aligned:
     """Return the joint optimum of [Yan23, P1] over the given numbers of rounds, with θ f_k ≤ cap for all scheduled.
-
-    Raises:
-        InfeasibleError: no plan meets every limit.
 
     Deviations: the paper takes the channels for known.
     """
@@ -93,12 +109,12 @@ def backed_off(problem: Problem, found: Aligned) -> Aligned:
     return found._replace(alignment=allowed, notes=(*found.notes, note))
 
 
-def search(problem: Problem, rounds: NDArray[np.int64], peak_power: NDArray[np.float64]) -> Choice:
+def search(problem: Problem, rounds: Integers, peak_power: Floats) -> Choice:
     """Return the joint optimum over the given numbers of rounds, with the given peak powers."""
     return best_schedule(problem.fleet.gain, peak_power, **candidates(problem, rounds))
 
 
-def _search_each(problem: Problem, rounds: NDArray[np.int64]) -> tuple[Choice, int]:
+def _search_each(problem: Problem, rounds: Integers) -> tuple[Choice, int]:
     """The limit per device changes with I: one search for each I that could still win."""
     kept, usable = usable_rounds(problem.fleet.num_devices, **candidates(problem, rounds))
 
@@ -118,7 +134,7 @@ def _search_each(problem: Problem, rounds: NDArray[np.int64]) -> tuple[Choice, i
     return choice, int(rounds[kept[index]])
 
 
-def candidates(problem: Problem, rounds: NDArray[np.int64]) -> dict[str, Any]:
+def candidates(problem: Problem, rounds: Integers) -> dict[str, Any]:
     """Return what `best_schedule` needs to know of the numbers of rounds."""
     return {
         "cap": limits.privacy_limits(problem, rounds),
@@ -139,3 +155,169 @@ def space_of(plan: Plan) -> CandidateSpace:
         round_budget=problem.budget.total_power / plan.rounds,
         noise_weight=problem.noise_weight,
     )
+
+
+def most_accurate(problem: Problem, rounds: Integers, surrogate: Response) -> Aligned:
+    """Return the devices and the number of rounds of the highest expected accuracy, whatever the problem's ϖ.
+
+    Of very large fleets only some numbers of rounds are looked at, evenly spread over their logarithm.
+    """
+    require_gain(problem.fleet.gain)
+    some = thinned(surrogate.known(rounds), problem.fleet.num_devices)
+    counts = surrogate.share.size > 1
+    found = [_sizes(problem, *limited, counts=counts) for limited in _limited(problem, some)]
+    size, theta = (np.concatenate([each[place] for each in found]) for place in (0, 1))
+    with np.errstate(divide="ignore"):
+        noise = np.asarray(problem.link.noise_std / (size * theta))
+    best = surrogate.best_design(some, noise, size / problem.fleet.num_devices)
+    at, number = (best.place, best.column), int(some[best.place])
+    return Aligned(_devices(problem, int(size[at]), float(theta[at]), number), None, number)
+
+
+def _limited(problem: Problem, rounds: Integers) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Peak powers, caps and budgets, of some numbers of rounds at a time."""
+    cap, budget = limits.privacy_limits(problem, rounds), problem.budget.total_power / rounds
+    # Unless devices may be seen more strongly than θ, the peak powers are the same for every I.
+    together = 1 if limits.amplified(problem) else max(1, _ROOM // problem.fleet.num_devices)
+    for start in range(0, rounds.size, together):
+        some = slice(start, start + together)
+        yield effective_peak_power(problem, int(rounds[start])), cap[some], budget[some]
+
+
+def _sizes(
+    problem: Problem, peak_power: Floats, cap: Floats, budget: Floats, *, counts: bool
+) -> tuple[Integers, Floats]:
+    """The numbers of devices worth a look, and the largest θ of each, in a row for each I.
+
+    Where the share of the fleet makes no difference (`counts`), only the least noise is worth a look.
+    """
+    gain = problem.fleet.gain
+    if not counts and gain.size > _MANY and not np.all(peak_power == peak_power[0]):
+        return _least_noise(gain, peak_power, cap, budget)
+    theta = largest_alignments(gain, peak_power, cap=cap, round_budget=budget)
+    size = np.arange(1, gain.size + 1)
+    if not counts:
+        best = np.argmax(size * theta, axis=1)[:, None]
+        return size[best], np.take_along_axis(theta, best, axis=1)
+    most = int(np.count_nonzero(theta[0] > 0))
+    some = np.unique(np.linspace(0, most - 1, min(most, _MOST_SIZES)).round().astype(np.int64))
+    return np.broadcast_to(size[some], (len(theta), some.size)), theta[:, some]
+
+
+def _least_noise(gain: Floats, peak_power: Floats, cap: Floats, budget: Floats) -> tuple[Integers, Floats]:
+    """Size and θ of the least noise, a row for each I, by the search that discards most of the fleet.
+
+    Term A, which it counts too, is made too small to matter: its weight is below 1e-8 of the noise's.
+    """
+    most = gain.size * float((gain * np.sqrt(peak_power)).max())
+    found = []
+    for row in range(cap.size):
+        one = {"cap": cap[[row]], "round_budget": budget[[row]], "offset": np.zeros(1), "scale": np.ones(1)}
+        noise = 1e9 * min(most, gain.size * cap[row]) ** 2
+        found.append(best_schedule(gain, peak_power, **one, noise_weight=noise))
+    return np.array([[choice.size] for choice in found]), np.array([[choice.alignment] for choice in found])
+
+
+def _devices(problem: Problem, size: int, alignment: float, rounds: int) -> Devices:
+    """The strongest devices that reach θ within their peak powers: they cost least."""
+    gain = problem.fleet.gain
+    reach = gain * np.sqrt(effective_peak_power(problem, rounds))
+    able = np.flatnonzero((reach >= alignment * (1 - 1e-12)) & (gain > 0))
+    return np.sort(able[np.argsort(-gain[able], kind="stable")[:size]])
+
+
+def completed(
+    problem: Problem,
+    policy: str,
+    devices: Devices,
+    *,
+    rounds: Integers,
+    method: Method = OVER_THE_AIR,
+    alignment: float | None = None,
+    notes: tuple[str, ...] = (),
+    surrogate: Response | None = None,
+) -> Plan:
+    """Return the plan of the smallest bound, or of the highest expected accuracy, for given devices in all rounds.
+
+    Args:
+        problem, policy, method, notes: as in `Plan`; with a surrogate the problem's ϖ is not looked at.
+        devices: K, ascending.
+        rounds: the numbers of rounds to choose from.
+        alignment: θ of aligned devices, to fix it; the largest within every limit otherwise.
+        surrogate: what accuracy training gives; None: the bound decides.
+    """
+    rounds = in_time(problem, method, devices, rounds)
+    if surrogate is not None:
+        rounds = surrogate.known(rounds)
+    found, fleet = _errors(problem, devices, rounds, method, alignment), problem.fleet
+    design = None
+    if surrogate is not None:
+        design = surrogate.best_design(found.rounds, found.noise_share[:, None], 1.0 - found.shortfall[:, None])
+        best = design.place
+        problem = replace(problem, learning=replace(problem.learning, clip_norm=design.clip_norm))
+    else:
+        with np.errstate(over="ignore"):
+            error = bounds.participation_error(found.shortfall)
+            error = error + bounds.noise_error(problem.learning, found.noise_share)
+            objective = bounds.round_offsets(problem.learning, found.rounds)
+            objective = objective + bounds.round_scales(problem.learning, found.rounds) * error
+        best = int(np.argmin(objective))
+        if not np.isfinite(objective[best]):
+            raise InfeasibleError(
+                "No plan fits: the limits leave so little signal that the bound is not a finite number "
+                f"(the alignment would be {found.level[best]:.3g})."
+            )
+    number = int(found.rounds[best])
+    if alignment is None:
+        row = np.zeros(fleet.num_devices)
+        row[devices] = method.amplitudes(problem, devices, number)
+        table = Amplitudes.of_table(row, rounds=number)
+    else:
+        table = Amplitudes.aligned(devices, num_devices=fleet.num_devices, level=float(alignment), rounds=number)
+    plan = Plan(problem=problem, policy=policy, amplitudes=table, method=method, notes=notes)
+    if surrogate is not None and design is not None:
+        plan = predicted(replace(plan, objective="measured", average=design.average), surrogate)
+    return plan.flagged()
+
+
+def expected(plan: Plan, surrogate: Response) -> Plan:
+    """Return a plan with the ϖ and the average of the highest expected accuracy."""
+    noise, share = np.array([[plan.noise_share]]), np.array([[plan.device_share]])
+    best = surrogate.best_design(np.array([plan.rounds]), noise, share)
+    problem = replace(plan.problem, learning=replace(plan.problem.learning, clip_norm=best.clip_norm))
+    return predicted(replace(plan, problem=problem, objective="measured", average=best.average), surrogate)
+
+
+def predicted(plan: Plan, surrogate: Response) -> Plan:
+    """Return the plan with its expected accuracy; none outside the surrogate's range."""
+    noise, share = plan.noise_share, plan.device_share
+    found = surrogate.prediction(
+        rounds=plan.rounds, clip_norm=plan.clip_norm, noise=noise, share=share, average=plan.average
+    )
+    return replace(plan, prediction=found)
+
+
+def _errors(problem: Problem, devices: Devices, rounds: Integers, method: Method, alignment: float | None) -> Errors:
+    if alignment is None:
+        return method.errors(problem, devices, rounds)
+    _validate.positive(alignment=alignment)
+    theta = np.full(rounds.shape, float(alignment))
+    missing = 1.0 - devices.size / problem.fleet.num_devices
+    with np.errstate(divide="ignore", over="ignore"):
+        noise = problem.link.noise_std / (devices.size * theta)
+    return Errors(rounds, theta, noise, np.full(rounds.shape, missing))
+
+
+def in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers) -> Integers:
+    """Return those numbers of rounds that fit the time on the air; InfeasibleError where none does."""
+    if problem.symbols == np.inf:
+        return rounds
+    uses = np.array([number * method.symbols(problem, devices, number) for number in rounds.tolist()])
+    fits = uses <= problem.symbols
+    if not fits.any():
+        seconds = uses[0] / (problem.link.bandwidth or 1.0)
+        raise InfeasibleError(
+            f"No plan fits: rounds={rounds[0]} take {seconds:.4g} s on the air ({method.name}), and there are "
+            f"{problem.budget.air_time:.4g} s (air_time)."
+        )
+    return np.asarray(rounds[fits])

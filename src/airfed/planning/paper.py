@@ -37,10 +37,6 @@ def alternate(problem: Problem, *, rounds: int | None = None) -> Aligned:
     Implements [Yan23, Algorithm 2].
     Deviations: the convergence threshold, not given in the print, is 1e-12 relative. Where the budget covers the whole
     training, P3 also keeps θ within the privacy limit of I rounds, which the print does not consider.
-
-    Raises:
-        InfeasibleError: a device has gain 0 (the print takes every 1/|h|² for finite), or the limits leave so little
-            signal that no pair has a finite bound.
     """
     if np.any(problem.fleet.gain == 0):
         raise InfeasibleError(
@@ -69,9 +65,6 @@ def solve_p2(problem: Problem, rounds: int) -> tuple[NDArray[np.intp], float]:
 
     Implements [Yan23, Algorithm 1], [Yan23, P2] for equal peak powers and Sec. IV-E for different ones.
     Deviations: if |Q| = N the last pair is the empty set and is left out (Lemma 6's edge).
-
-    Raises:
-        InfeasibleError: the limits leave so little signal that no pair has a finite objective.
     """
     fleet, learning = problem.fleet, problem.learning
     num_devices = fleet.num_devices

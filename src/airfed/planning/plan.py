@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from airfed import _validate, bounds
 from airfed._extras import explained
 from airfed.planning import limits, record
-from airfed.planning.amplitudes import Amplitudes, Devices, Floats
-from airfed.planning.limits import Binding
+from airfed.planning.amplitudes import Amplitudes, RoundSequence
+from airfed.planning.limits import Binding, Devices, Floats
 from airfed.planning.method import OVER_THE_AIR, Method, OverTheAir
-from airfed.planning.response import Average, Prediction
-from airfed.planning.sequence import RoundSequence
+from airfed.planning.surrogate import Average, Prediction
 from airfed.privacy import classic_epsilon, classic_validity, compose, compose_all, gaussian_epsilon
 from airfed.problem import Budget, InfeasibleError, Problem, Trust
 
@@ -55,17 +54,15 @@ class Plan:
         amplitudes: a_ik.
         method: how updates reach the receiver.
         objective: what it was chosen by: Theorem 1's "bound", or accuracy "measured" by pilots.
-        average: of the models that the receiver hands out: those of the second half of the rounds ("tail"), all with
-            weights that fall with age ("exponential"), or the last alone ("none"). It works on what was received, and
-            costs neither power nor privacy.
+        average: of the models that the receiver dispatches: those of the second half of the rounds ("tail"), all with
+            weights that fall with age ("exponential"), or the last alone ("none"). It costs neither power nor privacy.
         prediction: the accuracy that a surrogate expects, where one fits.
         lower_bound: no aligned plan within the same limits has a smaller `bound.total`; −inf where none is known.
         notes: remarks that a reader of the plan must know.
 
     Raises:
         ValueError: the table does not fit the problem.
-        InfeasibleError: the bound, an amplitude, μ or the total power is below 1e-150 or above 1e150, a device's power
-            is below 1e-300 W, or the method makes no privacy claim about this problem.
+        InfeasibleError: a figure is beyond what is accounted for, or the method makes no privacy claim here.
 
     >>> from airfed import Budget, Fleet, Learning, Link, plan
     >>> found = plan(Problem(
@@ -102,18 +99,10 @@ class Plan:
             raise ValueError(f"Expected notes of at most {_LONGEST_NOTE} printable characters, got {self.notes!r:.80}.")
         if fleet.changes and len(fleet.gain) < self.rounds:
             raise ValueError(f"Expected gains of {self.rounds} rounds; there are {len(fleet.gain)}.")
-        self._require_figures()
-
-    def _require_figures(self) -> None:
-        """Raise unless every figure is a normal number: zeros and infinities must not be printed as results."""
-        figures = {
-            "alignment": self.alignment,
-            "power_total": self.power_total,
-            "mu_round": self.mu_round,
-            "the bound": self.bound.total,
-        }
-        if not self.method.radio and not self.power_total:
-            del figures["power_total"]
+        # Zeros and infinities must not be printed as results.
+        figures = {"alignment": self.alignment, "mu_round": self.mu_round, "the bound": self.bound.total}
+        if self.method.radio or self.power_total:
+            figures["power_total"] = self.power_total
         for name, value in figures.items():
             if not SMALLEST_FIGURE <= value <= LARGEST_FIGURE:
                 raise InfeasibleError(
@@ -220,16 +209,13 @@ class Plan:
     @property
     def noise_share(self) -> float:
         """The root mean square over the rounds of s_i/D_i: the noise per entry of the mean, as a share of ϖ."""
-        totals = self.sequence.totals
-        if self.constant:
-            return float(totals.noise_std[0] / totals.divisor[0])
-        return float(np.sqrt(np.mean(np.square(totals.noise_std / totals.divisor))))
+        share = self._errors["noise_share"]
+        return share if self.constant else float(np.sqrt(np.mean(np.square(share))))
 
     @property
     def device_share(self) -> float:
         """The share of the devices' mean that the plan covers, averaged over rounds: |K|/N where it is aligned."""
-        shortfall = self.sequence.totals.shortfall
-        return 1.0 - float(shortfall[0] if self.constant else np.mean(shortfall))
+        return 1.0 - float(np.mean(self._errors["shortfall"]))
 
     # Radio
 
@@ -285,7 +271,7 @@ class Plan:
     @cached_property
     def most_exposed(self) -> int:
         """The device whose privacy costs most over the training; of several the first."""
-        return int(self.scheduled[np.argmax(self.sequence.exposures())])
+        return int(self.scheduled[np.argmax(self.sequence.totals.exposure)])
 
     @cached_property
     def mu_total(self) -> float:
@@ -315,11 +301,7 @@ class Plan:
         return classic_validity(self.epsilon_paper, self.problem.budget.delta)
 
     def against(self, trust: Trust) -> Plan:
-        """Return the same plan with the μ and ε that hold against another adversary.
-
-        Raises:
-            InfeasibleError: the method makes no privacy claim against that adversary.
-        """
+        """Return the same plan with the μ and ε that hold against another adversary, if any are claimed."""
         return replace(self, problem=replace(self.problem, link=replace(self.problem.link, trust=trust)))
 
     # Limits
@@ -418,9 +400,8 @@ class Plan:
         Raises:
             ValueError: the record is no plan about this problem, or a figure in it does not follow from it.
         """
-        known = {OverTheAir.name: OverTheAir} if methods is None else methods
         try:
-            found = cls(problem=record.decided_about(problem, recorded), **record.values(problem, recorded, known))
+            found = cls(**record.read(problem, recorded, methods or {OverTheAir.name: OverTheAir}))
         except (KeyError, TypeError, OverflowError, MemoryError) as error:
             raise ValueError(f"Expected the record of a plan; {type(error).__name__} in it: {error}.") from None
         record.check(found, recorded)

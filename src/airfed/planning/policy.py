@@ -1,9 +1,10 @@
-"""What a policy is: a function from a problem to a schedule, built in or the user's own."""
+"""What a policy is: a function from a problem to a schedule, built in or the user's own; and its sensitivities."""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, bounds
-from airfed.planning import combining, reach, time_varying
+from airfed.planning import beamforming, limits, time_varying
 from airfed.planning.amplitudes import Amplitudes
-from airfed.planning.completion import by_accuracy, by_bound, expected, in_time
 from airfed.planning.method import OVER_THE_AIR, Method, thinned
-from airfed.planning.optimal import Aligned
+from airfed.planning.optimal import Aligned, completed, expected, in_time
 from airfed.planning.plan import Plan
-from airfed.planning.response import Average, Response
+from airfed.planning.surrogate import Average, Response
 from airfed.planning.time_varying import Samples, Solution
 from airfed.problem import InfeasibleError, Problem
 
@@ -54,40 +54,24 @@ def once(function: _Function) -> _Function:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user may say to a policy; each policy takes those that its function names.
+    """What a user may say to a policy; each policy takes those that its function names."""
 
-    Args:
-        rounds: I, to fix it.
-        size: how many devices to schedule.
-        threshold: the smallest gain to schedule.
-        seed: of the policy's own random stream.
-        objective: an accuracy surrogate to plan by, or None for the smallest bound.
-        clip_norm: ϖ, to fix it where a surrogate would choose it.
-        average: as in `Plan`, to fix it; otherwise a surrogate chooses, and by the bound there is no average.
-        samples: Monte Carlo samples of gains that vary, (samples, rounds, N), or a conditional sampler, which makes
-            some for the rounds to come, given the gains so far; None: all gains are known beforehand.
-        round_index: i, for a policy that is asked in each round.
-        options: whatever else the user's own policy takes, by name.
-    """
-
-    rounds: int | None = None
-    size: int | None = None
-    threshold: float | None = None
-    seed: int = 0
-    objective: Response | None = None
-    clip_norm: float | None = None
+    rounds: int | None = None  # I, to fix it
+    size: int | None = None  # how many devices to schedule
+    threshold: float | None = None  # the smallest gain to schedule
+    seed: int = 0  # of the policy's own random stream
+    objective: Response | None = None  # an accuracy surrogate to plan by, or None for the smallest bound
+    clip_norm: float | None = None  # ϖ, to fix it where a surrogate would choose it
+    # as in `Plan`, to fix it; otherwise a surrogate chooses, and by the bound there is no average
     average: Average | None = None
+    # Monte Carlo samples of gains that vary, (samples, rounds, N), or a conditional sampler, which makes some for the
+    # rounds to come, given the gains so far; None: all gains are known beforehand
     samples: Samples | None = None
-    round_index: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    round_index: int = 0  # i, for a policy that is asked in each round
+    options: Mapping[str, Any] = field(default_factory=dict)  # whatever else the user's own policy takes, by name
 
     def fixed(self) -> Settings:
-        """Return the settings with a surrogate restricted to what they leave open.
-
-        Raises:
-            InfeasibleError: the surrogate does not cover what they fix.
-            ValueError: ϖ is fixed for a plan by the bound.
-        """
+        """Return the settings with a surrogate restricted to what they leave open."""
         if self.objective is None:
             if self.clip_norm is not None:
                 raise ValueError("Expected no clip_norm for a plan by the bound: it is the problem's.")
@@ -113,26 +97,19 @@ class Policy:
     the best I), or their amplitudes a_k, (N,) floats. Asked once, it may also return a `Method` (a baseline), a table
     of amplitudes (I, N), or a `Plan`.
 
-    Args:
-        name: as in a scenario and a record.
-        function: the rule; for the user's own code in a file, what is to be imported each time that it is asked.
-        folder: where the user's code is looked for first.
-        asked: whether a built-in policy is asked once, or in each round; a function of the user's declares it
-            with `once`.
-        time_varying: whether it differs from "optimal" only where channels vary or devices have batteries.
-        baseline: whether it is the method of another paper.
-
     >>> from airfed.policies import POLICIES
     >>> sorted(POLICIES["uniform"].settings), sorted(POLICIES["full"].settings)
     (['round_index', 'seed', 'size'], [])
     """
 
-    name: str
+    name: str  # as in a scenario and a record
+    # the rule; for the user's own code in a file, what is to be imported each time that it is asked
     function: Callable[..., Any] | _usercode.UserCode
-    folder: Path = Path()
+    folder: Path = Path()  # where the user's code is looked for first
+    # whether a built-in policy is asked once, or in each round; a function of the user's declares it with `once`
     asked: Asked = "per_round"
-    time_varying: bool = False
-    baseline: bool = False
+    time_varying: bool = False  # whether it differs from "optimal" only where channels vary or devices have batteries
+    baseline: bool = False  # whether it is the method of another paper
 
     @classmethod
     def own(cls, function: Callable[..., Any]) -> Policy:
@@ -165,8 +142,8 @@ class Policy:
             if not problem.varies:
                 plan = self._combined(problem, settings)
                 aligned = plan.method is OVER_THE_AIR and plan.amplitudes.constant and plan.amplitudes.equal
-                return replace(plan, lower_bound=reach.lower_bound(problem)) if aligned else plan
-            return combining.noted(self.plan(combining.in_rounds(problem), settings))
+                return replace(plan, lower_bound=beamforming.lower_bound(problem)) if aligned else plan
+            return beamforming.noted(self.plan(beamforming.in_rounds(problem), settings))
         with self._opened() as asked:
             asked.check(self.name, settings)
             if problem.varies:
@@ -178,7 +155,7 @@ class Policy:
     def _decided(self, problem: Problem, answer: Any, settings: Settings) -> Plan | None:
         """The plan of an answer that leaves nothing open; None for any other."""
         if isinstance(answer, Solution):
-            return self._solved(problem, answer, OVER_THE_AIR, settings)
+            return self._solved(problem, answer, settings)
         method: Method = OVER_THE_AIR
         notes: tuple[str, ...] = ()
         if isinstance(answer, Plan):
@@ -192,34 +169,32 @@ class Policy:
             raise ValueError(
                 f"Expected policy {self.name!r} to return rounds={settings.rounds}, as fixed; got {table.rounds}."
             )
-        return self._solved(problem, Solution.of(table), method, settings, notes=notes)
+        return self._solved(problem, Solution(table), settings, method=method, notes=notes)
 
     def _completed(self, problem: Problem, answer: Any, settings: Settings) -> Plan:
         """The plan of devices that are the same in all rounds."""
-        candidates, fixed = _candidate_rounds(problem, settings.rounds), {}
+        candidates, alignment = _candidate_rounds(problem, settings.rounds), None
         method = answer if isinstance(answer, Method) else OVER_THE_AIR
         notes: tuple[str, ...] = () if method.private else (_NOT_PRIVATE,)
         if isinstance(answer, Method):
             devices = method.schedule(problem)
         elif isinstance(answer, Aligned):
             devices, candidates, notes = answer.devices, np.array([answer.rounds]), (*notes, *answer.notes)
-            fixed = {"alignment": answer.alignment}
+            alignment = answer.alignment
         else:
             devices = row = self._row(problem, answer)
             if row.dtype == np.float64:
                 return self._received(problem, row, in_time(problem, method, row, candidates), settings)
+        open_: dict[str, Any] = {"rounds": candidates, "method": method, "alignment": alignment}
         if settings.objective is not None and method.private:
             try:
-                return by_accuracy(
-                    problem, self.name, devices, settings.objective,
-                    rounds=candidates, method=method, notes=notes, **fixed,
-                )  # fmt: skip
+                return completed(problem, self.name, devices, **open_, notes=notes, surrogate=settings.objective)
             except InfeasibleError as error:
                 if not self.baseline:
                     raise
                 # Baselines outside the surrogate's range are still shown.
-                notes = (*notes, f"Planned by the bound: {_reason(error)}")
-        plan = by_bound(problem, self.name, devices, rounds=candidates, method=method, notes=notes, **fixed)
+                notes = (*notes, f"Planned by the bound: {str(error).removeprefix('No plan fits: ')}")
+        plan = completed(problem, self.name, devices, **open_, notes=notes)
         return plan if settings.average is None else replace(plan, average=settings.average)
 
     def _received(self, problem: Problem, row: NDArray[Any], candidates: NDArray[np.int64], settings: Settings) -> Plan:
@@ -228,7 +203,7 @@ class Policy:
         for number in thinned(candidates, row.size).tolist():
             try:
                 table = Amplitudes.of_table(row, rounds=number)
-                plans.append(self._solved(problem, Solution.of(table), OVER_THE_AIR, settings))
+                plans.append(self._solved(problem, Solution(table), settings))
             except InfeasibleError as error:
                 refused = refused or str(error)
         if not plans:
@@ -245,11 +220,11 @@ class Policy:
             return self.plan(there, settings)
 
         if self.baseline:  # asking it takes long; most of them have full participation
-            return combining.judged(problem, (combining.aligned, combining.everybody), judge)
+            return beamforming.judged(problem, (beamforming.aligned, beamforming.full), judge)
         if settings.objective is None:
-            return combining.planned(problem, judge)
+            return beamforming.planned(problem, judge)
         by_bound = replace(settings, objective=None, clip_norm=None)
-        return combining.judged(problem, [lambda there: self.plan(there, by_bound)], judge)
+        return beamforming.judged(problem, [lambda there: self.plan(there, by_bound)], judge)
 
     def _varying(self, asked: _Asked, problem: Problem, settings: Settings) -> Plan:
         """The plan where channels vary or devices have batteries: rounds may differ."""
@@ -265,7 +240,7 @@ class Policy:
                 '(trust = "radio").'
             )
         if self.baseline and problem.fleet.antennas > 1 and settings.samples is not None:
-            settings = replace(settings, samples=combining.heard_samples(settings.samples))
+            settings = replace(settings, samples=beamforming.combined_samples(settings.samples))
         if settings.rounds is not None and settings.rounds > problem.most_rounds:
             raise InfeasibleError(
                 f"No plan fits: rounds={settings.rounds} take longer on the air than the {problem.budget.air_time:g} s "
@@ -277,19 +252,24 @@ class Policy:
             def decide(there: Problem, index: int) -> NDArray[Any]:
                 return self._row(there, asked(there, replace(settings, round_index=index)))
 
-            return self._solved(problem, time_varying.per_round(problem, decide, **known), OVER_THE_AIR, settings)
+            return self._solved(problem, time_varying.per_round(problem, decide, **known), settings)
         answer = asked(problem, settings)
         if (decided := self._decided(problem, answer, settings)) is not None:
             return decided
         if isinstance(answer, Method):
             found = time_varying.per_round(problem, lambda there, _: answer.schedule(there), method=answer, **known)
-            return self._solved(problem, found, answer, settings)
+            return self._solved(problem, found, settings, method=answer)
         row = self._row(problem, answer)
-        found = time_varying.per_round(problem, lambda there, _: row, **known)
-        return self._solved(problem, found, OVER_THE_AIR, settings)
+        return self._solved(problem, time_varying.per_round(problem, lambda there, _: row, **known), settings)
 
     def _solved(
-        self, problem: Problem, found: Solution, method: Method, settings: Settings, *, notes: tuple[str, ...] = ()
+        self,
+        problem: Problem,
+        found: Solution,
+        settings: Settings,
+        *,
+        method: Method = OVER_THE_AIR,
+        notes: tuple[str, ...] = (),
     ) -> Plan:
         """The plan of amplitudes that leave nothing open."""
         if not method.private and _NOT_PRIVATE not in notes:
@@ -322,12 +302,15 @@ class Policy:
         """The function, ready to be asked; the folder of the user's own code is importable within the context."""
         if isinstance(self.function, _usercode.UserCode):
             with _usercode.opened(self.function, self.folder, role="policy") as code:
-                mode = getattr(code.function, "asked", self.asked)
-                yield _Asked(function=code.call, parameters=_parameters(code.function), mode=mode, own=True)
+                yield self._ready(code.function, code.call, own=True)
         else:
-            mode = getattr(self.function, "asked", self.asked)
-            own = ":" in self.name
-            yield _Asked(function=self.function, parameters=_parameters(self.function), mode=mode, own=own)
+            yield self._ready(self.function, self.function, own=":" in self.name)
+
+    def _ready(self, function: Callable[..., Any], call: Callable[..., Any], *, own: bool) -> _Asked:
+        """The function with its parameters after the first, the problem; *args and **kwargs name no setting."""
+        named = list(inspect.signature(function).parameters.items())[1:]
+        parameters = {name: each for name, each in named if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+        return _Asked(function=call, parameters=parameters, mode=getattr(function, "asked", self.asked), own=own)
 
     def _row(self, problem: Problem, answer: Any) -> NDArray[Any]:
         """K, ascending, each device once; or a_k of every device, as floats."""
@@ -355,19 +338,12 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """A function of a policy, ready to be asked.
-
-    Args:
-        function: the rule.
-        parameters: those after the first, which is the problem.
-        mode: whether it is asked once, or in each round.
-        own: whether it is the user's.
-    """
+    """A function of a policy, ready to be asked."""
 
     function: Callable[..., Any]
-    parameters: Mapping[str, inspect.Parameter]
+    parameters: Mapping[str, inspect.Parameter]  # those after the first, which is the problem
     mode: Asked
-    own: bool
+    own: bool  # whether it is the user's
 
     def __call__(self, problem: Problem, settings: Settings) -> Any:
         """Ask; the user's own code gets a copy, so that the plan is about the problem as it was."""
@@ -402,12 +378,6 @@ class _Asked:
                 raise ValueError(f"Expected a value of {name} (policy.{where} in a scenario) with policy={policy!r}.")
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters after the first, which is the problem; *args and **kwargs name no setting."""
-    named = list(inspect.signature(function).parameters.items())[1:]
-    return {name: each for name, each in named if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
-
-
 def _array(answer: Any) -> NDArray[Any] | None:
     """An answer as an array; None for ragged lists, and tensors that are no plain numbers."""
     try:
@@ -416,12 +386,88 @@ def _array(answer: Any) -> NDArray[Any] | None:
         return None
 
 
-def _reason(error: InfeasibleError) -> str:
-    return str(error).removeprefix("No plan fits: ")
-
-
 def _candidate_rounds(problem: Problem, rounds: int | None) -> NDArray[np.int64]:
     if rounds is None:
         return np.arange(1, problem.learning.total_steps + 1)
     bounds.local_steps(problem.learning.total_steps, rounds)  # raises where rounds is out of range
     return np.array([int(rounds)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivities:
+    """What a little more of a budget buys."""
+
+    of: Literal["bound", "accuracy"]  # what the figures are; the latter of a plan that was chosen by it
+    now: float
+    watt: float  # with one watt more in total
+    epsilon: float  # with ε one higher
+    double_power: float
+    double_epsilon: float
+    binding: str  # the present limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextDevice:
+    """The strongest device that is not scheduled, and what keeps it out."""
+
+    device: int
+    gain: float  # |h|
+    limit: str  # the limit that would hold θ if it joined
+    alignment: float  # that θ
+    bound: float  # the bound if it joined
+
+
+def sensitivities(problem: Problem, planner: Callable[[Problem], Plan]) -> Sensitivities:
+    """Return what one more watt and one more unit of ε buy a policy; a beamformer that is chosen stays."""
+    epsilon, power = problem.budget.epsilon, problem.budget.total_power
+    now = planner(problem)
+    by_accuracy = now.objective == "measured" and now.predicted_accuracy is not None
+
+    def figure(plan: Plan) -> float:
+        if not by_accuracy:
+            return plan.bound.total
+        return math.nan if plan.predicted_accuracy is None else plan.predicted_accuracy
+
+    def at(loss: float, watts: float) -> float:
+        return figure(planner(with_budgets(problem, epsilon=loss, total_power=watts)))
+
+    return Sensitivities(
+        of="accuracy" if by_accuracy else "bound",
+        now=figure(now),
+        watt=at(epsilon, power + 1.0),
+        epsilon=at(epsilon + 1.0, power),
+        double_power=at(epsilon, 2 * power),
+        double_epsilon=at(2 * epsilon, power),
+        binding=now.binding,
+    )
+
+
+def with_budgets(problem: Problem, *, epsilon: float, total_power: float) -> Problem:
+    """Return the problem with other budgets."""
+    return replace(problem, budget=replace(problem.budget, epsilon=epsilon, total_power=total_power))
+
+
+def next_device(plan: Plan) -> NextDevice | None:
+    """Return the strongest device that an aligned plan leaves out, and θ and the bound if it joined.
+
+    None with full participation, where rounds differ, and where devices do not arrive equally strong.
+    """
+    problem = plan.problem
+    if problem.varies or not plan.amplitudes.equal or not plan.constant:
+        return None
+    gain = problem.fleet.gain.copy()
+    gain[plan.scheduled] = 0.0
+    device = int(np.argmax(gain))
+    if gain[device] == 0.0:
+        return None
+    joined = np.sort(np.append(plan.scheduled, device))
+    allowed = limits.alignment_limits(problem, joined, plan.rounds)
+    limit = min(allowed, key=allowed.__getitem__)
+    bound = bounds.convex_gap(
+        problem.learning,
+        rounds=plan.rounds,
+        shortfall=1.0 - joined.size / problem.fleet.num_devices,
+        noise_share=problem.link.noise_std / (joined.size * allowed[limit]),
+    ).total
+    bound = bound if math.isfinite(bound) else math.inf
+    return NextDevice(device=device, gain=float(gain[device]), limit=limit, alignment=allowed[limit], bound=bound)

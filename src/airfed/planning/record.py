@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from airfed.planning.amplitudes import Amplitudes, indices
 from airfed.planning.method import Method
-from airfed.planning.response import Prediction
+from airfed.planning.surrogate import Prediction
 from airfed.privacy.members import Members
 from airfed.problem import InfeasibleError, Problem, Trust
 
@@ -84,17 +84,16 @@ def _table(plan: Plan) -> dict[str, Any]:
         return {} if table.equal else {"amplitude": table.received(0).tolist()}
     rows = []
     for entry in plan.sequence:
-        rows.append(
-            {
-                "members": Members.of(entry.scheduled, table.num_devices).text,
-                "num_scheduled": entry.scheduled.size,
-                "alignment": entry.alignment,
-                **({} if table.equal else {"amplitude": entry.amplitude.tolist()}),
-                "local_steps": entry.local_steps,
-                "power": entry.power_planned,
-                "mu": entry.mu,
-            }
-        )
+        row = {
+            "members": Members.of(entry.scheduled, table.num_devices).text,
+            "num_scheduled": entry.scheduled.size,
+            "alignment": entry.alignment,
+            **({} if table.equal else {"amplitude": entry.amplitude.tolist()}),
+            "local_steps": entry.local_steps,
+            "power": entry.power_planned,
+            "mu": entry.mu,
+        }
+        rows.append(row)
     return {"most_exposed": plan.most_exposed, "sequence": rows}
 
 
@@ -102,58 +101,53 @@ def _antennas(plan: Plan) -> dict[str, Any]:
     """What several antennas add."""
     if plan.problem.fleet.antennas == 1:
         return {}
+    against: dict[str, float | None] = {}
+    for trust in get_args(Trust):
+        try:
+            against[trust] = plan.against(trust).epsilon_total
+        except InfeasibleError:  # nothing is claimed
+            against[trust] = None
     return {
         "antennas": plan.problem.fleet.antennas,
         "combining": plan.problem.link.combining,
         "trust": plan.problem.link.trust,
         "combiner": np.stack((plan.combiner.real, plan.combiner.imag), axis=-1).tolist(),
-        "epsilon_total_against": {trust: _epsilon_total(plan, trust) for trust in get_args(Trust)},
+        "epsilon_total_against": against,
     }
 
 
-def _epsilon_total(plan: Plan, trust: Trust) -> float | None:
-    """ε of the training against an adversary; None where nothing is claimed."""
-    try:
-        return plan.against(trust).epsilon_total
-    except InfeasibleError:
-        return None
-
-
-def decided_about(problem: Problem, recorded: Mapping[str, Any]) -> Problem:
-    """Return the problem with what the decision has chosen of it: a measured plan's ϖ, and the combiner.
-
-    Raises:
-        ValueError: the record is about other antennas.
-    """
+def read(problem: Problem, recorded: Mapping[str, Any], methods: Mapping[str, type[Method]]) -> dict[str, Any]:
+    """Return the fields of a recorded plan; its problem has the recorded ϖ of a plan by accuracy, and beamformer."""
     clip_norm = recorded.get("clip_norm", problem.learning.clip_norm)
     if clip_norm != problem.learning.clip_norm and recorded.get("objective") == "measured":
         problem = replace(problem, learning=replace(problem.learning, clip_norm=clip_norm))
     if recorded.get("combiner") is not None:
-        problem = problem.heard_by(_complexes(recorded["combiner"]))
+        parts = np.array(recorded["combiner"], dtype=np.float64)
+        if parts.ndim not in (2, 3) or parts.shape[-1] != 2:
+            raise ValueError(f"Expected a combiner as pairs of numbers; got shape {parts.shape}.")
+        problem = problem.heard_by(parts[..., 0] + 1j * parts[..., 1])
     if problem.fleet.antennas > 1:
         link = problem.link
         follows = {"antennas": problem.fleet.antennas, "trust": link.trust, "combining": link.combining}
         for name, value in follows.items():
             if recorded.get(name) != value:
                 raise ValueError(f"Expected {name}={value!r}, as in the problem; got {recorded.get(name)!r}.")
-    return problem
-
-
-def values(problem: Problem, recorded: Mapping[str, Any], methods: Mapping[str, type[Method]]) -> dict[str, Any]:
-    """Return the fields of a recorded plan, less its problem.
-
-    Raises:
-        ValueError: the record has no method or no amplitudes.
-    """
     lower = recorded.get("lower_bound")
+    accuracy, interval = recorded.get("predicted_accuracy"), recorded.get("predicted_interval")
+    prediction = None
+    if accuracy is not None and interval is not None:
+        (low, high), basis = interval, recorded.get("predicted_basis", "")
+        loss = recorded.get("predicted_loss")
+        prediction = Prediction(accuracy=accuracy, low=low, high=high, basis=basis, loss=loss)
     return {
+        "problem": problem,
         "policy": recorded["policy"],
         "amplitudes": _amplitudes(problem.fleet.num_devices, recorded),
         "method": _method(recorded.get("method"), methods),
         "notes": tuple(recorded["notes"]),
         "objective": recorded.get("objective", "bound"),
         "average": recorded.get("average", "none"),
-        "prediction": _prediction(recorded),
+        "prediction": prediction,
         "lower_bound": -math.inf if lower is None else float(lower),
     }
 
@@ -195,21 +189,3 @@ def check(plan: Plan, recorded: Mapping[str, Any]) -> None:
         follows = getattr(plan, name)
         if not math.isclose(follows, said[name], rel_tol=_RTOL):
             raise ValueError(f"Expected {name}={follows!r}, which follows; got {said[name]!r}.")
-
-
-def _complexes(parts: Any) -> NDArray[np.complex128]:
-    """The complex numbers of which the real and the imaginary parts were written down, side by side."""
-    array = np.array(parts, dtype=np.float64)
-    if array.ndim not in (2, 3) or array.shape[-1] != 2:
-        raise ValueError(f"Expected a combiner as pairs of numbers; got shape {array.shape}.")
-    return np.asarray(array[..., 0] + 1j * array[..., 1])
-
-
-def _prediction(recorded: Mapping[str, Any]) -> Prediction | None:
-    """What a response expected, as it was written down; None where nothing was."""
-    accuracy, interval = recorded.get("predicted_accuracy"), recorded.get("predicted_interval")
-    if accuracy is None or interval is None:
-        return None
-    low, high = interval
-    about = {"basis": recorded.get("predicted_basis", ""), "loss": recorded.get("predicted_loss")}
-    return Prediction(accuracy=accuracy, low=low, high=high, **about)

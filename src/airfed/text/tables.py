@@ -13,7 +13,7 @@ from rich.table import Table
 
 from airfed.planning import Plan
 from airfed.planning.method import OVER_THE_AIR
-from airfed.planning.sensitivities import Sensitivities, next_device
+from airfed.planning.policy import Sensitivities, next_device
 from airfed.text import exports
 from airfed.text.phrases import (
     LIMITS,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed.planning import Plan
-from airfed.planning.sequence import PlannedRound
+from airfed.planning.amplitudes import PlannedRound
 from airfed.privacy.ledger import BudgetExhausted, Charge, Ledger, LedgerError, Members
 
 Floats = NDArray[np.float64]

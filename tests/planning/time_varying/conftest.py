@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from airfed import Learning
-from airfed.planning.time_varying.instance import Instance
-from airfed.planning.time_varying.solution import spending
+from airfed.planning.time_varying.instance import Instance, spending
 
 
 def _instance(rng, *, devices, rounds, decades=0.0, battery=None, exposure=None, gain=None, **learning):

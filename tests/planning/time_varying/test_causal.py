@@ -1,13 +1,15 @@
 """Plans made round by round: within every budget, without a look ahead, and close to the plan that knows all gains."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from airfed.planning import exact
 from airfed.planning.time_varying.causal import Causal, causal
 from airfed.planning.time_varying.clairvoyant import clairvoyant
-from airfed.planning.time_varying.myopic import myopic
-from airfed.planning.time_varying.solution import spending
+from airfed.planning.time_varying.device_budgets import myopic
+from airfed.planning.time_varying.instance import spending
 
 
 def draws(rng, number, rounds, devices, *, shadowing_db=0.0):
@@ -35,7 +37,7 @@ def test_no_budget_is_exceeded_whatever_the_samples_promised(random_instance, ch
         devices, rounds = int(rng.integers(1, 12)), int(rng.integers(1, 8))
         instance = random_instance(rng, devices=devices, rounds=rounds, **budgets)
         samples = instance.gain * 10 ** rng.uniform(-1, 1, (3, rounds, 1))  # of another distribution
-        found = causal(instance, samples) if instance.one_price else myopic(instance, draw=samples[0], rolling=True)
+        found = causal(instance, samples) if instance.one_budget else myopic(instance, draw=samples[0], rolling=True)
         check_limits(instance, found)
         assert found.objective >= clairvoyant(instance).lower_bound
 
@@ -66,7 +68,7 @@ def test_what_is_to_come_changes_nothing_before_it_comes(random_instance):
     for now in (1, 4, 7):
         gain = instance.gain.copy()
         gain[now:] = draws(rng, 1, 8, 10)[0][now:]
-        other = causal(instance.with_gain(gain), samples, rounds=8)
+        other = causal(replace(instance, gain=gain), samples, rounds=8)
         np.testing.assert_array_equal((found.amplitudes.dense > 0)[:now], (other.amplitudes.dense > 0)[:now])
         np.testing.assert_array_equal(found.amplitudes.level[:now], other.amplitudes.level[:now])
         assert not np.array_equal(found.amplitudes.level[now:], other.amplitudes.level[now:])

@@ -9,9 +9,8 @@ from scipy.optimize import minimize
 
 from airfed import InfeasibleError
 from airfed.planning import exact
-from airfed.planning.time_varying._price import PriceSearch
-from airfed.planning.time_varying.clairvoyant import clairvoyant, solver_of
-from airfed.planning.time_varying.myopic import myopic
+from airfed.planning.time_varying.clairvoyant import DualSearch, clairvoyant, solver_of
+from airfed.planning.time_varying.device_budgets import myopic
 
 
 def subsets(num):
@@ -72,7 +71,7 @@ def test_brute_force_lies_between_the_lower_bound_and_what_is_found(random_insta
 @pytest.mark.parametrize(("decades", "devices", "rounds"), [(0.0, 9, 3), (2.0, 3, 2)])
 def test_where_prices_leave_a_gap_branching_closes_it(random_instance, monkeypatch, decades, devices, rounds):
     # without exchanges only branching finds the optimum
-    monkeypatch.setattr("airfed.planning.time_varying._fill._MOST_EXCHANGES", 0)
+    monkeypatch.setattr("airfed.planning.time_varying.one_round._MOST_EXCHANGES", 0)
     rng = np.random.default_rng(10)
     closed = 0
     for _ in range(130):  # enough that a lost branch is noticed
@@ -80,7 +79,7 @@ def test_where_prices_leave_a_gap_branching_closes_it(random_instance, monkeypat
             rng, devices=devices, rounds=rounds, decades=decades, total_steps=rounds, initial_gap=1e-2
         )
         instance = instance.scaled()[0]
-        search = PriceSearch(instance, solver_of(instance), rounds=rounds)
+        search = DualSearch(instance, solver_of(instance).at, rounds=rounds)
         search.solve(only=rounds)
         best = brute_force(instance, rounds, ordered=not decades)
         if search.best[-1] >= best * (1 - 1e-6):

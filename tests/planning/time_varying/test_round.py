@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from airfed.planning.time_varying._cells import cheapest
-from airfed.planning.time_varying._fill import fill
-from airfed.planning.time_varying._round import Ordered, Unordered
+from airfed.planning.time_varying.one_round import Ordered, Unordered, cheapest, fill
 
 
 def every_subset(cost, limit, *, cap, noise_weight, least=1, most=None):

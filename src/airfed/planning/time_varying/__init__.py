@@ -1,11 +1,12 @@
 """Plans for channels that vary from round to round, and for devices with batteries.
 
 `clairvoyant` knows the gains of all rounds and certifies how far from the optimum it may be at most; `causal` knows
-only those that have come, and samples of the rest; `myopic` gives each round an equal share of every budget. `planner`
-turns a `Problem` into what they solve.
+only those that have come, and samples of the rest; `device_budgets` has equal shares of every budget, and dual
+variables of many. `planner` turns a `Problem` into what they solve.
 """
 
-from airfed.planning.time_varying._fill import fill
+from airfed.planning.time_varying.instance import Solution
+from airfed.planning.time_varying.one_round import fill
 from airfed.planning.time_varying.planner import (
     Samples,
     equal_shares,
@@ -18,7 +19,6 @@ from airfed.planning.time_varying.planner import (
     per_round,
     seldom,
 )
-from airfed.planning.time_varying.solution import Solution
 
 __all__ = [
     "Samples",

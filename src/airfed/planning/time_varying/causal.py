@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from airfed.planning._equal import Floats
-from airfed.planning.time_varying._cells import Bools
-from airfed.planning.time_varying._price import PriceSearch
-from airfed.planning.time_varying._round import Answers, Ordered, Unordered
-from airfed.planning.time_varying.clairvoyant import solver_of, strongest
-from airfed.planning.time_varying.instance import Instance
-from airfed.planning.time_varying.myopic import within
-from airfed.planning.time_varying.solution import Solution
+from airfed.planning.limits import Bools, Floats
+from airfed.planning.time_varying.clairvoyant import DualSearch, solver_of, strongest
+from airfed.planning.time_varying.device_budgets import one_within
+from airfed.planning.time_varying.instance import Instance, Solution
+from airfed.planning.time_varying.one_round import Answers
 from airfed.problem import InfeasibleError
 
 Sampler = Callable[[Floats], Floats]
@@ -31,27 +28,22 @@ _STEP = 0.25  # of ln(price), between the prices at which the rest is known
 _FREE = 1 - 1e-6  # of what is spent without a price: the lowest price of interest spends that much
 _DEAR = 1e-2  # of the budget: the highest one spends so little
 _WIDEST = 60.0
-_SHARE = 0.9  # of what a device, or all of them, have left, that a round before the last may take at most
+_SHARE = 0.9  # of what is left, that a round before the last may take at most
 _SLACK = 1e-12
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Averaged:
-    """The same rounds in several draws, at one price each: the mean value and the mean power."""
+def _averaged(instances: list[Instance]) -> Callable[[Floats], Answers]:
+    """Solve the same rounds in several draws, at one price each: the mean value and the mean power."""
+    solvers = [solver_of(instance) for instance in instances]
 
-    solvers: list[Ordered | Unordered]
-
-    def at(self, price: Floats) -> Answers:
-        """Solve the rounds in every draw."""
-        each = [solver.at(price) for solver in self.solvers]
+    def at(price: Floats) -> Answers:
+        each = [solver.at(price) for solver in solvers]
+        value = np.mean([answers.value for answers in each], axis=0)
+        power = np.mean([answers.power for answers in each], axis=0)
         one = np.ones(price.size)
-        return Answers(
-            value=np.mean([answers.value for answers in each], axis=0),
-            square=np.mean([answers.power for answers in each], axis=0),
-            size=one.astype(np.intp),
-            load=one,
-            limit=one,
-        )
+        return Answers(value=value, square=power, size=one.astype(np.intp), load=one, limit=one)
+
+    return at
 
 
 class Causal:
@@ -73,15 +65,15 @@ class Causal:
         draws = np.asarray(first, dtype=np.float64)
         if draws.ndim != 3 or draws.shape[2] != instance.num_devices or not draws.size:
             raise ValueError(f"Expected samples of shape (samples, rounds, {instance.num_devices}); got {draws.shape}.")
-        expected = instance.with_gain(draws.reshape(-1, instance.num_devices))
-        if (rounds or 1) > expected.learning.total_steps or (rounds or 1) > draws.shape[1]:
+        if (rounds or 1) > min(instance.learning.total_steps, draws.shape[1]):
             raise ValueError(
                 f"Expected rounds={rounds} <= the rounds of the samples, {draws.shape[1]}, and the local steps."
             )
-        self.field, self.unit = expected.units()
-        self._instances = [instance.with_gain(draw).scaled(expected.units())[0] for draw in draws]
-        self.instance = self._instances[0]
-        self._learn(rounds)
+        units = replace(instance, gain=draws.reshape(-1, instance.num_devices)).units()
+        self.field, self.unit = units
+        instances = [replace(instance, gain=draw).scaled(units)[0] for draw in draws]
+        self.instance = instances[0]
+        self._learn(_averaged(instances), rounds)
 
     @property
     def start(self) -> float:
@@ -89,38 +81,29 @@ class Causal:
         return self.instance.total_power * (1 - 4 * _SLACK)  # `Solution.within` must find nothing to lower
 
     def decide(self, seen: Floats, left: float) -> tuple[Bools, float, float]:
-        """Return K_i, θ_i and what is left after the round.
-
-        Args:
-            seen: the gains of the rounds up to this one, (i + 1, N).
-            left: what is left before it.
-
-        Raises:
-            InfeasibleError: no device can be reached in this round.
-        """
+        """Return K_i, θ_i and what is left after the round."""
         index = len(seen) - 1
         if not seen[-1].any():
             raise InfeasibleError(f"No plan fits: every gain of round {index + 1} is 0 (peak_power).")
         gain, last = np.ldexp(seen[-1], -self.field), index == self.rounds - 1
         total, free = left * (1.0 if last else _SHARE), np.full(seen.shape[1], np.inf)
         if last:
-            member, square = within(self.instance, gain, total, free, free)
+            member, square = one_within(self.instance, gain, total, free, free)
         else:
             member, square = self._at(index, seen, gain, left)
         load = float(np.sum(np.square(1.0 / gain[member])))
         square = min(square, total / load) * (1 - _SLACK)
         return member, math.sqrt(square) * self.unit, left - square * load
 
-    def _learn(self, rounds: int | None) -> None:
-        averaged = Averaged(solvers=[solver_of(instance) for instance in self._instances])
-        search = PriceSearch(self.instance, averaged, rounds=rounds)
+    def _learn(self, at: Callable[[Floats], Answers], rounds: int | None) -> None:
+        search = DualSearch(self.instance, at, rounds=rounds)
         self.rounds = search.solve(only=rounds)
         self._slopes = self.instance.slopes(self.rounds)
         price = search.looks[-1].price[self.rounds - 1]
         start = math.log(price) if price > 0 else search.dearer(self.rounds, 0) + float(search.slopes[self.rounds - 1])
 
-        def spend(at: float) -> Floats:
-            return averaged.at(np.exp(at + self._slopes)).power
+        def spend(price: float) -> Floats:
+            return at(np.exp(price + self._slopes)).power
 
         free = float(search.looks[0].spent[self.rounds - 1])
         low, high = start, start
@@ -130,24 +113,21 @@ class Causal:
             high += 1.0
         self._grid = np.arange(low, high + _STEP, _STEP)
         if self._sampler is None:
-            power = [spend(at) for at in self._grid.tolist()]
+            power = [spend(price) for price in self._grid.tolist()]
             self._rest = np.log(np.cumsum(np.array(power)[:, ::-1], axis=1)[:, ::-1])  # from round i on
 
     def _expected(self, index: int, seen: Floats) -> Callable[[float], float]:
         """What the rounds after this one are expected to spend at a price."""
         if self._sampler is None:
-            row = self._rest[:, index + 1]
-            return lambda at: math.exp(float(np.interp(at, self._grid, row)) - 0.5 * self._beyond(at))
+            row, highest = self._rest[:, index + 1], float(self._grid[-1])
+            # above the known prices power falls as their root; below them, limits hold it
+            return lambda at: math.exp(float(np.interp(at, self._grid, row)) - 0.5 * max(0.0, at - highest))
         draws = np.asarray(self._sampler(seen), dtype=np.float64)[:, : self.rounds - index - 1]
-        averaged = Averaged(solvers=[solver_of(self.instance.with_gain(np.ldexp(draw, -self.field))) for draw in draws])
-        return lambda at: float(averaged.at(np.exp(at + self._slopes[index + 1 :])).power.sum())
-
-    def _beyond(self, at: float) -> float:
-        """How far a price is above the known ones: there power falls as its root; below them, limits hold it."""
-        return max(0.0, at - float(self._grid[-1]))
+        averaged = _averaged([replace(self.instance, gain=np.ldexp(draw, -self.field)) for draw in draws])
+        return lambda at: float(averaged(np.exp(at + self._slopes[index + 1 :])).power.sum())
 
     def _at(self, index: int, seen: Floats, gain: Floats, left: float) -> tuple[Bools, float]:
-        solver = solver_of(self.instance.with_gain(gain[None]))
+        solver = solver_of(replace(self.instance, gain=gain[None]))
         expected = self._expected(index, seen)
 
         def answer(at: float) -> Answers:
@@ -158,8 +138,7 @@ class Causal:
         if found.power[0] + expected(low) > left:
             while high - low > 1e-3:
                 middle = (low + high) / 2
-                here = answer(middle)
-                if here.power[0] + expected(middle) > left:
+                if answer(middle).power[0] + expected(middle) > left:
                     low = middle
                 else:
                     high = middle
@@ -169,15 +148,7 @@ class Causal:
 
 
 def causal(instance: Instance, samples: Floats | Sampler, *, rounds: int | None = None) -> Solution:
-    """Return what the causal planner decides when the instance's gains come one round after the other.
-
-    Args:
-        instance: the gains as they turn out to be, and the limits.
-        samples, rounds: as in `Causal`.
-
-    Raises:
-        InfeasibleError: no device can be reached in one of the rounds.
-    """
+    """Return what the causal planner decides when the instance's gains come one round after the other."""
     planner = Causal(instance, samples, rounds=rounds)
     left = planner.start
     members, alignment = np.zeros((planner.rounds, instance.num_devices), dtype=np.bool_), np.zeros(planner.rounds)

@@ -1,43 +1,36 @@
-"""What the time-varying planners solve, as plain arrays."""
+"""What the time-varying planners solve, as plain arrays, and what they return."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from airfed import _validate, bounds
-from airfed.planning.amplitudes import Floats
+from airfed.planning.amplitudes import Amplitudes
+from airfed.planning.limits import Bools, Devices, Floats
 from airfed.problem import InfeasibleError, Learning
 
 _STEEPEST = 50.0  # −ln η at most: beyond, a round's weight is below float64's last digit in the next one's
 _DEAREST = 300.0  # −ln of the smallest weight that a round is planned with
+_SLACK = 1e-12  # of a budget, left unspent: whoever adds up again may do so in another order
+_ENOUGH = 256  # rounds that are looked at to judge a number of rounds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Instance:
-    """The gains of all rounds and the limits, derived from a `Problem` and not checked again.
+    """The gains of all rounds and the limits, derived from a `Problem` and not checked again."""
 
-    Args:
-        gain: |h_k^i|, (R, N): row i is round i; 0 marks a device that is unreachable in that round.
-        peak_power: P_k [W], (N,).
-        noise_weight: C = dσ²/2.
-        learning: T, ϖ, ζ, ϱ, G.
-        cap: the largest θ that privacy allows in any one round.
-        total_power: P_tot [W, summed over devices and rounds].
-        device_power: what each device may spend, Σ_{i: k∈K_i} θ_i²/|h_k^i|² [W], (N,); None: no limit.
-        device_exposure: what each device may show, Σ_{i: k∈K_i} θ_i² ≤ (σμ/2)², (N,); None: no limit.
-    """
-
-    gain: Floats
-    peak_power: Floats
-    noise_weight: float
-    learning: Learning
-    cap: float
-    total_power: float
-    device_power: Floats | None = None
-    device_exposure: Floats | None = None
+    gain: Floats  # |h_k^i|, (R, N): row i is round i; 0 marks a device that is unreachable in that round
+    peak_power: Floats  # P_k [W], (N,)
+    noise_weight: float  # C = dσ²/2
+    learning: Learning  # T, ϖ, ζ, ϱ, G
+    cap: float  # the largest θ that privacy allows in any one round
+    total_power: float  # P_tot [W, summed over devices and rounds]
+    device_power: Floats | None = None  # of each device, Σ_{i: k∈K_i} θ_i²/|h_k^i|² at most [W], (N,); None: no limit
+    device_exposure: Floats | None = None  # of each device, Σ_{i: k∈K_i} θ_i² ≤ (σμ/2)², (N,); None: no limit
 
     @property
     def num_devices(self) -> int:
@@ -50,12 +43,7 @@ class Instance:
         return min(int(self.gain.shape[0]), self.learning.total_steps)
 
     @property
-    def equal_peak_power(self) -> bool:
-        """Whether all devices share one peak power."""
-        return bool(np.all(self.peak_power == self.peak_power[0]))
-
-    @property
-    def one_price(self) -> bool:
+    def one_budget(self) -> bool:
         """Whether the total power is the only budget that ties the rounds together."""
         return self.device_power is None and self.device_exposure is None
 
@@ -82,19 +70,20 @@ class Instance:
         """What no schedule changes, for I = 1..most_rounds: η^I·G and the drift of the local steps."""
         return bounds.round_offsets(self.learning, np.arange(1, self.most_rounds + 1))
 
-    def require_heard(self, rounds: int) -> None:
-        """Raise unless there are so many rounds, and a device can be reached in each of them.
+    def errors(self, size: Devices, square: Floats) -> Floats:
+        """Terms A and C of Theorem 1 where |K| devices arrive with θ² = `square`."""
+        with np.errstate(over="ignore", divide="ignore"):
+            missing = 4.0 * np.square(1.0 - size / self.num_devices)
+            return np.asarray(missing + self.noise_weight / (np.square(size, dtype=np.float64) * square))
 
-        Raises:
-            ValueError: rounds is not in 1..most_rounds.
-            InfeasibleError: no device can be reached in one of them.
-        """
+    def require_reachable(self, rounds: int) -> None:
+        """Raise unless there are so many rounds, and a device can be reached in each of them."""
         _validate.positive_integer(rounds=rounds)
         if rounds > self.most_rounds:
             raise ValueError(f"Expected rounds={rounds} <= {self.most_rounds}, the rounds with gains and local steps.")
-        silent = np.flatnonzero(~self.gain[:rounds].any(axis=1))
-        if silent.size:
-            raise InfeasibleError(f"No plan fits: every gain of round {silent[0] + 1} is 0 (peak_power).")
+        empty = np.flatnonzero(~self.gain[:rounds].any(axis=1))
+        if empty.size:
+            raise InfeasibleError(f"No plan fits: every gain of round {empty[0] + 1} is 0 (peak_power).")
 
     def units(self) -> tuple[int, float]:
         """Return the exponent of two of the strongest gain, and the unit of θ in which P_tot is about 1."""
@@ -107,24 +96,83 @@ class Instance:
     def scaled(self, units: tuple[int, float] | None = None) -> tuple[Instance, float]:
         """Return the same instance in units in which gains and P_tot are about 1, and the unit of θ.
 
-        The units are powers of two: nothing is rounded, and θ in the old units is θ in the new ones times the unit.
-
-        Args:
-            units: those of another instance with the same limits.
+        The units are powers of two, so that nothing is rounded; they may be those of another instance.
         """
         field, unit = units or self.units()
         twice = -2 * self._watt()
-        return Instance(
+        return replace(
+            self,
             gain=np.ldexp(self.gain, -field),
             peak_power=np.ldexp(self.peak_power, twice),
             noise_weight=self.noise_weight / unit / unit,
-            learning=self.learning,
             cap=self.cap / unit,
             total_power=math.ldexp(self.total_power, twice),
             device_power=None if self.device_power is None else np.ldexp(self.device_power, twice),
             device_exposure=None if self.device_exposure is None else self.device_exposure / unit / unit,
         ), unit
 
-    def with_gain(self, gain: Floats) -> Instance:
-        """Return the instance with other gains."""
-        return replace(self, gain=gain)
+
+class Solution(NamedTuple):
+    """Amplitudes of all rounds, and what they are worth."""
+
+    amplitudes: Amplitudes
+    objective: float = math.inf
+    lower_bound: float = -math.inf
+
+    @property
+    def rounds(self) -> int:
+        """I."""
+        return self.amplitudes.rounds
+
+    @property
+    def gap(self) -> float:
+        """How far the objective may be above the optimum, as a share of the lower bound; infinite without one."""
+        return math.inf if self.lower_bound == -math.inf else self.objective / self.lower_bound - 1.0
+
+    @classmethod
+    def within(
+        cls, instance: Instance, member: Bools, alignment: Floats, *, lower_bound: float = -math.inf
+    ) -> Solution:
+        """Return aligned rounds, K_i (I, N), with θ_i (I,) lowered where float64 would carry it beyond a limit."""
+        rounds = alignment.size
+        gain = instance.gain[:rounds]
+        ulp = float(np.finfo(np.float64).eps)
+        reach = np.min(gain * np.sqrt(instance.peak_power), axis=1, where=member, initial=np.inf) * (1 - 4 * ulp)
+        theta = np.minimum(np.minimum(alignment, instance.cap), reach)
+        power, device_power, exposure = spending(gain, member, theta)
+        scale = np.full(rounds, min(1.0, instance.total_power * (1 - _SLACK) / float(power.sum())))
+        for spent, budget in ((device_power, instance.device_power), (exposure, instance.device_exposure)):
+            if budget is not None:
+                with np.errstate(divide="ignore"):
+                    ratio = np.broadcast_to(np.minimum(1.0, budget * (1 - _SLACK) / spent), member.shape)
+                np.minimum(scale, np.min(ratio, axis=1, where=member, initial=1.0), out=scale)
+        theta = theta * np.where(scale < 1, np.sqrt(scale) * (1 - 2 * ulp), 1.0)
+        error = instance.errors(np.count_nonzero(member, axis=1), np.square(theta))
+        weights = instance.weights(rounds)
+        objective = float(instance.offsets()[rounds - 1]) + float(np.sum(weights * error, where=weights > 0))
+        share = member[:1] if member.strides[0] == 0 else member  # one row was broadcast
+        return cls(Amplitudes(level=theta, share=share), objective, lower_bound)
+
+
+def spending(gain: Floats, member: Bools, alignment: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the power of each round [W], that of each device [W], and each device's Σ θ_i²."""
+    power, device_power, exposure = np.empty(alignment.size), np.zeros(gain.shape[1]), np.zeros(gain.shape[1])
+    for i, theta in enumerate(alignment.tolist()):  # row by row: what is held does not grow with the rounds
+        on = member[i]
+        each = np.square(theta / gain[i, on])
+        power[i] = each.sum()
+        device_power[on] += each
+        exposure[on] += theta**2
+    return power, device_power, exposure
+
+
+def thinned(learning: Learning, rounds: int) -> tuple[Devices, Floats]:
+    """Return which rounds are looked at to judge a plan of I rounds, evenly spaced, and the weights they stand for.
+
+    Up to 256 rounds these are all of them. The time to choose I then does not grow with the square of the rounds.
+    """
+    weights = bounds.round_weights(learning, rounds)
+    if rounds <= _ENOUGH:
+        return np.arange(rounds), weights
+    edges = np.linspace(0, rounds, _ENOUGH + 1).round().astype(np.intp)
+    return (edges[:-1] + edges[1:] - 1) // 2, np.add.reduceat(weights, edges[:-1])

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate, bounds
-from airfed.planning import combining, limits, reach
-from airfed.planning.amplitudes import Amplitudes, Bools, Devices
+from airfed.planning import beamforming, limits
+from airfed.planning.amplitudes import Amplitudes
+from airfed.planning.limits import Bools, Devices, Floats
 from airfed.planning.method import OVER_THE_AIR, Method
 from airfed.planning.time_varying.causal import Sampler, causal
 from airfed.planning.time_varying.clairvoyant import clairvoyant
-from airfed.planning.time_varying.instance import Instance
-from airfed.planning.time_varying.myopic import best_rounds, myopic
-from airfed.planning.time_varying.solution import Solution, thinned
+from airfed.planning.time_varying.device_budgets import best_rounds, myopic
+from airfed.planning.time_varying.instance import Instance, Solution, thinned
 from airfed.problem import Fleet, InfeasibleError, Problem
 
-Floats = NDArray[np.float64]
 Samples = Floats | Sampler
 """Monte Carlo samples of the gains, (samples, rounds, N), or a conditional sampler."""
 Decide = Callable[[Problem, int], NDArray[Any]]  # K_i, or a_ik of all devices as floats
@@ -34,18 +32,11 @@ _LEAST: Final = 1.0 + 1e-12  # a ceiling; 1 stands for none
 
 
 def instance_of(problem: Problem, gain: Floats | None = None, *, ceiling: float = 1.0) -> Instance:
-    """Return what the planners solve.
-
-    Args:
-        problem: gains, limits, learning constants.
-        gain: other gains than the problem's, (R, N).
-        ceiling: F ≥ 1: no device may be seen more than F times stronger than θ. Devices that might get the gain 0, and
-            privacy allows 1/F of what it would.
-    """
+    """Return what the planners solve."""
     budget, fleet = problem.budget, problem.fleet
     gains = gains_of(problem) if gain is None else gain
-    silenced = gain is not None and fleet.antennas > 1  # as `_heard` has done
-    if limits.amplified(problem) and ceiling > 1.0 and not silenced:
+    done = gain is not None and fleet.antennas > 1  # by `_combined`
+    if limits.amplified(problem) and ceiling > 1.0 and not done:
         gains = np.where(factors(problem, gains) <= ceiling, gains, 0.0)
     cap, every = limits.privacy_cap(problem) / ceiling * (1 - _SLACK), (fleet.num_devices,)
     return Instance(
@@ -69,12 +60,7 @@ def gains_of(problem: Problem) -> Floats:
 
 
 def factors(problem: Problem, gains: Floats) -> Floats:
-    """Return f of every round and device: how much stronger than θ a device may be seen.
-
-    Args:
-        problem: how well channels are known, and who sees what. What may fail is shared by all of its rounds.
-        gains: of some rounds, the problem's own from the first on or, with one antenna, samples.
-    """
+    """Return f of every round and device: how much stronger than θ a device may be seen."""
     if problem.fleet.antennas > 1 or not problem.fleet.changes:
         own = limits.amplifications(problem)
         return np.broadcast_to(own, gains.shape) if own.ndim == 1 else own[: len(gains)]
@@ -91,7 +77,7 @@ def ceiling_of(problem: Problem, samples: Samples | None) -> float:
     """
     if not limits.amplified(problem):
         return 1.0
-    own = [combining.ceiling(problem)] if problem.seen_by_all else []
+    own = [beamforming.ceiling(problem)] if problem.seen_by_all else []
     if own and samples is not None:
         return own[0]
     draw = None if samples is None else first_sample(samples, problem)
@@ -105,7 +91,7 @@ def ceiling_of(problem: Problem, samples: Samples | None) -> float:
     for each in np.unique(np.maximum(tried, least)).tolist():
         try:
             there = instance_of(problem, draw, ceiling=each)
-            value = clairvoyant(there).objective if there.one_price else best_rounds(there, rolling=True)[1]
+            value = clairvoyant(there).objective if there.one_budget else best_rounds(there, rolling=True)[1]
         except InfeasibleError:
             continue
         if value < best:
@@ -118,35 +104,29 @@ def ceiling_of(problem: Problem, samples: Samples | None) -> float:
 def optimal(problem: Problem, *, rounds: int | None, samples: Samples | None) -> Solution:
     """Return the best plan for what is known: all gains, or with samples those that have come."""
     if samples is None:
-        return everything_known(problem, rounds=rounds)
+        ceiling = ceiling_of(problem, None)
+        found = clairvoyant(instance_of(problem, ceiling=ceiling), rounds=rounds)
+        exact = ceiling == 1.0 and problem.fleet.antennas == 1
+        return found if exact else found._replace(lower_bound=_least(problem, rounds))
     samples = seldom(_in_time(problem, samples), problem)
     # Devices have budgets of their own: equal shares of what is left are as good as dual variables for each of them.
     if problem.budget.scope == "total" or problem.budget.device_power is not None:
         found = equal_shares(problem, rounds=rounds, samples=samples, rolling=True)
     else:
         ceiling = ceiling_of(problem, samples)
-        found = causal(instance_of(problem, ceiling=ceiling), _heard(problem, samples, ceiling), rounds=rounds)
+        found = causal(instance_of(problem, ceiling=ceiling), _combined(problem, samples, ceiling), rounds=rounds)
     return found._replace(lower_bound=_least(problem, rounds))
 
 
 def _least(problem: Problem, rounds: int | None) -> float:
     """What no plan can be below, however well channels are known and antennas combined."""
-    return clairvoyant(instance_of(reach.ideal(problem)), rounds=rounds).lower_bound
-
-
-def everything_known(problem: Problem, *, rounds: int | None) -> Solution:
-    """Return the optimum where all gains are known, with its certificate."""
-    ceiling = ceiling_of(problem, None)
-    found = clairvoyant(instance_of(problem, ceiling=ceiling), rounds=rounds)
-    if ceiling == 1.0 and problem.fleet.antennas == 1:
-        return found
-    return found._replace(lower_bound=_least(problem, rounds))
+    return clairvoyant(instance_of(beamforming.ideal(problem)), rounds=rounds).lower_bound
 
 
 def equal_shares(problem: Problem, *, rounds: int | None, samples: Samples | None, rolling: bool = False) -> Solution:
     """Return the plan in which each round spends 1/I of every budget, or of what is left of it an equal share."""
     ceiling = ceiling_of(problem, samples)
-    draw = None if samples is None else first_sample(_heard(problem, samples, ceiling), problem)
+    draw = None if samples is None else first_sample(_combined(problem, samples, ceiling), problem)
     return myopic(instance_of(problem, ceiling=ceiling), rounds=rounds, draw=draw, rolling=rolling)
 
 
@@ -169,105 +149,71 @@ def per_round(
     rounds: int | None = None,
     samples: Samples | None = None,
 ) -> Solution:
-    """Return the plan of a rule that is asked in each round: its devices get an equal share of every budget in each.
-
-    Args:
-        problem: gains of all rounds.
-        decide: from the problem as round i shows it, and i, to K_i or to a_ik of all devices.
-        method: how updates reach the receiver.
-        rounds: I; None: the best, on a sample of the gains if there are any.
-        samples: of the gains.
-
-    Raises:
-        InfeasibleError: a scheduled device is unreachable, no number of rounds fits, or another method than
-            over-the-air aggregation is asked to heed batteries.
-    """
-    shared = _shared if method is OVER_THE_AIR else partial(_shared_by_method, method)
+    """Return the plan of a rule that is asked in each round: its devices get an equal share of every budget in each."""
     if rounds is None and samples is not None:
         there = replace(problem, fleet=Fleet(gain=first_sample(samples, problem), peak_power=problem.fleet.peak_power))
-        rounds = shared(there, decide, None).amplitudes.rounds
-    return shared(problem, decide, rounds)
+        rounds = per_round(there, decide, method=method).amplitudes.rounds
+    return _shared(problem, decide, rounds) if method is OVER_THE_AIR else _by_method(problem, decide, method, rounds)
 
 
-class _Rounds:
-    """A problem as each of its rounds shows it, and the devices of each; every round is asked about once."""
-
-    def __init__(self, problem: Problem, decide: Decide, method: Method) -> None:
-        self.problem, self.method, self._decide = problem, method, decide
-        self._known: dict[int, tuple[Problem, Devices]] = {}
-
-    def devices(self, index: int) -> tuple[Problem, Devices]:
-        """Return the problem in round i, and K_i."""
-        if index not in self._known:
-            there = self.problem.at(index)
-            self._known[index] = there, self._decide(there, index)
-        return self._known[index]
-
-    def one(self, index: int, rounds: int) -> tuple[Devices, Floats, float, float, float]:
-        """Return the devices, amplitudes, noise share, shortfall and symbols of round i with 1/I of every budget."""
-        there, devices = self.devices(index)
-        amplitude = self.method.amplitudes(there, devices, rounds)
-        devices, amplitude = devices[amplitude > 0], amplitude[amplitude > 0]
-        signal = self.method.signal(
-            there,
-            gain=there.fleet.gain[devices],
-            peak_power=there.fleet.peak_power[devices],
-            amplitude=amplitude,
-            rounds=rounds,
-        )
-        symbols = self.method.symbols(there, devices, rounds)
-        return devices, amplitude, signal.noise_share, signal.shortfall(there.fleet.num_devices), symbols
-
-    def value(self, rounds: int) -> float:
-        """Return the bound of I rounds, of long trainings from some of them."""
-        learning = self.problem.learning
-        places, weights = thinned(learning, rounds)
-        found = [self.one(place, rounds)[2:4] for place in places.tolist()]
-        noise, shortfall = np.array(found).T
-        error = bounds.participation_error(shortfall) + bounds.noise_error(learning, noise)
-        return float(bounds.round_offsets(learning, np.array([rounds]))[0]) + float(np.sum(weights * error))
-
-
-def _shared_by_method(method: Method, problem: Problem, decide: Decide, rounds: int | None) -> Solution:
+def _by_method(problem: Problem, decide: Decide, method: Method, rounds: int | None) -> Solution:
     """The best of some numbers of rounds, or the one that is fixed, of a method with amplitudes of its own."""
     if problem.budget.device_power is not None:
         raise InfeasibleError(f"No plan fits: {method.name} knows no batteries (device_power).")
-    asked = _Rounds(problem, decide, method)
+    learning, available = problem.learning, len(gains_of(problem))
+    asked: dict[int, tuple[Problem, Devices]] = {}  # every round is asked about once
+
+    def one(index: int, number: int) -> tuple[Devices, Floats, float, float, float]:
+        """Devices, amplitudes, noise share, shortfall and symbols of round i with 1/I of every budget."""
+        if index not in asked:
+            asked[index] = problem.at(index), decide(problem.at(index), index)
+        there, devices = asked[index]
+        amplitude = method.amplitudes(there, devices, number)
+        devices, amplitude = devices[amplitude > 0], amplitude[amplitude > 0]
+        gain, peak = there.fleet.gain[devices], there.fleet.peak_power[devices]
+        signal = method.signal(there, gain=gain, peak_power=peak, amplitude=amplitude, rounds=number)
+        symbols = method.symbols(there, devices, number)
+        return devices, amplitude, signal.noise_share, signal.shortfall(there.fleet.num_devices), symbols
+
+    def value(number: int) -> float:
+        """The bound of I rounds, of long trainings from some of them."""
+        places, weights = thinned(learning, number)
+        noise, shortfall = np.array([one(place, number)[2:4] for place in places.tolist()]).T
+        error = bounds.participation_error(shortfall) + bounds.noise_error(learning, noise)
+        return float(bounds.round_offsets(learning, np.array([number]))[0]) + float(np.sum(weights * error))
+
+    def made(number: int) -> Solution:
+        if number > available:
+            raise InfeasibleError(f"No plan fits: there are gains of {available} rounds, not of {number}.")
+        table, noise, shortfall = np.zeros((number, problem.fleet.num_devices)), np.empty(number), np.empty(number)
+        symbols = 0.0
+        for index in range(number):
+            devices, amplitude, noise[index], shortfall[index], uses = one(index, number)
+            table[index, devices] = amplitude
+            symbols += uses
+        if symbols > problem.symbols:
+            raise InfeasibleError(
+                f"No plan fits: rounds={number} take {symbols / (problem.link.bandwidth or 1.0):.4g} s on the air "
+                f"({method.name}), and there are {problem.budget.air_time:.4g} s (air_time)."
+            )
+        bound = bounds.convex_gap(learning, rounds=number, shortfall=shortfall, noise_share=noise)
+        return Solution(Amplitudes.of_table(table), bound.total)
+
     if rounds is not None:
-        return _by_method(asked, rounds)
+        return made(rounds)
     values: dict[int, float] = {}
     refused = ""
-    for number in np.unique(np.geomspace(1, len(gains_of(problem)), _TRIES).round().astype(int)).tolist():
+    for number in np.unique(np.geomspace(1, available, _TRIES).round().astype(int)).tolist():
         try:
-            values[number] = asked.value(number)
+            values[number] = value(number)
         except InfeasibleError as error:  # a device is unreachable in some round
             refused = refused or str(error)
     for number in sorted(values, key=values.__getitem__):
         try:
-            return _by_method(asked, number)
+            return made(number)
         except InfeasibleError as error:  # or there is no time for so many rounds
             refused = refused or str(error)
     raise InfeasibleError(refused)
-
-
-def _by_method(asked: _Rounds, rounds: int) -> Solution:
-    """The plan of I rounds, each with 1/I of every budget."""
-    problem, available = asked.problem, len(gains_of(asked.problem))
-    if rounds > available:
-        raise InfeasibleError(f"No plan fits: there are gains of {available} rounds, not of {rounds}.")
-    table, noise, shortfall = np.zeros((rounds, problem.fleet.num_devices)), np.empty(rounds), np.empty(rounds)
-    symbols = 0.0
-    for index in range(rounds):
-        devices, amplitude, noise[index], shortfall[index], uses = asked.one(index, rounds)
-        table[index, devices] = amplitude
-        symbols += uses
-    if symbols > problem.symbols:
-        raise InfeasibleError(
-            f"No plan fits: rounds={rounds} take {symbols / (problem.link.bandwidth or 1.0):.4g} s on the air "
-            f"({asked.method.name}), and there are {problem.budget.air_time:.4g} s (air_time)."
-        )
-    bound = bounds.convex_gap(problem.learning, rounds=rounds, shortfall=shortfall, noise_share=noise)
-    return Solution(Amplitudes.of_table(table), bound.total, -np.inf)
 
 
 def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
@@ -291,9 +237,9 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
             given[index] = row
             row = np.flatnonzero(row)
         member[index, row] = True
-    heard = _heard_rounds(instance, member, most if rounds is not None else 1)
-    each, shared = _allowed(problem, instance, member[:heard])
-    chosen = rounds or 1 + int(np.argmin(_values(instance, member[:heard], each, shared)))
+    member = member[: _reachable_rounds(instance, member, most if rounds is not None else 1)]
+    each, shared = _allowed(problem, instance, member)
+    chosen = rounds or 1 + int(np.argmin(_values(instance, member, each, shared)))
     theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - 4 * _SLACK) / chosen)))
     found = Solution.within(instance, member[:chosen], theta)
     if not given:
@@ -302,20 +248,20 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
     for index, row in given.items():
         if index < chosen:
             table[index] = row
-    return Solution(Amplitudes.of_table(table), found.objective, -np.inf)
+    return Solution(Amplitudes.of_table(table), found.objective)
 
 
-def _heard_rounds(instance: Instance, member: Bools, needed: int) -> int:
-    """How many rounds there are before somebody who is scheduled cannot be heard."""
-    deaf = (member & (instance.gain[: len(member)] == 0)).any(axis=1)
-    heard = int(np.argmax(deaf)) if deaf.any() else len(member)
-    if heard < needed:
-        device = int(np.flatnonzero(member[heard] & (instance.gain[heard] == 0))[0])
+def _reachable_rounds(instance: Instance, member: Bools, needed: int) -> int:
+    """How many rounds there are before a scheduled device is unreachable."""
+    dead = member & (instance.gain[: len(member)] == 0)
+    reachable = int(np.argmax(dead.any(axis=1))) if dead.any() else len(member)
+    if reachable < needed:
+        device = int(np.argmax(dead[reachable]))
         raise InfeasibleError(
-            f"No plan fits: device {device} has gain 0 in round {heard + 1} and would need infinite power to be heard "
-            "(peak_power)."
+            f"No plan fits: device {device} has gain 0 in round {reachable + 1} and would need infinite power to be "
+            "heard (peak_power)."
         )
-    return heard
+    return reachable
 
 
 def _allowed(problem: Problem, instance: Instance, member: Bools) -> tuple[Floats, Floats]:
@@ -354,7 +300,7 @@ def _values(instance: Instance, member: Bools, each: Floats, shared: Floats) -> 
 def _all_samples(samples: Samples, problem: Problem) -> Floats:
     draws = np.asarray(samples(np.empty((0, problem.fleet.num_devices))) if callable(samples) else samples)
     if draws.ndim == 4:
-        draws = combining.heard_samples(draws)
+        draws = beamforming.combined_samples(draws)
     return np.asarray(draws, dtype=np.float64)[:, : problem.most_rounds]
 
 
@@ -390,17 +336,17 @@ def first_sample(samples: Samples, problem: Problem) -> Floats:
     return np.asarray(_all_samples(samples, problem)[0])
 
 
-def _heard(problem: Problem, samples: Samples, ceiling: float) -> Samples:
-    """The samples, with the gain 0 for devices whose exposure exceeds the ceiling."""
+def _combined(problem: Problem, samples: Samples, ceiling: float) -> Samples:
+    """The samples after combining, with the gain 0 for devices whose exposure exceeds the ceiling."""
     if problem.fleet.antennas > 1:
-        heard: Samples = combining.heard_samples(samples, ceiling if problem.seen_by_all else np.inf)
-        return heard
+        combined: Samples = beamforming.combined_samples(samples, ceiling if problem.seen_by_all else np.inf)
+        return combined
     if ceiling == 1.0:
         return samples
 
-    def silenced(draws: Floats) -> Floats:
+    def capped(draws: Floats) -> Floats:
         return np.array([instance_of(problem, draw, ceiling=ceiling).gain for draw in draws])
 
     if callable(samples):
-        return lambda seen: silenced(np.asarray(samples(seen)))
-    return silenced(np.asarray(samples, dtype=np.float64))
+        return lambda seen: capped(np.asarray(samples(seen)))
+    return capped(np.asarray(samples, dtype=np.float64))

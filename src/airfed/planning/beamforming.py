@@ -1,9 +1,9 @@
-"""The combiner of a receiver with several antennas: a unit vector f, chosen together with the plan.
+"""Receive beamforming: the beamformer of several antennas, a unit vector f, chosen together with the plan.
 
 For a given f everything is as with one antenna of gains |fᴴh_k|, and where every antenna is seen
 (`Link.trust = "radio"`) one more factor ‖h_k‖/|fᴴh_k| per device on the privacy limit (`limits.amplifications`). So any
 policy plans for a given f, and f is improved for the devices that it chose, in turns; no turn is for the worse. That
-finds a good f, not provably the best one: `reach.lower_bound` says how much better any f could be.
+finds a good f, not provably the best one: `lower_bound` says how much better any f could be.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from scipy.optimize import minimize
 
 from airfed import antennas
 from airfed.antennas import Complexes, Floats
-from airfed.planning import limits, optimal, reach
+from airfed.planning import limits, optimal
 from airfed.planning.amplitudes import Amplitudes
-from airfed.planning.completion import by_bound
+from airfed.planning.limits import Devices
 from airfed.planning.plan import Plan
-from airfed.problem import Combining, InfeasibleError, Problem
+from airfed.problem import Combining, Fleet, InfeasibleError, Problem
 
 Decide = Callable[[Problem], Plan]
 
@@ -37,63 +37,44 @@ _FEW: Final = 12  # devices whose matched filters are starts, too
 _WORTH: Final = 1e-5  # a turn that improves less is the last
 MOST_CHOSEN: Final = 256  # rounds whose combiner is searched for: in each of thousands it takes minutes
 _SEARCHED: Final = ("optimal", "one")  # ways to combine that leave a choice
+_TABLE: Final = 20_000_000  # devices times numbers of rounds that are looked at one by one
 
 
 def planned(problem: Problem, decide: Decide, *, brief: bool = False) -> Plan:
-    """Return the best plan of those that a policy makes for the combiners that are tried.
-
-    Args:
-        problem: several antennas, no combiner yet; `link.combining` says which are tried.
-        decide: from a problem with a combiner to the policy's plan.
-        brief: look for the optimal one from the strongest eigenvector alone, with a single step of improvement.
-
-    Raises:
-        InfeasibleError: there is no plan for any of them.
-    """
+    """Return the best plan of those that a policy makes for the beamformers that are tried."""
     found = _feasible(problem, _starts(problem, brief=brief), decide)
     found.sort(key=_worth)
     if problem.link.combining != "optimal":
         return found[0]
     if brief:
         return _turned(found[0], decide, found[0].scheduled)
-    if _reaches(found[0], reach.lower_bound(problem)):
+    if found[0].objective == "bound" and found[0].bound.total <= lower_bound(problem) * (1 + _WORTH):
         return found[0]
     kept = found[: _KEPT if problem.fleet.num_devices > _FEW else _KEPT_OF_FEW]
     kept = sorted((_improved(plan, decide, own=True) for plan in kept), key=_worth)
-    distinct = [plan for plan, before in zip(kept, [None, *kept], strict=False) if not _alike(plan, before)]
+    totals = [plan.bound.total for plan in kept]
+    distinct = [
+        plan for plan, before in zip(kept, [-np.inf, *totals], strict=False) if plan.bound.total > before * (1 + _WORTH)
+    ]
     return min((_improved(plan, decide, own=False) for plan in distinct[:_KEPT]), key=_worth)
 
 
 def judged(problem: Problem, seekers: Sequence[Decide], judge: Decide) -> Plan:
-    """Return the best plan of those that a policy makes for a few combiners, which others have found.
-
-    Args:
-        problem: as in `planned`. Where the optimal combiner is wanted, those of the other ways to combine compete, too.
-        seekers: each plans for many combiners, quickly.
-        judge: what decides between the best of each way and seeker; by a response, or of a rival, it takes longer.
-
-    Raises:
-        InfeasibleError: there is no plan for any of them.
-    """
+    """Return the best plan of those that a policy makes for a few beamformers, which others have found."""
     ways = get_args(Combining) if problem.link.combining == "optimal" else (problem.link.combining,)
     combiners = []
     for way in ways:
         there = replace(problem, link=replace(problem.link, combining=way))
         for decide in seekers:
             try:
-                combiner = planned(there, decide).combiner
+                combiners.append(planned(there, decide).combiner)
             except InfeasibleError:  # it may need what the judge does not: channels, say
-                combiner = _first(there)
-            combiners.append(combiner)
+                combiners.append(_first(there))
     return min(_feasible(problem, combiners, judge), key=_worth)
 
 
 def _feasible(problem: Problem, combiners: Iterable[Complexes], decide: Decide) -> list[Plan]:
-    """The plans for those combiners for which there is one.
-
-    Raises:
-        InfeasibleError: there is none; the reason is the first one's.
-    """
+    """The plans for those beamformers for which there is one; without any, the first one's reason is raised."""
     found: list[Plan] = []
     refused: InfeasibleError | None = None
     for combiner in combiners:
@@ -105,16 +86,6 @@ def _feasible(problem: Problem, combiners: Iterable[Complexes], decide: Decide) 
         assert refused is not None
         raise refused
     return found
-
-
-def _alike(plan: Plan, other: Plan | None) -> bool:
-    """Whether two plans are the same but for rounding."""
-    return other is not None and plan.bound.total <= other.bound.total * (1 + _WORTH)
-
-
-def _reaches(plan: Plan, least: float) -> bool:
-    """Whether no combiner could do noticeably better."""
-    return plan.objective == "bound" and plan.bound.total <= least * (1 + _WORTH)
 
 
 def _starts(problem: Problem, *, brief: bool) -> Iterator[Complexes]:
@@ -145,12 +116,9 @@ def _worth(plan: Plan) -> tuple[float, float]:
 
 
 def _improved(plan: Plan, decide: Decide, *, own: bool) -> Plan:
-    """Devices and combiner in turns, until no turn gains more than next to nothing.
+    """Devices and beamformer in turns, until no turn gains more than next to nothing.
 
-    Args:
-        plan: where to start.
-        decide: as in `planned`.
-        own: turn the combiner to the plan's own devices only, not to more or fewer as well.
+    With `own`, the beamformer is chosen for the plan's own devices only, not for more or fewer as well.
     """
     for _ in range(_TURNS):
         before = _worth(plan)
@@ -165,7 +133,7 @@ def _improved(plan: Plan, decide: Decide, *, own: bool) -> Plan:
     return plan
 
 
-def _turned(plan: Plan, decide: Decide, devices: NDArray[np.intp]) -> Plan:
+def _turned(plan: Plan, decide: Decide, devices: Devices) -> Plan:
     """The plan for the combiner that is best for some devices, if it is better; else the plan as it is."""
     try:
         other = decide(plan.problem.heard_by(_best_for(plan, devices)))
@@ -174,7 +142,7 @@ def _turned(plan: Plan, decide: Decide, devices: NDArray[np.intp]) -> Plan:
     return min(plan, other, key=_worth)
 
 
-def _sets(plan: Plan) -> Iterator[NDArray[np.intp]]:
+def _sets(plan: Plan) -> Iterator[Devices]:
     """The sets of devices to whom the combiner may turn: the plan's own, then some more or fewer that reach highest."""
     yield plan.scheduled
     fleet = plan.problem.fleet
@@ -195,7 +163,7 @@ def _cap(plan: Plan) -> float:
     return plan.limits["privacy"] * plan.amplification
 
 
-def _best_for(plan: Plan, devices: NDArray[np.intp]) -> Complexes:
+def _best_for(plan: Plan, devices: Devices) -> Complexes:
     """The combiner that allows the largest θ to the given devices in the plan's number of rounds, by a local search.
 
     1/θ² is the largest of w_k/s_k for every k ∈ K and t·Σ 1/s_k, with s_k = |fᴴh_k|², w_k of peak power and privacy, t
@@ -245,12 +213,7 @@ def _searched(combiner: Complexes, channel: Complexes, weight: Floats, total: fl
 
 
 def aligned(problem: Problem, rounds: NDArray[np.int64] | None = None) -> Plan:
-    """Return the joint optimum by the bound, for a given combiner.
-
-    Args:
-        problem: with its combiner.
-        rounds: the numbers of rounds to choose from; all unless told.
-    """
+    """Return the joint optimum by the bound, for a given beamformer and some numbers of rounds, by default all."""
     every = np.arange(1, problem.most_rounds + 1) if rounds is None else rounds
     devices, alignment, number, _ = optimal.joint_optimum(problem, every)
     assert alignment is not None
@@ -258,10 +221,10 @@ def aligned(problem: Problem, rounds: NDArray[np.int64] | None = None) -> Plan:
     return Plan(problem=problem, policy="optimal", amplitudes=table)
 
 
-def everybody(problem: Problem) -> Plan:
-    """Return the best plan by the bound with full participation, for a given combiner."""
+def full(problem: Problem) -> Plan:
+    """Return the best plan by the bound with full participation, for a given beamformer."""
     rounds = np.arange(1, problem.most_rounds + 1)
-    return by_bound(problem, "full", np.arange(problem.fleet.num_devices), rounds=rounds)
+    return optimal.completed(problem, "full", np.arange(problem.fleet.num_devices), rounds=rounds)
 
 
 def in_rounds(problem: Problem) -> Problem:
@@ -270,9 +233,6 @@ def in_rounds(problem: Problem) -> Problem:
     That of a round is the best for the round alone, if it had as many others beside it as the first round would choose:
     what later rounds bring is not looked at, and batteries neither. After `MOST_CHOSEN` rounds it is the first of those
     that are tried: the strongest eigenvector, where no other way to combine is asked for.
-
-    Raises:
-        InfeasibleError: there is no plan for the first round.
     """
     alone = replace(problem, budget=replace(problem.budget, device_power=None))
     first = planned(alone.at(0), aligned)
@@ -324,14 +284,10 @@ def ceiling(problem: Problem) -> float:
     return max(most, float(np.sqrt(problem.fleet.antennas))) * (1 + 1e-9)
 
 
-def heard_samples(samples: Any, ceiling: float = np.inf) -> Any:
+def combined_samples(samples: Any, ceiling: float = np.inf) -> Any:
     """Return samples of gains after combining, (samples, rounds, N), made of samples of channels, (…, N, A).
 
     Each sample is combined by its dominant eigenvector.
-
-    Args:
-        samples: of the channels, or a conditional sampler of them.
-        ceiling: devices whose ‖h_k‖/|fᴴh_k| exceeds it get the gain 0.
     """
 
     def gains(draws: Any) -> Floats:
@@ -342,3 +298,47 @@ def heard_samples(samples: Any, ceiling: float = np.inf) -> Any:
         return np.where(antennas.strengths(channel) <= ceiling * gain, gain, 0.0)
 
     return (lambda seen: gains(samples(seen))) if callable(samples) else gains(samples)
+
+
+def lower_bound(problem: Problem) -> float:
+    """Return a value that no plan's `bound.total` is below, whatever the combiner, the devices, θ and I are.
+
+    No f hears device k better than its own matched filter, s_k ≤ ‖h_k‖². Nor can f be everybody's: for m devices Σ s_k
+    ≤ λ, the largest eigenvalue of Σ h_k h_kᴴ over all devices, so that Σ 1/s_k ≥ m²/λ, and the least P_k s_k is at most
+    1/m of the largest eigenvalue of Σ P_k h_k h_kᴴ; where every antenna is seen, the same of h_k/‖h_k‖.
+    """
+    fleet = problem.fleet
+    channel, strength = fleet.channel, antennas.strengths(fleet.channel)
+    channel, strength, power = channel[strength > 0], strength[strength > 0], fleet.peak_power[strength > 0]
+    rounds = np.arange(1, problem.most_rounds + 1)
+    if rounds.size * strength.size > _TABLE:
+        alone = optimal.trusting(replace(problem, fleet=ideal(problem).fleet))
+        return optimal.search(alone, rounds, alone.fleet.peak_power).objective
+    size = np.arange(1, strength.size + 1)
+    watts = np.minimum(1.0 / np.cumsum(np.sort(np.square(1.0 / strength))), _largest(channel) / np.square(size))
+    peak = np.minimum(np.sort(np.square(strength) * power)[::-1], _largest(channel * np.sqrt(power)[:, None]) / size)
+    seen = np.ones(size.shape)
+    if problem.seen_by_all:
+        seen = np.minimum(1.0, _largest(channel / strength[:, None]) / size)
+    left_out = 4.0 * np.square(1.0 - size / fleet.num_devices)
+    least = np.inf
+    known = optimal.candidates(problem, rounds)
+    noise = known.pop("noise_weight")
+    for cap, budget, offset, scale in zip(*known.values(), strict=True):
+        square = np.minimum(np.minimum(cap**2 * seen, peak), budget * watts)
+        with np.errstate(over="ignore", divide="ignore"):
+            least = min(least, float(offset + scale * np.min(left_out + noise / (np.square(size) * square))))
+    return least * (1 - 1e-12)
+
+
+def _largest(channel: Complexes) -> float:
+    """The largest eigenvalue of Σ h_k h_kᴴ, rounded up."""
+    return float(antennas.eigen(antennas.gram(channel))[0][-1]) * (1 + 1e-10)
+
+
+def ideal(problem: Problem) -> Problem:
+    """Return the problem in which every device is heard by its own matched filter: better than any combiner."""
+    if problem.fleet.antennas == 1:
+        return problem
+    fleet = Fleet(gain=antennas.strengths(problem.fleet.channel), peak_power=problem.fleet.peak_power)
+    return replace(problem, fleet=fleet)

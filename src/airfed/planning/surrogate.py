@@ -1,9 +1,9 @@
-"""What training gives, measured once: accuracy over the rounds, the clipping norm and the noise.
+"""Accuracy surrogates: what training gives, measured once over the rounds, the clipping norm and the noise.
 
 Everything that the radio does to learning goes through one number, the noise per coordinate of the recovered mean,
-s = ϖσ/(|K|θ). A response holds what pilots reached over (I, ϖ, s/ϖ), and over |K|/N where the data are not alike on all
-devices: accuracy and loss of each average of the models that the receiver may take. It knows nothing of budgets: a plan
-does.
+s = ϖσ/(|K|θ). A response surface holds what pilot runs reached over (I, ϖ, s/ϖ), and over |K|/N where the data are not
+alike on all devices: accuracy and loss of each average of the models that the receiver may take. It knows nothing of
+budgets: a plan does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from airfed import _files
-from airfed.planning._surface import AXES, ROUNDING, Floats, Surface
 from airfed.problem import InfeasibleError
 
 Average = Literal["none", "tail", "exponential"]
 """Averages of the models that the receiver may take; `airfed.training.averages` says what they are."""
+Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
+AXES: Final = ("share", "rounds", "clip_norm", "noise")
+ROUNDING: Final = 1e-9  # by which a value may lie outside an axis
 FORMAT: Final = 3
 _LARGEST: Final = 1e100  # of any value, so that sums and products of them are finite
 _OF_AVERAGES: Final = {"accuracy": 1.0, "spread": 1.0, "loss": _LARGEST, "loss_spread": _LARGEST}  # at most
@@ -35,65 +37,46 @@ _WIDE: Final = 1.6448536269514722  # standard deviations to each side that hold 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The test accuracy that a response expects of a plan.
+    """The test accuracy that a response expects of a plan."""
 
-    Args:
-        accuracy: in 0..1.
-        low, high: 90% of single trainings lie between them, as far as the pilots tell.
-        basis: which pilots, in a few words; the level is theirs, and more data give more.
-        loss: on the test data; None where it was not written down.
-    """
-
-    accuracy: float
-    low: float
+    accuracy: float  # in 0..1
+    low: float  # 90% of single trainings lie between low and high, as far as the pilots tell
     high: float
-    basis: str = ""
-    loss: float | None = None
+    basis: str = ""  # which pilots, in a few words; the level is theirs, and more data give more
+    loss: float | None = None  # on the test data; None where it was not written down
 
 
 class Best(NamedTuple):
-    """The best that a response knows at some places: arrays of one shape.
+    """The best that a response knows at some grid points: arrays of one shape."""
 
-    Args:
-        accuracy: −inf outside of what was measured.
-        clip_norm: ϖ.
-        average: index into `Response.averages`.
-    """
+    accuracy: Floats  # −inf outside of what was measured
+    clip_norm: Floats  # ϖ
+    average: Integers  # index into `Response.averages`
 
-    accuracy: Floats
-    clip_norm: Floats
-    average: Integers
+
+class Design(NamedTuple):
+    """The candidate of the highest expected accuracy."""
+
+    place: int  # of the number of rounds among those asked for
+    column: int  # of the candidate among those of that number of rounds
+    clip_norm: float
+    average: Average
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Response:
-    """What pilots reached, on a grid.
+    """What pilots reached, on a grid of ascending axes."""
 
-    Args:
-        share: |K|/N, ascending; one value where it makes no difference.
-        rounds: I, ascending.
-        clip_norm: ϖ, ascending.
-        noise: s/ϖ = σ/(|K|θ), ascending.
-        averages: what the receiver did with the models, as in `Plan.average`.
-        accuracy: (averages, share, rounds, clip_norm, noise), mean over the seeds, in 0..1.
-        spread: standard deviation of the accuracy of a single training, same shape.
-        loss, loss_spread: the same of the loss on the test data.
-        about: what the pilots were: model, data and their digest, T, τ, partition, devices, seeds, versions.
-
-    Raises:
-        ValueError: an axis is not ascending and positive, or a shape or a value does not fit.
-    """
-
-    share: Floats
-    rounds: Floats
-    clip_norm: Floats
-    noise: Floats
-    averages: tuple[Average, ...]
-    accuracy: Floats
-    spread: Floats
-    loss: Floats
+    share: Floats  # |K|/N; one value where it makes no difference
+    rounds: Floats  # I
+    clip_norm: Floats  # ϖ
+    noise: Floats  # s/ϖ = σ/(|K|θ)
+    averages: tuple[Average, ...]  # what the receiver did with the models, as in `Plan.average`
+    accuracy: Floats  # (averages, share, rounds, clip_norm, noise), mean over the seeds, in 0..1
+    spread: Floats  # standard deviation of the accuracy of a single training, same shape
+    loss: Floats  # the same of the loss on the test data
     loss_spread: Floats
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # the pilots: model, data, T, τ, partition, devices, seeds
 
     def __post_init__(self) -> None:
         for name in AXES:
@@ -116,22 +99,13 @@ class Response:
             object.__setattr__(self, name, values)
 
     @cached_property
-    def _surface(self) -> Surface:
-        return Surface(self)
+    def _surface(self) -> _Surface:
+        return _Surface(self)
 
     def predict(
-        self,
-        *,
-        rounds: ArrayLike,
-        clip_norm: ArrayLike,
-        noise: ArrayLike,
-        share: ArrayLike = 1.0,
+        self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike = 1.0
     ) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside of what was measured.
-
-        Args:
-            rounds, clip_norm, noise, share: I, ϖ, σ/(|K|θ) and |K|/N, broadcast against each other.
-        """
+        """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside the grid."""
         found = self._surface.look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
         return found.accuracy, found.deviation
 
@@ -139,9 +113,6 @@ class Response:
         """Return the accuracy with the best ϖ and the best average.
 
         Between two measured ϖ the accuracy is a straight line, so that one of the measured ones is always best.
-
-        Args:
-            rounds, noise, share: as in `predict`.
         """
         mean, _ = self.predict(
             clip_norm=self.clip_norm,
@@ -154,12 +125,17 @@ class Response:
         norm, average = np.divmod(place, len(self.averages))
         return Best(accuracy=flat.max(axis=-1), clip_norm=self.clip_norm[norm], average=average)
 
-    def only(self, average: Average) -> Response:
-        """Return the response of one average.
+    def best_design(self, rounds: NDArray[np.int64], noise: Floats, share: Floats) -> Design:
+        """Return the best of the candidates of each I, (R, C), but for those whose noise is NaN."""
+        best = self.best(rounds=rounds[:, None], noise=noise, share=share)
+        accuracy = np.where(np.isnan(noise), -np.inf, best.accuracy)
+        at = np.unravel_index(int(np.argmax(accuracy)), accuracy.shape)
+        if not np.isfinite(accuracy[at]):
+            raise InfeasibleError(f"No plan fits: {self.outside(noise, share)}")
+        return Design(int(at[0]), int(at[1]), float(best.clip_norm[at]), self.averages[best.average[at]])
 
-        Raises:
-            InfeasibleError: it was not measured.
-        """
+    def only(self, average: Average) -> Response:
+        """Return the response of one average; InfeasibleError where it was not measured."""
         if average not in self.averages:
             raise InfeasibleError(
                 f"No plan fits: the response was measured with the averages {', '.join(self.averages)} (average is "
@@ -169,11 +145,7 @@ class Response:
         return replace(self, averages=(average,), **{name: getattr(self, name)[place] for name in _OF_AVERAGES})
 
     def at(self, clip_norm: float) -> Response:
-        """Return the response at one ϖ.
-
-        Raises:
-            InfeasibleError: it was not measured there.
-        """
+        """Return the response at one ϖ; InfeasibleError where it was not measured."""
         if not self.clip_norm[0] <= clip_norm <= self.clip_norm[-1]:
             raise InfeasibleError(
                 f"No plan fits: the response was measured for clipping norms of {self.clip_norm[0]:g} to "
@@ -189,11 +161,7 @@ class Response:
         return replace(self, clip_norm=np.array([clip_norm]), **values)
 
     def known(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those numbers of rounds that were measured, or lie between two that were.
-
-        Raises:
-            InfeasibleError: there is none.
-        """
+        """Return those numbers of rounds that were measured, or lie between two that were; InfeasibleError if none."""
         inside: NDArray[np.int64] = rounds[(rounds >= self.rounds[0]) & (rounds <= self.rounds[-1])]
         if not inside.size:
             raise InfeasibleError(
@@ -250,11 +218,7 @@ class Response:
 
 
 def load_response(path: Path) -> Response:
-    """Return the response in a file.
-
-    Raises:
-        DataError: there is no such file, or it is no response.
-    """
+    """Return the response in a file; DataError where there is none."""
     expected = f"Expected a response at {path} (airfed measure writes one)"
     text = _files.read_text(path, "a response")
     try:
@@ -277,3 +241,80 @@ def _numbers(values: object, name: str) -> Floats:
     if found.dtype.kind not in "iuf":
         raise ValueError(f"Expected {name} of a response to be numbers.")
     return found.astype(np.float64)
+
+
+class _Found(NamedTuple):
+    """What is expected at some places: (..., averages) each."""
+
+    accuracy: Floats
+    deviation: Floats
+    loss: Floats
+
+
+class _Surface:
+    """A response between its grid points, over the logarithms of the axes.
+
+    More noise is never better, and neighbours share a variance.
+    """
+
+    def __init__(self, response: Response) -> None:
+        from scipy.interpolate import RegularGridInterpolator  # here: planning by the bound starts sooner without them
+        from scipy.ndimage import uniform_filter
+
+        self._axes = {name: getattr(response, name) for name in AXES}
+        # The last axis: accuracy, variance and loss of each average.
+        channels = [
+            *(_monotone(accuracy, increasing=False) for accuracy in response.accuracy),
+            *(uniform_filter(np.square(spread), size=(1, 3, 3, 3), mode="nearest") for spread in response.spread),
+            *(_monotone(loss, increasing=True) for loss in response.loss),
+        ]
+        self._values = RegularGridInterpolator(
+            [np.log(_padded(axis)) for axis in self._axes.values()],
+            _repeated(np.stack(channels, axis=-1)),
+            bounds_error=False,
+            fill_value=np.nan,
+        )
+
+    def look(self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike) -> _Found:
+        """Return what is expected at some places, broadcast against each other; NaN outside.
+
+        Less noise than the least measured counts as the least. Where only one share was measured, every share counts
+        as that one.
+        """
+        given = {"share": share, "rounds": rounds, "clip_norm": clip_norm, "noise": noise}
+        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in given.items()}
+        arrays["noise"] = np.maximum(arrays["noise"], self._axes["noise"][0])
+        if self._axes["share"].size == 1:
+            arrays["share"] = np.full_like(arrays["share"], self._axes["share"][0])
+        with np.errstate(divide="ignore"):
+            places = [np.log(_snapped(arrays[name], axis)) for name, axis in self._axes.items()]
+        grid = np.stack(np.broadcast_arrays(*places), axis=-1)
+        found: Floats = self._values(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], -1)
+        accuracy, variance, loss = np.split(found, 3, axis=-1)
+        # The weights of the neighbours add up to 1 but for rounding.
+        return _Found(accuracy=np.clip(accuracy, 0.0, 1.0), deviation=np.sqrt(np.maximum(variance, 0.0)), loss=loss)
+
+
+def _monotone(values: Floats, *, increasing: bool) -> Floats:
+    """Values along the last axis, the noise, smoothed so that they rise or fall."""
+    from scipy.optimize import isotonic_regression
+
+    return np.apply_along_axis(lambda row: isotonic_regression(row, increasing=increasing).x, -1, values)
+
+
+def _padded(axis: Floats) -> Floats:
+    """An axis of at least two places, as the interpolation needs them; the second of one is a hair away."""
+    return axis if axis.size > 1 else np.array([axis[0], axis[0] * (1 + ROUNDING)])
+
+
+def _repeated(values: Floats) -> Floats:
+    for axis in range(values.ndim - 1):
+        if values.shape[axis] == 1:
+            values = np.repeat(values, 2, axis=axis)
+    return values
+
+
+def _snapped(values: Floats, axis: Floats) -> Floats:
+    """Values that lie outside an axis by rounding only, put onto its end."""
+    values = np.where(np.abs(values - axis[0]) <= ROUNDING * axis[0], axis[0], values)
+    return np.where(np.abs(values - axis[-1]) <= ROUNDING * axis[-1], axis[-1], values)
