@@ -113,9 +113,9 @@ class Opened:
         finder = modulefinder.ModuleFinder([str(self._place)])
         with suppress(ImportError, SyntaxError, TypeError, AttributeError):  # no folder, or no __init__.py
             finder.import_hook(self._code.module)
-        files = {name: Path(part.__file__).resolve() for name, part in finder.modules.items() if part.__file__}
+        named = {name: Path(str(getattr(part, "__file__", None))).resolve() for name, part in finder.modules.items()}
+        own = {name: path for name, path in named.items() if path.is_file() and _is_own(path, self._place)}
         digest = hashlib.sha256(f"{self._code.name}\n".encode())
-        own = {name: path for name, path in files.items() if _is_own(path, self._place)}
         for name, path in sorted((self._files | own).items()):
             digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
         return digest.hexdigest()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from airfed.learning.fused.machine import SAMPLES as _SAMPLES
 from airfed.learning.fused.micro import (
     LANES,
     ONE,
@@ -21,6 +20,7 @@ from airfed.learning.fused.micro import (
     product,
 )
 from airfed.learning.fused.tables import CONV_COLUMNS, DENSE_COLUMNS, Conv, Dense, Head
+from airfed.learning.fused.tables import SAMPLES as _SAMPLES
 from airfed.learning.fused.tile import (
     Count,
     Real,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.learning.fused.machine import SAMPLES, host
+from airfed.learning.fused.tables import SAMPLES, host
 from airfed.learning.fused.tile import Count, add_outer, add_scaled, fill_rows, kernel, load, shift, store
 
 Floats = NDArray[np.float32]
