@@ -29,7 +29,7 @@ MESSAGE = "Compiling the fused engine (once, about 15 s) ..."
 SYMBOL = "airfed_fused_run"
 DIGEST = hashlib.sha256().digest_size
 KEEP = 8  # object files kept for other versions and processors
-SOURCES = ("tables.py", "tile.py", "micro.py", "forward.py", "backward.py", "kernels.py", "compiler.py")
+SOURCES = ("tables.py", "tile.py", "forward.py", "backward.py", "compiler.py")
 
 _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 # Numba's native functions take two places for results first, and return a status.
@@ -63,7 +63,7 @@ def object_file() -> Path:
 
 @cache
 def compiled() -> Run:
-    """Return the compiled entry point `kernels.run`, from the cache or freshly compiled (then a warning is logged)."""
+    """Return the compiled entry point `backward.run`, from the cache or freshly compiled (then a warning is logged)."""
     path = object_file()
     code = _read(path)
     if code is None:
@@ -99,7 +99,7 @@ def _write(path: Path, code: bytes) -> None:
 
 
 def compile_object() -> bytes:
-    """Return the object code of `kernels.run` for this machine, compiled in a process of its own.
+    """Return the object code of `backward.run` for this machine, compiled in a process of its own.
 
     There Numba's optimiser is off (LLVM's runs once, over the whole, in half the time), and the memory is given back.
     """
@@ -115,7 +115,7 @@ def _emit_object() -> bytes:
     import llvmlite.binding as llvm
     import numba
 
-    from airfed.learning.fused import kernels
+    from airfed.learning.fused import backward
 
     types: Any = numba.types
     floats, integers, table, results = (
@@ -123,7 +123,7 @@ def _emit_object() -> bytes:
     )
     counts, reals = (types.int64,) * 3, (types.float32,) * 2
     signature = types.void(table, floats, floats, table, table, *counts, *reals, floats, integers, floats, results)
-    run: Any = kernels.run
+    run: Any = backward.run
     run.compile(signature)
     name = run.overloads[signature.args].fndesc.mangled_name
     module = llvm.parse_assembly(run.inspect_llvm(signature.args))
