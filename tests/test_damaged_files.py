@@ -11,7 +11,7 @@ import pytest
 from airfed import _files
 from airfed._files import DataError, load_npy
 from airfed.channel import FromFile
-from airfed.learning import data, files
+from airfed.learning import data, published
 
 RNG = np.random.default_rng(5)
 IMAGES = RNG.integers(0, 256, (6, 5, 5), np.uint8)
@@ -52,8 +52,8 @@ KINDS = {  # ending: the undamaged file, where it is most delicate, its reader
     ".npz": (written(np.savez, **CONTENT), 10**6, images),
     ".z.npz": (written(np.savez_compressed, **CONTENT), 10**6, images),
     ".csv": (b'name,gain\na,0.5\nb,1.25\n"c",2e-1\n', 10**6, gains),
-    ".idx": (idx(IMAGES), 16, lambda path: files.parse_idx(files.read_idx_bytes(path))),
-    ".idx.gz": (gzip.compress(idx(IMAGES)), 10**6, lambda path: files.parse_idx(files.read_idx_bytes(path))),
+    ".idx": (idx(IMAGES), 16, lambda path: published.parse_idx(published.read_idx_bytes(path))),
+    ".idx.gz": (gzip.compress(idx(IMAGES)), 10**6, lambda path: published.parse_idx(published.read_idx_bytes(path))),
     ".toml": (b'name = "x"\n[a]\nb.c = [1.5, 2e3]\n"d" = {e = 1979-05-27}\n', 10**6, lambda path: toml(path)),
 }
 
@@ -117,7 +117,7 @@ from pathlib import Path
 
 from airfed._files import DataError, load_npy
 from airfed.channel import FromFile
-from airfed.learning import data, files
+from airfed.learning import data, published
 
 os.chdir(sys.argv[1])
 SIZE = 2_000_000_000
@@ -153,7 +153,7 @@ calls = {
     **{name: lambda name=name: data.load(name) for name in ("truthful.npz", "lying.npz", "header.npz")},
     "bytes": lambda: load_npy(npy(2**62, "<f8"), most_values=10),
     "gains.npy": lambda: FromFile(path=Path("gains.npy")).read(),
-    **{name: lambda name=name: files.read_idx_bytes(Path(name)) for name in ("truthful.gz", "modest.gz", "lying.idx")},
+    **{n: lambda n=n: published.read_idx_bytes(Path(n)) for n in ("truthful.gz", "modest.gz", "lying.idx")},
 }
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 400 * 2**20, resource.RLIM_INFINITY))

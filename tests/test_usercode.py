@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def width(folder, spec="net:make"):
-    return models.flatten(models.load_user_model(spec, folder=folder)).size // 785
+    return models.flatten(models.make_user_model(spec, folder=folder).module).size // 785
 
 
 def test_beside_the_scenario_first_then_the_working_directory(folder, tmp_path):
@@ -49,12 +49,12 @@ def test_beside_the_scenario_first_then_the_working_directory(folder, tmp_path):
 
 def test_an_error_says_where_was_looked(folder, tmp_path):
     with pytest.raises(ValueError, match="there is no module 'net' in") as caught:
-        models.load_user_model("net:make", folder=folder)
+        models.make_user_model("net:make", folder=folder)
     assert f"{folder} or in {tmp_path / 'elsewhere'}, nor is it installed." in str(caught.value)
     with pytest.raises(ValueError, match="there is no module 'net' in /nowhere"):
-        models.load_user_model("/nowhere/net:make", folder=folder)
+        models.make_user_model("/nowhere/net:make", folder=folder)
     with pytest.raises(ValueError, match=r"there is no module 'no_such_package\.net'"):
-        models.load_user_model("no_such_package.net:make", folder=folder)
+        models.make_user_model("no_such_package.net:make", folder=folder)
 
 
 def test_helpers_beside_the_model_are_importable_also_late(folder):
@@ -111,7 +111,7 @@ def test_a_package_without_init_can_be_loaded_again(folder):
 def test_a_name_that_is_taken_is_refused(folder, name):
     (folder / f"{name}.py").write_text(MAKE.format(width=10))
     with pytest.raises(ValueError, match=f"Expected another name for the module '{name}'"):
-        models.load_user_model(f"{name}:make", folder=folder)
+        models.make_user_model(f"{name}:make", folder=folder)
     assert name in sys.modules
 
 
@@ -132,7 +132,7 @@ def test_a_name_that_is_taken_is_refused(folder, name):
 def test_whatever_the_users_code_raises_is_one_sentence(folder, code, says):
     (folder / "net.py").write_text(code)
     with pytest.raises(ValueError, match=says) as caught:
-        models.load_user_model("net:make", folder=folder)
+        models.make_user_model("net:make", folder=folder)
     assert "\n" not in str(caught.value)
 
 

@@ -48,7 +48,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "learning": (
         "Learning",
         "What trains: one interface, a plain oracle, and data.",
-        ("airfed.learning.engine", "airfed.learning.reference", "airfed.learning.partition"),
+        ("airfed.learning.engine", "airfed.learning.reference", "airfed.learning.data"),
     ),
     "auditing": ("Audit", "Attacks on the privacy claim.", ("airfed.audit",)),
     "flower": (

@@ -1,9 +1,7 @@
 """The family of small networks that airfed knows by heart, as numbers only: shapes, sizes, initial values.
 
-[convolution → 2×2 max-pool → ReLU]* → [dense → ReLU]* → dense → softmax cross-entropy.
-
-No torch here: the planner needs the dimension d, and the fused engine needs the shapes. `airfed.learning.models`
-turns a `Network` into a torch module with the same parameters in the same order.
+[convolution → 2×2 max-pool → ReLU]* → [dense → ReLU]* → dense → softmax cross-entropy. No torch here:
+`airfed.learning.models` turns a `Network` into a torch module with the same parameters in the same order.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +19,13 @@ from airfed import _validate
 
 
 class Tensor(NamedTuple):
-    """One parameter tensor inside the flat parameter vector."""
+    """One parameter tensor of `size` entries from `offset` on in the flat parameter vector."""
 
     name: str
     shape: tuple[int, ...]
+    size: int
     offset: int
     fan_in: int
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +39,6 @@ class Network:
         hidden: width of each hidden dense layer, each followed by a ReLU.
         classes: number of outputs of the last dense layer.
         l2: λ of the regulariser (λ/2)‖w‖² over all parameters; makes logistic regression strongly convex.
-
-    Raises:
-        ValueError: an image becomes empty on its way through the convolutions, or a size is not positive.
 
     >>> Network(input_shape=(1, 28, 28), convolutions=((10, 5), (20, 5)), hidden=(50,), classes=10).dimension
     21840
@@ -65,14 +56,11 @@ class Network:
         _validate.non_negative(l2=self.l2)
         for index, (outputs, kernel) in enumerate(self.convolutions):
             _validate.positive_integer(**{f"convolutions[{index}]": outputs, f"kernel[{index}]": kernel})
-        for index, size in enumerate(self.hidden):
-            _validate.positive_integer(**{f"hidden[{index}]": size})
-        for index, (_, height, width) in enumerate(self.image_shapes):
-            if height < 1 or width < 1:
-                raise ValueError(
-                    f"Expected images that survive convolution {index} and its pooling: "
-                    f"{self.input_shape[1]}×{self.input_shape[2]} is too small."
-                )
+        _validate.positive_integer(**{f"hidden[{index}]": size for index, size in enumerate(self.hidden)})
+        for index, shape in enumerate(self.image_shapes):
+            if min(shape) < 1:
+                survive = f"survive convolution {index} and its pooling"
+                raise ValueError(f"Expected images that {survive}: {height}×{width} is too small.")
 
     @property
     def image_shapes(self) -> list[tuple[int, int, int]]:
@@ -88,26 +76,21 @@ class Network:
     def dense_sizes(self) -> list[tuple[int, int]]:
         """(inputs, outputs) of each dense layer, the last one gives the classes."""
         flat = math.prod(self.image_shapes[-1] if self.convolutions else self.input_shape)
-        widths = [flat, *self.hidden, self.classes]
-        return list(pairwise(widths))
+        return list(pairwise([flat, *self.hidden, self.classes]))
 
     @property
     def tensors(self) -> list[Tensor]:
         """The parameter tensors in torch's order (weight, then bias, layer by layer) with their offsets."""
-        shapes: list[tuple[str, tuple[int, ...], int]] = []
-        channels = self.input_shape[0]
-        for index, (outputs, kernel) in enumerate(self.convolutions):
-            fan_in = channels * kernel * kernel
-            shapes.append((f"conv{index}.weight", (outputs, channels, kernel, kernel), fan_in))
-            shapes.append((f"conv{index}.bias", (outputs,), fan_in))
-            channels = outputs
-        for index, (inputs, outputs) in enumerate(self.dense_sizes):
-            shapes.append((f"dense{index}.weight", (outputs, inputs), inputs))
-            shapes.append((f"dense{index}.bias", (outputs,), inputs))
+        channels = [self.input_shape[0], *(outputs for outputs, _ in self.convolutions)]
+        shapes: dict[str, tuple[int, ...]] = {
+            f"conv{i}": (outputs, channels[i], kernel, kernel) for i, (outputs, kernel) in enumerate(self.convolutions)
+        }
+        shapes |= {f"dense{i}": (outputs, inputs) for i, (inputs, outputs) in enumerate(self.dense_sizes)}
         tensors, offset = [], 0
-        for name, shape, fan_in in shapes:
-            tensors.append(Tensor(name, shape, offset, fan_in))
-            offset += math.prod(shape)
+        for layer, shape in shapes.items():
+            for name, part in (("weight", shape), ("bias", shape[:1])):
+                tensors.append(Tensor(f"{layer}.{name}", part, math.prod(part), offset, math.prod(shape[1:])))
+                offset += tensors[-1].size
         return tensors
 
     @property
@@ -116,18 +99,10 @@ class Network:
         return sum(tensor.size for tensor in self.tensors)
 
     def __str__(self) -> str:
-        """Return the layers in a few words.
-
-        >>> print(Network(input_shape=(1, 28, 28), convolutions=((10, 5), (20, 5)), hidden=(50,)))
-        network 10c5-20c5-50
-        """
         return describe(self.convolutions, self.hidden, self.l2)
 
     def initial_parameters(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return a fresh flat parameter vector, uniform in ±1/√(fan-in) (PyTorch's default law).
-
-        Logistic regression (no hidden layer) starts at zero, where its loss is ln(classes).
-        """
+        """Return a fresh flat vector, uniform in ±1/√(fan-in) as in PyTorch; logistic regression starts at zero."""
         if not self.convolutions and not self.hidden:
             return np.zeros(self.dimension, np.float32)
         parts = [rng.uniform(-1, 1, t.size) / math.sqrt(t.fan_in) for t in self.tensors]
@@ -135,27 +110,19 @@ class Network:
 
 
 def describe(convolutions: Sequence[Sequence[int]], hidden: Sequence[int], l2: float) -> str:
-    """Return layers in a few words: "network 32c5-64c5-512" has 5×5 convolutions of 32 and 64 channels, then 512 units.
-
-    >>> describe([], [], 0.01)
-    'network linear, l2 = 0.01'
-    """
+    """Return layers in a few words: "network 32c5-512" has a 5×5 convolution of 32 channels, then 512 units."""
     layers = [*(f"{outputs}c{kernel}" for outputs, kernel in convolutions), *map(str, hidden)]
     return f"network {'-'.join(layers) or 'linear'}" + (f", l2 = {l2:g}" if l2 else "")
 
 
+_BUILTIN: dict[str, dict[str, Any]] = {
+    "cnn": {"convolutions": ((10, 5), (20, 5)), "hidden": (50,)},
+    "mlp": {"hidden": (64,)},
+    "logistic": {"l2": 0.01},
+}
+
+
 def builtin(name: str, *, input_shape: tuple[int, int, int], classes: int) -> Network:
-    """Return the built-in network `name` ("cnn", "mlp" or "logistic") for images of the given shape.
-
-    `cnn` is the paper's (d = 21840 on 28×28 digits), `mlp` has one hidden layer of 64 units, `logistic` is softmax
-    regression with l2 = 0.01.
-
-    Raises:
-        ValueError: there is no such network.
-    """
-    _validate.one_of(("cnn", "mlp", "logistic"), model=name)
-    if name == "cnn":
-        return Network(input_shape=input_shape, convolutions=((10, 5), (20, 5)), hidden=(50,), classes=classes)
-    if name == "mlp":
-        return Network(input_shape=input_shape, hidden=(64,), classes=classes)
-    return Network(input_shape=input_shape, classes=classes, l2=0.01)
+    """Return "cnn" (the paper's, d = 21840 on 28×28 digits), "mlp" or "logistic" (softmax regression)."""
+    _validate.one_of(tuple(_BUILTIN), model=name)
+    return Network(input_shape=input_shape, classes=classes, **_BUILTIN[name])

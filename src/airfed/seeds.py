@@ -12,34 +12,26 @@ import numpy as np
 
 from airfed import _validate
 
-# The numbers are part of the file format of every record: never reuse or renumber one.
+# The numbers are part of the file format of every record: never renumber one, nor give 4 to another stream.
 _STREAMS: Final = {
-    **{"data": 0, "channel": 1, "init": 2, "policy": 3, "noise": 4, "batch": 5, "phase": 6},
+    **{"data": 0, "channel": 1, "init": 2, "policy": 3, "batch": 5, "phase": 6},
     **{"fading": 7, "law": 8, "array": 9},
 }
-
-
-def checked(seed: int) -> int:
-    """Return the seed as a Python integer.
-
-    Raises:
-        ValueError: it is not a whole number from 0 to 2¹²⁸ − 1 (what NumPy draws for itself where no seed is given).
-    """
-    _validate.seed(seed=seed)
-    return int(seed)
 
 
 def stream(seed: int, name: str, *key: int) -> np.random.Generator:
     """Return the generator of the stream `name` under `seed`; `key` (say, round and device) names a sub-stream.
 
     Raises:
-        ValueError: the seed is not a whole number from 0 to 2¹²⁸ − 1, or the stream is unknown.
+        ValueError: the seed is not a whole number from 0 to 2¹²⁸ − 1 (what NumPy draws for itself where no seed is
+            given), or the stream is unknown.
 
     >>> stream(0, "channel").random() == stream(0, "channel").random()
     True
     >>> stream(0, "channel").random() == stream(0, "policy").random()
     False
     """
+    _validate.seed(seed=seed)
     if name not in _STREAMS:
         raise ValueError(f"Expected a stream out of {', '.join(_STREAMS)}; got {name!r}.")
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(checked(seed), spawn_key=(_STREAMS[name], *key))))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(_STREAMS[name], *key))))

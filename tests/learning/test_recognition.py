@@ -15,10 +15,9 @@ from torch.nn import functional as F
 from airfed import load
 from airfed.cli.app import main
 from airfed.learning import models
-from airfed.learning.data import dataset
+from airfed.learning.data import dataset, partition
 from airfed.learning.engine import make_engine
 from airfed.learning.fused import available
-from airfed.learning.partition import partition
 from airfed.learning.recognition import Unlike, recognise
 from airfed.network import Network
 from airfed.training.task import build_task

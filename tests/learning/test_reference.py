@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from airfed.learning._common import batches
+from airfed.learning.engine import batches
 from airfed.learning.reference import ReferenceEngine
 from airfed.network import Network, builtin
 from airfed.seeds import stream

@@ -8,8 +8,7 @@ import pytest
 
 from airfed import scenario
 from airfed.explorer.design import from_scenario
-from airfed.learning.quadratic import QuadraticEngine
-from airfed.learning.ridge import RidgeTask
+from airfed.learning.quadratic import QuadraticEngine, RidgeTask
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
 from airfed.training.task import build_task

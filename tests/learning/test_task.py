@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from airfed import seeds
-from airfed.learning.partition import partition
+from airfed.learning.data import partition
 from airfed.scenario.errors import ScenarioError
 from airfed.training.task import build_task
 

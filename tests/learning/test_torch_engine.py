@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from airfed.learning import fused, torch_engine
-from airfed.learning.data import dataset
+from airfed.learning.data import dataset, partition
 from airfed.learning.engine import make_engine
 from airfed.learning.models import initial_parameters
-from airfed.learning.partition import partition
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.learning.torch_engine import TorchEngine
 from airfed.network import builtin
@@ -55,8 +54,8 @@ def test_memory_is_bounded_by_chunks(monkeypatch):
     data, shards = small()
     engine = TorchEngine(tiny(), data.train_images, data.train_labels, shards, learning_rate=0.1, chunk=2, threads=1)
     done = []
-    update = TorchEngine._update
-    monkeypatch.setattr(TorchEngine, "_update", lambda self, *a: (update(self, *a), done.append(a[1])))
+    update = TorchEngine._train
+    monkeypatch.setattr(TorchEngine, "_train", lambda self, *a: (update(self, *a), done.append(a[1])))
     stream = engine.updates(initial_parameters(tiny(), 0), np.arange(10), steps=1, round_index=0)
     next(stream)
     engine._pool.submit(int).result()

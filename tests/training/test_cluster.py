@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from airfed.aircomp import Air
-from airfed.learning._common import worker_count
+from airfed.learning.engine import worker_count
 from airfed.privacy.ledger import Ledger
 from airfed.scenario import parse, template
 from airfed.training import cluster

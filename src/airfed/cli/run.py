@@ -107,7 +107,7 @@ def fetch(
     json: Json = False,
 ) -> int:
     """Get a data set, verify its checksums and keep it."""
-    from airfed.learning.fetch import fetch as get
+    from airfed.learning.published import fetch as get
 
     console = output.make_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())

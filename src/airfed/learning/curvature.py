@@ -1,12 +1,8 @@
-"""The loss of a whole training set, its gradient and its Hessian times a vector.
-
-For estimating the constants of the bounds; training never comes here.
-"""
+"""The loss of a whole training set, its gradient and its Hessian times a vector, to estimate the bounds' constants."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -14,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from airfed.learning.models import Model, as_module, one_thread, parameters_of
+from airfed.learning.models import Model, as_module, one_thread
 
 Vector = NDArray[np.float64]
 SINGLE: Final = torch.float32
@@ -43,21 +39,16 @@ class Loss:
         dtype: torch.dtype = torch.float64,
     ) -> None:
         module, self.l2 = as_module(model, seed=seed)
-        self.dtype = dtype
-        self.module = module.to(dtype)
-        self.images = torch.tensor(images, dtype=dtype)
-        self.labels = torch.tensor(labels)
-        self.shapes = [tuple(p.shape) for p in parameters_of(self.module)]
-        self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
-        self.sizes = [math.prod(shape) for shape in self.shapes]
+        self.dtype, self.module = dtype, module.to(dtype)
+        self.images, self.labels = torch.tensor(images, dtype=dtype), torch.tensor(labels)
+        self.shapes = {name: p.shape for name, p in self.module.named_parameters() if p.requires_grad}
 
     def value_and_gradient(self, parameters: Vector) -> tuple[float, Vector]:
         """Return L(w) and ∇L(w), the regulariser (λ/2)‖w‖² included."""
         point = torch.tensor(parameters, dtype=self.dtype, requires_grad=True)
         total, gradient = 0.0, torch.zeros_like(point)
         with one_thread():
-            for images, labels in self._pieces():
-                loss = self._loss(point, images, labels)
+            for loss in self._losses(point):
                 gradient += torch.autograd.grad(loss, point)[0]
                 total += loss.item()
         value = total + 0.5 * self.l2 * float(np.dot(parameters, parameters))
@@ -69,21 +60,18 @@ class Loss:
         along = torch.tensor(direction, dtype=self.dtype)
         product = torch.zeros_like(point)
         with one_thread():
-            for images, labels in self._pieces():
-                gradient = torch.autograd.grad(self._loss(point, images, labels), point, create_graph=True)[0]
+            for loss in self._losses(point):
+                gradient = torch.autograd.grad(loss, point, create_graph=True)[0]
                 product += torch.autograd.grad(torch.dot(gradient, along), point)[0]
         return np.asarray(product.double().numpy() + self.l2 * direction)
 
-    def _loss(self, point: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """This piece's share of the mean cross-entropy."""
-        parts = torch.split(point, self.sizes)
-        named = {n: part.view(shape) for n, part, shape in zip(self.names, parts, self.shapes, strict=True)}
-        logits = torch.func.functional_call(self.module, named, (images,))
-        loss: torch.Tensor = functional.cross_entropy(logits, labels, reduction="sum") / len(self.labels)
-        return loss
-
-    def _pieces(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return list(zip(torch.split(self.images, _PIECE), torch.split(self.labels, _PIECE), strict=True))
+    def _losses(self, point: torch.Tensor) -> Iterator[torch.Tensor]:
+        """The shares of some images at a time in the mean cross-entropy."""
+        for images, labels in zip(*(torch.split(part, _PIECE) for part in (self.images, self.labels)), strict=True):
+            parts = torch.split(point, [shape.numel() for shape in self.shapes.values()])
+            named = {name: p.view(shape) for (name, shape), p in zip(self.shapes.items(), parts, strict=True)}
+            logits = torch.func.functional_call(self.module, named, (images,))
+            yield functional.cross_entropy(logits, labels, reduction="sum") / len(self.labels)
 
 
 def spectral_norm(
@@ -107,17 +95,11 @@ def spectral_norm(
         start: to start from instead, say the last v of a matrix close by; some of `rng`'s is mixed in.
         rtol: relative change at which to stop.
         most: products to take at most.
-
-    >>> matrix = np.diag([3.0, -5.0, 1.0])
-    >>> value, _, _ = spectral_norm(lambda v: matrix @ v, 3, np.random.default_rng(0), rtol=1e-9)
-    >>> round(value, 6)
-    5.0
     """
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)
     if start is not None:
-        direction = start + 0.1 * direction
-        direction /= np.linalg.norm(direction)
+        direction = (mixed := start + 0.1 * direction) / np.linalg.norm(mixed)
     value, calm = 0.0, 0
     for count in range(1, most + 1):
         image = product(direction)

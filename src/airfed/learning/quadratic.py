@@ -1,7 +1,6 @@
 """Tasks whose ζ, ϱ, G and optimum are known exactly, and the engine that trains them.
 
-Device k has the loss L_k(w) = ½ (w − b_k)ᵀ A_k (w − b_k), up to a constant. In the quadratic task A_k is diagonal, its
-entries between ϱ and ζ, and devices cost no memory; `airfed.learning.ridge` has another.
+Device k has the loss L_k(w) = ½ (w − b_k)ᵀ A_k (w − b_k), up to a constant.
 """
 
 from __future__ import annotations
@@ -10,28 +9,26 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _validate
-from airfed.learning._common import check_round
+from airfed.learning.engine import check_round
 from airfed.seeds import stream
 
 _BLOCK: Final = 256  # devices per random stream; part of the task's definition, never change it
+_WEIGHTS: Final = {1: 1.0, 4: 3.0}  # of the second and the fifth feature in the label of ridge regression
+_LABEL_NOISE: Final = 0.2
+_MOST_NUMBERS: Final = 20_000_000  # of all features, or of all devices' second moments: some hundred MB
 
 Floats = NDArray[np.float64]
 
 
 class KnownTask(ABC):
-    """Quadratic losses L_k of N devices, their mean L, and all that is to be known of it.
-
-    Attributes:
-        dimension: d.
-        num_devices: N.
-    """
+    """Quadratic losses L_k of N devices, their mean L, and all that is to be known of it."""
 
     dimension: int
     num_devices: int
@@ -53,13 +50,7 @@ class KnownTask(ABC):
 
     @abstractmethod
     def applied(self, function: Callable[[Floats], Floats], point: Floats, devices: NDArray[np.intp]) -> Floats:
-        """Return f(A_k)(w − b_k) of the devices, (m, d).
-
-        Args:
-            function: f, applied to each eigenvalue of A_k; the identity gives ∇L_k(w).
-            point: w, (d,).
-            devices: k.
-        """
+        """Return f(A_k)(w − b_k) of the devices, (m, d), f of each eigenvalue of A_k; the identity gives ∇L_k(w)."""
 
     @abstractmethod
     def loss(self, parameters: NDArray[np.floating]) -> float:
@@ -78,7 +69,7 @@ class KnownTask(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class QuadraticTask(KnownTask):
-    """The task: L = mean of the L_k over all N devices.
+    """L = mean of the L_k over all N devices, with diagonal A_k; devices cost no memory.
 
     b_k is uniform in the cube of half-width `spread` around (center, …, center). The first diagonal entry of
     every A_k is ϱ and the last is ζ, so that both constants are tight; with curvature "shared" the entries
@@ -95,9 +86,6 @@ class QuadraticTask(KnownTask):
         center: where the optimum lies, roughly; training starts at w = 0.
         curvature: "shared" or "own".
         seed: of the stream "data".
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     >>> task = QuadraticTask(dimension=3, num_devices=4, smoothness=2.0, strong_convexity=0.5)
     >>> round(task.loss(task.optimum) - task.minimum, 12)
@@ -117,7 +105,6 @@ class QuadraticTask(KnownTask):
         _validate.positive_integer(dimension=self.dimension, num_devices=self.num_devices)
         _validate.positive(smoothness=self.smoothness, strong_convexity=self.strong_convexity)
         _validate.non_negative(spread=self.spread)
-        _validate.number(center=self.center)
         _validate.one_of(("shared", "own"), curvature=self.curvature)
         if not math.isfinite(self.center):
             raise ValueError(f"Expected center={self.center!r} to be finite.")
@@ -188,31 +175,128 @@ class QuadraticTask(KnownTask):
         return self.minimum + float(np.sum(self._moments[0] * away**2)) / 2
 
     def applied(self, function: Callable[[Floats], Floats], point: Floats, devices: NDArray[np.intp]) -> Floats:
-        """Return f(A_k)(w − b_k) of the devices, (m, d); see `KnownTask.applied`."""
+        """See `KnownTask.applied`."""
         centers, curvatures = self.devices(devices)
         return function(curvatures) * (point - centers)
 
     def gradient_bound(self, radius: float) -> float:
-        """Return a bound on ‖∇L_k(w)‖ over all devices and all w within `radius` of w*.
-
-        ‖A_k (w − b_k)‖ ≤ ζ (‖w − w*‖ + ‖w* − c‖ + ‖c − b_k‖), and the cube's corner is spread·√d from its
-        center c.
-        """
-        _validate.non_negative(radius=radius)
+        """Return a bound on ‖∇L_k(w)‖ over all devices and all w within `radius` of w*."""
         offset = float(np.linalg.norm(self.optimum - self.center))
         return self.smoothness * (radius + offset + self.spread * math.sqrt(self.dimension))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RidgeTask(KnownTask):
+    """Ridge regression: L = mean over all N devices of L_k(w) = (1/D) Σ ½ (xᵀw − y)² + (λ/2)‖w‖².
+
+    The data are those of D. Liu, O. Simeone, "Privacy for Free" (arXiv:2006.05459): features x ~ N(0, I), labels y =
+    x₂ + 3x₅ + 0.2·N(0, 1). Every device has D = ⌊n/N⌋ samples; those left over are not used.
+    L_k is ½ (w − b_k)ᵀ A_k (w − b_k) and a constant, with A_k = X_kᵀX_k/D + λ and b_k = A_k⁻¹ X_kᵀy_k/D.
+
+    Args:
+        dimension: d ≥ 5.
+        num_devices: N.
+        samples: n ≥ N.
+        l2: λ.
+        seed: of the stream "data".
+
+    >>> task = RidgeTask(num_devices=4, samples=1000)
+    >>> [round(float(weight)) for weight in task.optimum]
+    [0, 1, 0, 0, 3, 0, 0, 0, 0, 0]
+    """
+
+    dimension: int = 10
+    num_devices: int
+    samples: int = 10_000
+    l2: float = 1e-4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(dimension=self.dimension, num_devices=self.num_devices, samples=self.samples)
+        _validate.positive(l2=self.l2)
+        if self.dimension < 5:
+            raise ValueError(f"Expected dimension={self.dimension} >= 5: the fifth feature is in the labels.")
+        if self.samples < self.num_devices:
+            raise ValueError(f"Expected samples={self.samples} >= {self.num_devices}, one for each device.")
+        if max(self.samples, self.num_devices * self.dimension) * self.dimension > _MOST_NUMBERS:
+            raise ValueError(
+                f"Expected samples={self.samples}, num_devices={self.num_devices} and dimension={self.dimension} to "
+                f"fit into memory: n·d and N·d² of at most {_MOST_NUMBERS:,}."
+            )
+
+    @cached_property
+    def data(self) -> tuple[Floats, Floats]:
+        """Features (N, D, d) and labels (N, D)."""
+        rng = stream(self.seed, "data")
+        features = rng.standard_normal((self.samples, self.dimension))
+        labels = _LABEL_NOISE * rng.standard_normal(self.samples)
+        for place, weight in _WEIGHTS.items():
+            labels += weight * features[:, place]
+        each = self.samples // self.num_devices
+        used = each * self.num_devices
+        return features[:used].reshape(self.num_devices, each, -1), labels[:used].reshape(self.num_devices, each)
+
+    @cached_property
+    def _moments(self) -> tuple[Floats, Floats]:
+        """X_kᵀX_k/D, (N, d, d), and X_kᵀy_k/D, (N, d)."""
+        features, labels = self.data
+        turned = features.transpose(0, 2, 1)
+        each = labels.shape[1]
+        return turned @ features / each, (turned @ labels[..., None])[..., 0] / each
+
+    @cached_property
+    def _spectra(self) -> tuple[Floats, Floats, Floats]:
+        """Eigenvalues (N, d) and eigenvectors (N, d, d) of A_k, and b_k, (N, d)."""
+        gram, products = self._moments
+        values, vectors = np.linalg.eigh(gram)
+        values = np.maximum(values, 0.0) + self.l2  # a device with fewer than d samples has zeros
+        own = (products[:, None, :] @ vectors)[:, 0] / values
+        return values, vectors, (vectors @ own[..., None])[..., 0]
+
+    @cached_property
+    def hessian(self) -> Floats:
+        """∇²L, (d, d)."""
+        return np.asarray(self._moments[0].mean(axis=0) + self.l2 * np.eye(self.dimension))
+
+    @cached_property
+    def curvatures(self) -> Floats:
+        """Smoothness of each L_k, (N,): the largest eigenvalue of A_k."""
+        return np.asarray(self._spectra[0].max(axis=1))
+
+    @cached_property
+    def curvature_range(self) -> tuple[float, float]:
+        """ϱ and ζ, the smallest and the largest eigenvalue of ∇²L."""
+        values = np.linalg.eigvalsh(self.hessian)
+        return float(values[0]), float(values[-1])
+
+    @cached_property
+    def optimum(self) -> Floats:
+        """w* = (∇²L)⁻¹ × the mean of X_kᵀy_k/D."""
+        return np.asarray(np.linalg.solve(self.hessian, self._moments[1].mean(axis=0)))
+
+    @cached_property
+    def minimum(self) -> float:
+        """L* = L(w*)."""
+        features, labels = self.data
+        residual = features @ self.optimum - labels
+        return float(np.mean(residual**2) + self.l2 * np.sum(self.optimum**2)) / 2
+
+    def loss(self, parameters: NDArray[np.floating]) -> float:
+        """L(w) = L* + ½ (w − w*)ᵀ ∇²L (w − w*)."""
+        away = np.asarray(parameters, np.float64) - self.optimum
+        return self.minimum + float(away @ self.hessian @ away) / 2
+
+    def applied(self, function: Callable[[Floats], Floats], point: Floats, devices: NDArray[np.intp]) -> Floats:
+        """See `KnownTask.applied`. Products are of one device at a time: it does not matter who else is asked."""
+        values, vectors, centers = (part[devices] for part in self._spectra)
+        turned = ((point - centers)[:, None, :] @ vectors)[:, 0]
+        return np.asarray((vectors @ (function(values) * turned)[..., None])[..., 0])
 
 
 class QuadraticEngine:
     """Local training of a task that is known; see `airfed.learning.engine.Engine`.
 
-    E gradient steps of a quadratic have a closed form: g_k = ((1 − (1 − τA_k)^E)/τ)(w⁰ − b_k), computed in
-    float64.
-
-    Args:
-        task: the devices.
-        learning_rate: τ.
-        chunk: devices per yielded chunk.
+    E gradient steps of a quadratic have a closed form: g_k = ((1 − (1 − τA_k)^E)/τ)(w⁰ − b_k), in float64.
     """
 
     name = "quadratic"
@@ -228,16 +312,12 @@ class QuadraticEngine:
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
         """Yield (devices, updates) chunk by chunk; see `Engine.updates`."""
         check_round(parameters, devices, dimension=self.dimension, num_devices=self._task.num_devices, steps=steps)
-        start = parameters.astype(np.float64)
+        start, rate = parameters.astype(np.float64), self._learning_rate
         for first in range(0, len(devices), self._chunk):
             part = devices[first : first + self._chunk]
             with np.errstate(over="ignore", invalid="ignore"):  # a diverging rate is reported by the round loop
-                updates = self._task.applied(partial(self._summed, steps), start, part)
+                updates = self._task.applied(lambda a: (1 - (1 - rate * a) ** steps) / rate, start, part)
                 yield part, updates.astype(np.float32)
-
-    def _summed(self, steps: int, curvatures: Floats) -> Floats:
-        """(1 − (1 − τa)^E)/τ for each curvature a."""
-        return (1 - (1 - self._learning_rate * curvatures) ** steps) / self._learning_rate
 
     def evaluate(
         self,

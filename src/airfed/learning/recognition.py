@@ -11,7 +11,6 @@ import logging
 import math
 import operator
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from torch import fx, nn
 from torch.nn import functional
 
-from airfed.learning import models, state
+from airfed.learning import models
 from airfed.network import Network
 
 _SHAPE: Final = re.compile(r"(c(pr|rp))*f(lr)*l")  # convolution, pool, relu, flatten, linear
@@ -52,13 +51,13 @@ def recognise(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
     ((4, 5),)
     """
     copied = copy.deepcopy(module).train()
-    before = state.kept(copied)
+    before = models.kept(copied)
     with torch.random.fork_rng(devices=[]), models.one_thread():
         network = _read(copied, input_shape)
-        if not _agree(copied, network) or not _is_still(copied, network):
+        if not _agree(copied, network):
             _log.warning("The model looks like a %s, but does not compute what that does; torch trains it.", network)
             raise Unlike(f"the model looks like a {network}, but does not compute what that does")
-    if state.kept(copied) != before:
+    if models.kept(copied) != before:
         raise Unlike("the model changes, as by counting, when it is called")
     return network
 
@@ -112,11 +111,7 @@ class _Chain:
         self._counts: list[fx.Node] = []  # of images in the batch
 
     def add(self, node: fx.Node) -> None:
-        """Add a node.
-
-        Raises:
-            Unlike: it has no place in the chain.
-        """
+        """Add a node, which is `Unlike` if it has no place in the chain."""
         if node.op == "placeholder" and not self._tensors:
             self._tensors.append(node)
         elif node.op == "output":
@@ -125,7 +120,7 @@ class _Chain:
         elif not self._asks_for_size(node):
             if node.args[:1] != (self._tensors[-1],):
                 raise Unlike(f"the model is not a chain of layers ({node.name})")
-            self.kinds += self._kind(node)
+            self.kinds += self._module(node) if node.op == "call_module" else self._call(node)
             self._tensors.append(node)
 
     def _asks_for_size(self, node: fx.Node) -> bool:
@@ -143,19 +138,14 @@ class _Chain:
                 return False
         return True
 
-    def _kind(self, node: fx.Node) -> str:
-        if node.op == "call_module":
-            return self._module(node)
-        if (kind := _CALLS.get(node.target)) is not None:
-            return kind(self, node)
-        raise Unlike(f"the model has {node.name}, which networks of the family have not")
-
     def _module(self, node: fx.Node) -> str:
         part = self._parts[str(node.target)]
         if len(node.args) != 1 or node.kwargs or "forward" in vars(part):
             raise Unlike(f"the model calls {node.target} in a way of its own")
         match part:
-            case nn.Conv2d() if type(part) is nn.Conv2d and _is_plain(part):
+            case nn.Conv2d(kernel_size=(a, b), stride=(1, 1), dilation=(1, 1), groups=1) if (
+                type(part) is nn.Conv2d and a == b and part.padding in ((0, 0), "valid") and part.bias is not None
+            ):
                 self.convolutions.append(part)
                 return "c"
             case nn.Linear() if type(part) is nn.Linear and part.bias is not None:
@@ -171,26 +161,24 @@ class _Chain:
             return ""
         raise Unlike(f"the model has {str(part).splitlines()[0]}, which networks of the family have not")
 
-    def view(self, node: fx.Node) -> str:
-        """A tensor as (images in the batch, what is left)."""
-        sizes = node.args[1] if len(node.args) == 2 else node.args[1:]
-        match sizes:
+    def _call(self, node: fx.Node) -> str:
+        """The letter of a function or method."""
+        target: Any = node.target
+        if target in (functional.relu, torch.relu, torch.relu_, "relu", "relu_"):
+            return "r"
+        if target in (functional.max_pool2d, torch.max_pool2d):
+            return _pool({**dict(zip(_POOL, node.args[1:], strict=False)), **node.kwargs})
+        if target in (torch.flatten, "flatten"):
+            return _flatten({**dict(zip(_FLATTEN, node.args[1:], strict=False)), **node.kwargs})
+        if target not in ("view", "reshape", torch.reshape):
+            raise Unlike(f"the model has {node.name}, which networks of the family have not")
+        match node.args[1] if len(node.args) == 2 else node.args[1:]:
             case (first, -1) if first in self._counts:
                 return "f"
             case (first, int(flat)) if (first == -1 or first in self._counts) and self.flat is None:
                 self.flat = flat
                 return "f"
         raise Unlike(f"the model has {node.name}, which does not flatten image by image")
-
-
-def _is_plain(part: nn.Conv2d) -> bool:
-    return (
-        part.kernel_size[0] == part.kernel_size[1]
-        and part.stride == part.dilation == (1, 1)
-        and part.padding in ((0, 0), "valid")
-        and part.groups == 1
-        and part.bias is not None
-    )
 
 
 def _pool(given: dict[str, Any]) -> str:
@@ -214,62 +202,29 @@ def _flatten(given: dict[str, Any]) -> str:
     return "f"
 
 
-def _given(node: fx.Node, names: tuple[str, ...]) -> dict[str, Any]:
-    return {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
-
-
-def _relu(chain: _Chain, node: fx.Node) -> str:
-    return "r"
-
-
-def _pool_call(chain: _Chain, node: fx.Node) -> str:
-    return _pool(_given(node, _POOL))
-
-
-def _flatten_call(chain: _Chain, node: fx.Node) -> str:
-    return _flatten(_given(node, _FLATTEN))
-
-
-_CALLS: Final[dict[Any, Callable[[_Chain, fx.Node], str]]] = {
-    **dict.fromkeys((functional.relu, torch.relu, torch.relu_, "relu", "relu_"), _relu),
-    **dict.fromkeys((functional.max_pool2d, torch.max_pool2d), _pool_call),
-    **dict.fromkeys((torch.flatten, "flatten"), _flatten_call),
-    **dict.fromkeys(("view", "reshape", torch.reshape), _Chain.view),
-}
-
-
-def _is_still(module: nn.Module, network: Network) -> bool:
-    """Whether the module is the same network after it was called: calls may change it."""
-    try:
-        return _read(module, network.input_shape) == network
-    except Unlike:
-        return False
-
-
 def _agree(module: nn.Module, network: Network) -> bool:
-    """Whether the network and the module give the same logits and gradients, for the module's parameters and others."""
+    """Whether both give the same logits and gradients, for the module's parameters and for others.
+
+    Calls may change a module: it must be read as the same network afterwards.
+    """
     rng, twin = np.random.default_rng(0), models.build_module(network)
     images = torch.tensor(rng.random((_IMAGES, *network.input_shape), np.float32))
     labels = torch.tensor(rng.integers(0, network.classes, _IMAGES))
     others = [rng.uniform(-1, 1, tensor.size) / math.sqrt(tensor.fan_in) for tensor in network.tensors]
-    for parameters in (models.flatten(module), np.concatenate(others).astype(np.float32)):
-        pairs = []
-        for one in (module, twin):
-            models.unflatten(one, parameters)
-            try:
-                pairs.append(_outcome(one, images, labels))
-            except Exception:  # the user's code
+    try:
+        for parameters in (models.flatten(module), np.concatenate(others).astype(np.float32)):
+            pairs = zip(*(_outcome(one, parameters, images, labels) for one in (module, twin)), strict=True)
+            if not all(a.shape == b.shape and np.abs(a - b).max() <= _RTOL * np.abs(b).max() for a, b in pairs):
                 return False
-        if not all(_close(a, b) for a, b in zip(*pairs, strict=True)):
-            return False
-    return True
+        return _read(module, network.input_shape) == network
+    except Exception:  # the user's code
+        return False
 
 
-def _outcome(module: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> list[NDArray[np.float32]]:
+def _outcome(
+    module: nn.Module, parameters: NDArray[np.float32], images: torch.Tensor, labels: torch.Tensor
+) -> list[NDArray[np.float32]]:
+    models.unflatten(module, parameters)
     logits = module(images)
     gradients = torch.autograd.grad(functional.cross_entropy(logits, labels), models.parameters_of(module))
     return [tensor.detach().numpy() for tensor in (logits, *gradients)]
-
-
-def _close(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
-    return a.shape == b.shape and bool(np.abs(a - b).max() <= _RTOL * np.abs(b).max())

@@ -11,18 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from airfed.learning._common import batches, check_round, check_shards
-from airfed.learning.models import (
-    Model,
-    as_module,
-    check_forward,
-    held_images,
-    model_name,
-    one_thread,
-    parameters_of,
-    unflatten,
-)
-from airfed.learning.state import fresh
+from airfed.learning.engine import batches, check_round, check_shards
+from airfed.learning.models import Model, checked_module, fresh, one_thread, parameters_of, unflatten
 
 
 class ReferenceEngine:
@@ -36,7 +26,6 @@ class ReferenceEngine:
         learning_rate: τ.
         batch_size: images per local step; None is the full batch.
         seed: keys the mini-batches.
-        threads: taken for the sake of the common shape; this engine has one.
         chunk: devices per yielded chunk.
         dtype: torch.float32 or torch.float64, in which all is computed; updates come back as float32.
     """
@@ -53,14 +42,11 @@ class ReferenceEngine:
         learning_rate: float,
         batch_size: int | None = None,
         seed: int = 0,
-        threads: int | None = None,
         chunk: int = 32,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         check_shards(images, labels, shards, learning_rate=learning_rate, batch_size=batch_size, chunk=chunk)
-        self._module, self._l2 = as_module(model, seed=seed)
-        probes = held_images(images, shards, batch_size)
-        check_forward(self._module, *probes, int(labels.max()) + 1, name=model_name(model))
+        self._module, self._l2 = checked_module(model, images, labels, shards, batch_size=batch_size, seed=seed)
         self._module.to(dtype)
         self._images, self._labels, self._shards = images, labels, shards
         self._learning_rate, self._batch_size, self._seed = learning_rate, batch_size, seed
@@ -91,9 +77,8 @@ class ReferenceEngine:
             picks = batches(self._seed, round_index, device, steps=steps, size=size, batch_size=self._batch_size)
         total = [torch.zeros_like(w) for w in weights]
         for pick in torch.tensor(picks):
-            gradients = torch.autograd.grad(
-                self._loss(module, images[pick], labels[pick]), weights, materialize_grads=True
-            )
+            loss = self._loss(module, images[pick], labels[pick])
+            gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
             with torch.no_grad():
                 for weight, gradient, accumulated in zip(weights, gradients, total, strict=True):
                     weight.sub_(self._learning_rate * gradient)  # [Yan23, (3)]

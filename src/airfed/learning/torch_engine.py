@@ -1,16 +1,7 @@
 """The engine for any torch model: a lean loop over devices, spread over threads.
 
-Measured on two cores (ms per local step of 40 images, PyTorch 2.13):
-
-| model | one thread | two threads | two processes |
-|---|---|---|---|
-| cnn | 6.2 | 3.4 | 3.4 |
-| mlp | 0.38 | 0.25 | 0.20 |
-| logistic | 0.18 | 0.16 | 0.09 |
-
-Threads, then: where the work is in the kernels they scale as processes do, they share the images, start at
-once and need nothing of the user's model but that it can be copied. Where the interpreter's lock shows, the
-fused engine runs.
+Threads scale as processes do where the work is in torch's kernels, share the images, start at once and need nothing
+of the user's model but that it can be copied. Where the interpreter's lock shows, the fused engine runs.
 """
 
 from __future__ import annotations
@@ -18,48 +9,39 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from airfed.learning._common import batches, check_round, check_shards, worker_count
-from airfed.learning.models import Model, as_module, check_forward, held_images, model_name, parameters_of
-from airfed.learning.state import fresh
-
-_EVALUATION = 500  # images per piece of `evaluate`; fixed, so that the sum does not depend on the workers
+from airfed.learning.engine import ThreadedEngine, check_shards, worker_count
+from airfed.learning.models import Model, checked_module, fresh, parameters_of
 
 
-class TorchEngine:
+class TorchEngine(ThreadedEngine):
     """Local training of any torch model; see `airfed.learning.engine.Engine`.
 
-    Each device is computed by one thread with torch's own threading switched off in it, by the same
-    operations in the same order whoever computes it: the bits do not depend on `threads` or `chunk`. Two
-    chunks of updates are in the making and one is with the caller: that bounds the memory, whatever the
-    number of devices.
+    Each device is computed by one thread with torch's own threading switched off in it, by the same operations in the
+    same order whoever computes it: the bits do not depend on `threads` or `chunk`.
 
     Args:
         model: a `Network`, a torch module or "module:callable".
         images: training images, float32 (n, c, h, w).
         labels: int64 (n,).
         shards: image indices of each device, (N, D).
-        learning_rate: τ.
-        batch_size: images per local step; None is the full batch.
-        seed: keys the mini-batches.
         threads: workers; None is one per processor. On a GPU there is one.
-        chunk: devices per yielded chunk.
         device: "auto" (a GPU if there is one), "cpu", "cuda", …
-
-    Raises:
-        ValueError: an argument does not fit, or the model cannot be trained on these images.
+        options: as `ThreadedEngine`'s.
     """
 
     name = "torch"
+    _piece = 500
 
     def __init__(
         self,
@@ -68,98 +50,41 @@ class TorchEngine:
         labels: NDArray[np.int64],
         shards: NDArray[np.intp],
         *,
-        learning_rate: float,
-        batch_size: int | None = None,
-        seed: int = 0,
         threads: int | None = None,
-        chunk: int = 32,
         device: str = "auto",
+        **options: Any,
     ) -> None:
-        check_shards(images, labels, shards, learning_rate=learning_rate, batch_size=batch_size, chunk=chunk)
-        self._device = _find_device(device)
-        module, l2 = as_module(model, seed=seed)
-        probes = held_images(images, shards, batch_size)
-        check_forward(module, *probes, int(labels.max()) + 1, name=model_name(model))
+        check_shards(images, labels, shards, **options)
+        place = _find_device(device)
+        probed = {"batch_size": options.get("batch_size"), "seed": options.get("seed", 0)}
+        module, self._l2 = checked_module(model, images, labels, shards, **probed)
         self.dimension = sum(p.numel() for p in parameters_of(module))
-        self._images, self._labels, self._shards = images, labels, shards
-        self._learning_rate, self._batch_size, self._seed = learning_rate, batch_size, seed
-        self._chunk, self._l2 = chunk, l2
-        count = worker_count(threads) if self._device.type == "cpu" else 1
+        count = worker_count(threads) if place.type == "cpu" else 1
         self._workers: SimpleQueue[_Worker] = SimpleQueue()
         for _ in range(count):
-            self._workers.put(_Worker(deepcopy(module), l2, self._device))
-        self._pool = _single_threaded_pool(count)
+            self._workers.put(_Worker(deepcopy(module), self._l2, place))
+        super().__init__(_single_threaded_pool(count), images, labels, shards, **options)
 
-    def updates(
-        self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
-    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield (devices, updates) chunk by chunk; see `Engine.updates`."""
-        check_round(parameters, devices, dimension=self.dimension, num_devices=len(self._shards), steps=steps)
-        return self._stream(torch.tensor(parameters), devices.copy(), steps, round_index)
-
-    def _stream(
-        self, start: torch.Tensor, devices: NDArray[np.intp], steps: int, round_index: int
-    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield chunk by chunk, while the workers are one chunk ahead."""
-        parts = [devices[first : first + self._chunk] for first in range(0, len(devices), self._chunk)]
-        ahead: list[tuple[NDArray[np.float32], list[Future[None]]]] = []
-
-        def submit(part: NDArray[np.intp]) -> None:
-            rows = np.empty((len(part), self.dimension), np.float32)
-            jobs = [
-                self._pool.submit(self._update, start, int(k), steps, round_index, row)
-                for k, row in zip(part, rows, strict=True)
-            ]
-            ahead.append((rows, jobs))
-
-        try:
-            for index, part in enumerate(parts):
-                for following in parts[index + len(ahead) : index + 2]:
-                    submit(following)
-                rows, jobs = ahead[0]
-                for job in jobs:
-                    job.result()
-                ahead.pop(0)
-                yield part, rows
-        finally:  # also when the caller stops early: leave no worker busy
-            wait([job for _, jobs in ahead for job in jobs if not job.cancel()])
-
-    def _update(self, start: torch.Tensor, device: int, steps: int, round_index: int, row: NDArray[np.float32]) -> None:
-        """Write g_k of one device into its row."""
-        shard = self._shards[device]
-        picks = None
-        if self._batch_size is not None:
-            picks = batches(self._seed, round_index, device, steps=steps, size=len(shard), batch_size=self._batch_size)
+    @contextmanager
+    def _worker(self) -> Iterator[_Worker]:
         worker = self._workers.get()
         try:
-            images, labels = worker.place(self._images[shard], self._labels[shard])
-            worker.train(start, images, labels, steps=steps, picks=picks, learning_rate=self._learning_rate)
-            torch.from_numpy(row).copy_(worker.total)
+            yield worker
         finally:
             self._workers.put(worker)
 
-    def evaluate(
+    def _train(self, start: NDArray[np.float32], device: int, steps: int, round_index: int, row: Any) -> None:
+        shard, picks = self._shards[device], self._picks(device, steps, round_index)
+        with self._worker() as worker:
+            images, labels = worker.place(self._images[shard], self._labels[shard])
+            worker.train(start, images, labels, steps=steps, picks=picks, learning_rate=self._learning_rate)
+            torch.from_numpy(row).copy_(worker.total)
+
+    def _measure(
         self, parameters: NDArray[np.float32], images: NDArray[np.float32], labels: NDArray[np.int64]
     ) -> tuple[float, float]:
-        """Return (mean loss, accuracy); see `Engine.evaluate`."""
-        start = torch.tensor(parameters)
-
-        def piece(first: int) -> tuple[float, int]:
-            worker = self._workers.get()
-            try:
-                part = slice(first, first + _EVALUATION)
-                return worker.measure(start, *worker.place(images[part], labels[part]))
-            finally:
-                self._workers.put(worker)
-
-        measured = list(self._pool.map(piece, range(0, len(labels), _EVALUATION)))
-        loss = sum(part for part, _ in measured) / len(labels)
-        penalty = self._l2 / 2 * float(np.sum(np.square(parameters, dtype=np.float64)))
-        return loss + penalty, sum(right for _, right in measured) / len(labels)
-
-    def close(self) -> None:
-        """Stop the workers."""
-        self._pool.shutdown(cancel_futures=True)
+        with self._worker() as worker:
+            return worker.measure(parameters, *worker.place(images, labels))
 
 
 class _Worker:
@@ -172,16 +97,13 @@ class _Worker:
     def __init__(self, module: nn.Module, l2: float, device: torch.device) -> None:
         self._module, self._l2, self._device = module.to(device), l2, device
         self._parameters = parameters_of(self._module)
-        size = sum(p.numel() for p in self._parameters)
-        self._weights = torch.zeros(size, device=device)
-        self._gradient = torch.zeros(size, device=device)
-        self.total = torch.zeros(size, device=device)
-        offset = 0
-        for p in self._parameters:
-            part = slice(offset, offset + p.numel())
-            p.data = self._weights[part].view(p.shape)
-            p.grad = self._gradient[part].view(p.shape)
-            offset += p.numel()
+        sizes = [p.numel() for p in self._parameters]
+        self._weights, self._gradient, self.total = (torch.zeros(sum(sizes), device=device) for _ in range(3))
+        parts = zip(
+            self._parameters, *(torch.split(flat, sizes) for flat in (self._weights, self._gradient)), strict=True
+        )
+        for p, weights, gradient in parts:
+            p.data, p.grad = weights.view(p.shape), gradient.view(p.shape)
 
     def place(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a copy of the arrays on the worker's device."""
@@ -189,7 +111,7 @@ class _Worker:
 
     def train(
         self,
-        start: torch.Tensor,
+        start: NDArray[np.float32],
         images: torch.Tensor,
         labels: torch.Tensor,
         *,
@@ -198,9 +120,8 @@ class _Worker:
         learning_rate: float,
     ) -> None:
         """Run the local steps from `start` and leave the sum of their gradients in `total`."""
-        self._weights.copy_(start)
+        module = self._started(start)
         self.total.zero_()
-        module = fresh(self._module, self._parameters)
         order = None if picks is None else torch.tensor(picks, device=self._device)
         with _exact(self._device):
             for step in range(steps):
@@ -213,14 +134,17 @@ class _Worker:
                 self.total.add_(self._gradient)  # [Yan23, (5)], with the sign put right
                 self._weights.sub_(self._gradient, alpha=learning_rate)  # [Yan23, (3)]
 
-    def measure(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
+    def measure(self, parameters: NDArray[np.float32], images: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
         """Return the summed cross-entropy and the number of right answers."""
-        self._weights.copy_(parameters)
-        module = fresh(self._module, self._parameters)
+        module = self._started(parameters)
         with torch.no_grad(), _exact(self._device):
             logits = module(images)
             loss = nn.functional.cross_entropy(logits, labels, reduction="none")
             return float(loss.double().sum()), int((logits.argmax(dim=1) == labels).sum())
+
+    def _started(self, parameters: NDArray[np.float32]) -> nn.Module:
+        self._weights.copy_(torch.from_numpy(parameters))
+        return fresh(self._module, self._parameters)
 
 
 def _find_device(name: str) -> torch.device:
@@ -232,26 +156,22 @@ def _find_device(name: str) -> torch.device:
             device = torch.device(name)
             torch.ones(1, device=device).cpu()  # there and back: some devices only pretend
     except (RuntimeError, AssertionError, ImportError):
+        found = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+        found += [kind for kind in ("mps", "xpu") if getattr(torch, kind).is_available()]
         raise ValueError(
-            f"Expected device={name!r} to be one that is here and that torch can use; there is {', '.join(_devices())}."
+            f"Expected device={name!r} to be one that is here and that torch can use; there is {', '.join(found)}."
         ) from None
     return device
-
-
-def _devices() -> list[str]:
-    """Return the devices that torch can use on this machine."""
-    found = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    return found + [name for name in ("mps", "xpu") if getattr(torch, name).is_available()]
 
 
 def _exact(device: torch.device) -> AbstractContextManager[None]:
     """Return a context in which a GPU computes convolutions reproducibly and in full float32."""
     if device.type != "cuda":
         return nullcontext()
-    context: AbstractContextManager[None] = torch.backends.cudnn.flags(
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=True, allow_tf32=False
     )
-    return context
+    return flags
 
 
 def _single_threaded_pool(count: int) -> ThreadPoolExecutor:

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from airfed import seeds
 from airfed.learning import data
+from airfed.learning.data import partition
 from airfed.learning.engine import Engine, make_engine
 from airfed.learning.fused import FusedEngine
-from airfed.learning.partition import partition
-from airfed.learning.quadratic import KnownTask, QuadraticEngine, QuadraticTask
-from airfed.learning.ridge import RidgeTask
+from airfed.learning.quadratic import KnownTask, QuadraticEngine, QuadraticTask, RidgeTask
 from airfed.network import Network
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from airfed.learning.fused import FusedEngine, available, supports
-from airfed.network import Network, builtin
+from airfed.learning.fused import FusedEngine, available
+from airfed.network import Network
 
 if not available():
     pytest.skip("the fused engine needs numba", allow_module_level=True)
@@ -35,14 +35,6 @@ def test_images_are_not_copied():
     images, labels, shards, _ = data()
     with FusedEngine(NETWORK, images, labels, shards, learning_rate=0.1) as engine:
         assert np.shares_memory(engine._images, images)
-
-
-def test_the_engine_speaks_for_itself():
-    assert supports(builtin("cnn", input_shape=(1, 28, 28), classes=10)) is None
-    assert "Network" in supports("cnn")
-    images, labels, shards, _ = data()
-    with FusedEngine(NETWORK, images, labels, shards, learning_rate=0.1) as engine:
-        assert (engine.name, engine.dimension) == ("fused", NETWORK.dimension)
 
 
 @pytest.mark.slow

@@ -1,8 +1,5 @@
-"""A fused training engine for the built-in family of networks; see docs/fused.md.
+"""A fused training engine for the built-in family of networks; see docs/fused.md. It is imported without Numba."""
 
-Importing this package does not import Numba.
-"""
+from airfed.learning.fused.engine import FusedEngine, available
 
-from airfed.learning.fused.engine import FusedEngine, available, supports
-
-__all__ = ["FusedEngine", "available", "supports"]
+__all__ = ["FusedEngine", "available"]

@@ -1,8 +1,8 @@
-"""The backward pass of a block of samples: dense layers, then convolutions by their live outputs only.
+"""The backward pass of a block of samples, and the entry point of compiled code.
 
 A 2×2 max-pool passes the gradient to one of four pixels and a ReLU stops much of the rest, so at most a
 quarter of the outputs of a convolution have a gradient. Those are gathered into lists, and only those are
-visited.
+visited. Pointers come from `shift(workspace, table[column])`; the layouts are described in `docs/fused.md`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,30 @@ import numpy as np
 from airfed.learning.fused.forward import (
     CONV_WIDTH,
     DENSE_WIDTH,
+    LANES,
     NOTHING,
+    ONE,
     SAMPLES,
+    ZERO,
+    Floats,
+    Integers,
+    Kernel,
+    Table,
     clear,
+    copy,
+    forward,
+    load_images,
+    product,
+    taint_of,
     transpose_squares,
     winner,
 )
-from airfed.learning.fused.micro import LANES, ZERO, Floats, Integers, Table, accumulate, product
-from airfed.learning.fused.tables import Conv, Dense, Head
+from airfed.learning.fused.tables import Conv, Dense, Head, host
 from airfed.learning.fused.tile import (
     Count,
     Real,
     add,
+    add_scaled,
     compress,
     keep_first,
     keep_where,
@@ -31,14 +43,86 @@ from airfed.learning.fused.tile import (
     load,
     shift,
     store,
+    total,
 )
+
+Lists = tuple[Floats, Integers, Integers, Count, Count]  # values, places, counts, capacity of a list, lists
+Rows = tuple[Floats, Count, Count]  # a pointer, from one item to the next, from row to row
+
+
+def _accumulate(rows: Count, columns: Count, lanes: Count) -> Kernel:
+    """A tile of rows × columns vectors for each of the lists."""
+
+    @kernel
+    def block(lists: Lists, target: Rows, source: Rows, r: Count, i: Count) -> None:
+        values, places, counts, capacity, number = lists
+        (c, c_step, c_row), (a, a_step, a_row) = target, source
+        c, a = shift(c, r * c_row + i), shift(a, r * a_row + i)
+        for b in range(number):
+            n = np.int64(counts[b])
+            if n > 0:
+                first = b * capacity
+                t = load(rows, columns, lanes, c, b * c_step, c_row)
+                for k in range(first, first + n):
+                    t = add_scaled(t, values[k], a, places[k] * a_step, a_row)
+                store(t, c, b * c_step, c_row)
+
+    return block
+
+
+def _accumulate_columns(columns: Count, lanes: Count) -> Kernel:
+    """`columns` vectors of all kernel rows, as many rows at a time as the registers hold."""
+    most = min(5, host().registers // columns)
+    some = min(3, most)
+    by_most, by_some, by_one = (_accumulate(rows, columns, lanes) for rows in (most, some, 1))
+
+    @kernel
+    def strip(rows: Count, lists: Lists, target: Rows, source: Rows, i: Count) -> None:
+        r = ZERO
+        while r < rows:
+            if rows - r >= most:
+                by_most(lists, target, source, r, i)
+                r += most
+            elif rows - r >= some:
+                by_some(lists, target, source, r, i)
+                r += some
+            else:
+                by_one(lists, target, source, r, i)
+                r += 1
+
+    return strip
+
+
+_short = _accumulate_columns(1, 8)
+_by1, _by2, _by3, _by5 = (_accumulate_columns(columns, LANES) for columns in (1, 2, 3, 5))
 
 
 @kernel
-def clear_counts(a: Integers, n: Count) -> None:
-    """Set n integers to zero."""
-    for i in range(n):
-        a[i] = np.int32(0)
+def accumulate(rows: Count, run: Count, lists: Lists, target: Rows, source: Rows) -> None:
+    """For every list b, C_b += Σ_k values[b, k]·A_p with p = places[b, k]; C_b and A_p are rows × run floats.
+
+    Row r of C_b begins at c[b·c_step + r·c_row], row r of A_p at a[p·a_step + r·a_row]; list b has counts[b]
+    entries from b·capacity on. `run` is a multiple of LANES, or 8.
+    """
+    if run == SAMPLES:
+        _short(rows, lists, target, source, ZERO)
+        return
+    left, i = run // LANES, ZERO
+    while left > 0:
+        if left >= 5:
+            _by5(rows, lists, target, source, i * LANES)
+            columns = 5
+        elif left >= 3:
+            _by3(rows, lists, target, source, i * LANES)
+            columns = 3
+        elif left == 2:
+            _by2(rows, lists, target, source, i * LANES)
+            columns = 2
+        else:
+            _by1(rows, lists, target, source, i * LANES)
+            columns = 1
+        left -= columns
+        i += columns
 
 
 @kernel
@@ -87,12 +171,12 @@ def _dense_backward(table: Table, layer: Table, floats: Floats, last: bool, inpu
             t += v
         bias[j] += t
     weight = shift(floats, layer[Dense.WEIGHT_GRADIENT])
-    product(weight, stride_in, by_unit, SAMPLES, x, stride_in, layer[Dense.OUTPUTS_PADDED], SAMPLES, stride_in)
+    product(weight, by_unit, x, (layer[Dense.OUTPUTS_PADDED], SAMPLES, stride_in), (stride_in, SAMPLES, stride_in))
     if inputs_too:
         below = shift(floats, layer[Dense.INPUT_GRADIENT])
         clear(below, SAMPLES * stride_in)
         packed = shift(floats, layer[Dense.PACKED_BACKWARD])
-        product(below, stride_in, gradient, stride_out, packed, stride_in, SAMPLES, outputs, stride_in)
+        product(below, gradient, packed, (SAMPLES, outputs, stride_in), (stride_in, stride_out, stride_in))
 
 
 @kernel
@@ -125,7 +209,8 @@ def _bin_by_pixel(table: Table, layer: Table, floats: Floats, integers: Integers
     bin_values, bin_places = shift(floats, table[Head.BIN_VALUES]), shift(integers, table[Head.BIN_PLACES])
     bin_counts = shift(integers, table[Head.BIN_COUNTS])
     channels, capacity = layer[Conv.OUTPUTS], layer[Conv.LIST_CAPACITY]
-    clear_counts(bin_counts, samples * layer[Conv.SAMPLE_PIXELS])
+    for pixel in range(samples * layer[Conv.SAMPLE_PIXELS]):
+        bin_counts[pixel] = np.int32(0)
     for c in range(channels):
         for k in range(c * capacity, c * capacity + counts[c]):
             pixel = np.int64(places[k])
@@ -153,27 +238,15 @@ def _convolution_backward(
         samples = group if first + group <= n else n - first
         x = shift(floats, layer[Conv.CHANNELS_LAST] + first * pixels * stride)
         _list_live(table, layer, floats, integers, first, samples)
-        accumulate(kernel_size, run, channels, values, places, counts, capacity, gradient, patch, run, x, stride, row)
+        lists = (values, places, counts, capacity, channels)
+        accumulate(kernel_size, run, lists, (gradient, patch, run), (x, stride, row))
         if inputs_too:
             below = shift(floats, layer[Conv.INPUT_GRADIENT] + first * pixels * stride)
             bins = samples * pixels
             clear(below, bins * stride)
             _bin_by_pixel(table, layer, floats, integers, samples)
-            accumulate(
-                kernel_size,
-                run,
-                bins,
-                bin_values,
-                bin_places,
-                bin_counts,
-                channels,
-                below,
-                stride,
-                row,
-                weight,
-                patch,
-                run,
-            )
+            by_pixel = (bin_values, bin_places, bin_counts, channels, bins)
+            accumulate(kernel_size, run, by_pixel, (below, stride, row), (weight, patch, run))
 
 
 @kernel
@@ -207,3 +280,163 @@ def backward(table: Table, floats: Floats, integers: Integers, n: Count) -> None
         else:
             _channels_last_to_flat(shift(layer, CONV_WIDTH), layer, floats, n)
         _convolution_backward(table, layer, floats, integers, n, index > 0)
+
+
+@kernel
+def pack(table: Table, parameters: Floats, floats: Floats, train: Count) -> None:
+    """Copy the weights into the orders that the products want; clear the gradients."""
+    for index in range(table[Head.CONVOLUTIONS]):
+        layer = shift(table, table[Head.CONV_TABLE] + index * CONV_WIDTH)
+        size, channels, stride = layer[Conv.KERNEL], layer[Conv.INPUTS], layer[Conv.CHANNELS_LAST_STRIDE]
+        weight, packed = shift(parameters, layer[Conv.WEIGHT]), shift(floats, layer[Conv.PACKED_WEIGHT])
+        for c in range(layer[Conv.OUTPUTS]):
+            for i in range(channels):
+                for y in range(size):
+                    for x in range(size):
+                        target = (c * size + y) * layer[Conv.RUN] + x * stride + i
+                        packed[target] = weight[((c * channels + i) * size + y) * size + x]
+        clear(shift(floats, layer[Conv.WEIGHT_GRADIENT]), layer[Conv.OUTPUTS] * size * layer[Conv.RUN])
+        clear(shift(floats, layer[Conv.BIAS_GRADIENT]), layer[Conv.OUTPUTS] * LANES)
+    for index in range(table[Head.DENSE_LAYERS]):
+        layer = shift(table, table[Head.DENSE_TABLE] + index * DENSE_WIDTH)
+        inputs, stride_in, stride_out = layer[Dense.INPUTS], layer[Dense.IN_STRIDE], layer[Dense.OUT_STRIDE]
+        weight = shift(parameters, layer[Dense.WEIGHT])
+        forward = shift(floats, layer[Dense.PACKED_FORWARD])
+        backward = shift(floats, layer[Dense.PACKED_BACKWARD])
+        for j in range(layer[Dense.OUTPUTS]):
+            for i in range(inputs):
+                forward[i * stride_out + j] = weight[j * inputs + i]
+                backward[j * stride_in + i] = weight[j * inputs + i]
+        if train:
+            clear(shift(floats, layer[Dense.WEIGHT_GRADIENT]), layer[Dense.OUTPUTS_PADDED] * stride_in)
+            clear(shift(floats, layer[Dense.BIAS_GRADIENT]), layer[Dense.OUTPUTS])
+
+
+@kernel
+def unpack(table: Table, floats: Floats, gradient: Floats) -> None:
+    """Copy the gradients into the order of the parameters."""
+    for index in range(table[Head.CONVOLUTIONS]):
+        layer = shift(table, table[Head.CONV_TABLE] + index * CONV_WIDTH)
+        size, channels, stride = layer[Conv.KERNEL], layer[Conv.INPUTS], layer[Conv.CHANNELS_LAST_STRIDE]
+        weight, packed = shift(gradient, layer[Conv.WEIGHT]), shift(floats, layer[Conv.WEIGHT_GRADIENT])
+        bias, sums = shift(gradient, layer[Conv.BIAS]), shift(floats, layer[Conv.BIAS_GRADIENT])
+        for c in range(layer[Conv.OUTPUTS]):
+            bias[c] = total(load(1, 1, LANES, sums, c * LANES, ZERO))
+            for i in range(channels):
+                for y in range(size):
+                    for x in range(size):
+                        source = (c * size + y) * layer[Conv.RUN] + x * stride + i
+                        weight[((c * channels + i) * size + y) * size + x] = packed[source]
+    for index in range(table[Head.DENSE_LAYERS]):
+        layer = shift(table, table[Head.DENSE_TABLE] + index * DENSE_WIDTH)
+        inputs, stride_in = layer[Dense.INPUTS], layer[Dense.IN_STRIDE]
+        weight, packed = shift(gradient, layer[Dense.WEIGHT]), shift(floats, layer[Dense.WEIGHT_GRADIENT])
+        bias, sums = shift(gradient, layer[Dense.BIAS]), shift(floats, layer[Dense.BIAS_GRADIENT])
+        for j in range(layer[Dense.OUTPUTS]):
+            bias[j] = sums[j]
+            for i in range(inputs):
+                weight[j * inputs + i] = packed[j * stride_in + i]
+
+
+@kernel
+def _gradient(
+    table: Table,
+    parameters: Floats,
+    images: Floats,
+    labels: Table,
+    indices: Table,
+    batch: Count,
+    floats: Floats,
+    integers: Integers,
+    gradient: Floats,
+) -> None:
+    """Mean gradient of the cross-entropy over a batch; NaN if a parameter or an image is not finite."""
+    dense = shift(table, table[Head.DENSE_TABLE])
+    last = shift(dense, (table[Head.DENSE_LAYERS] - 1) * DENSE_WIDTH)
+    scale = np.float32(1) / np.float32(batch)
+    taint = taint_of(parameters, table[Head.DIMENSION])
+    pack(table, parameters, floats, ONE)
+    for first in range(0, batch, SAMPLES):
+        block = shift(indices, first)
+        n = SAMPLES if first + SAMPLES <= batch else batch - first
+        taint += load_images(table, images, block, n, floats, ONE)
+        forward(table, parameters, floats, integers, ONE)
+        softmax_backward(table, last, labels, block, n, scale, floats)
+        backward(table, floats, integers, n)
+    unpack(table, floats, gradient)
+    if taint != 0:
+        for i in range(table[Head.DIMENSION]):
+            gradient[i] = taint
+
+
+@kernel
+def _evaluate(
+    table: Table,
+    parameters: Floats,
+    images: Floats,
+    labels: Table,
+    indices: Table,
+    batch: Count,
+    floats: Floats,
+    integers: Integers,
+    result: Floats,
+) -> None:
+    """result[0] = Σ cross-entropy, result[1] = number of right predictions, over a batch."""
+    dense = shift(table, table[Head.DENSE_TABLE])
+    last = shift(dense, (table[Head.DENSE_LAYERS] - 1) * DENSE_WIDTH)
+    classes = table[Head.CLASSES]
+    loss, right = np.float64(taint_of(parameters, table[Head.DIMENSION])), ZERO
+    pack(table, parameters, floats, ZERO)
+    for first in range(0, batch, SAMPLES):
+        block = shift(indices, first)
+        n = SAMPLES if first + SAMPLES <= batch else batch - first
+        loss += np.float64(load_images(table, images, block, n, floats, ZERO))
+        forward(table, parameters, floats, integers, ZERO)
+        for s in range(n):
+            logits = shift(floats, last[Dense.OUTPUT] + s * last[Dense.OUT_STRIDE])
+            label, best = labels[block[s]], winner(logits, classes)
+            largest, normaliser = np.float64(logits[best]), np.float64(0)
+            for j in range(classes):
+                normaliser += np.exp(np.float64(logits[j]) - largest)
+            loss += np.log(normaliser) + largest - np.float64(logits[label])
+            right += best == label
+    result[0] = loss
+    result[1] = np.float64(right)
+
+
+@kernel
+def run(
+    table: Table,
+    parameters: Floats,
+    images: Floats,
+    labels: Table,
+    indices: Table,
+    indices_step: Count,
+    batch: Count,
+    steps: Count,
+    learning_rate: Real,
+    l2: Real,
+    floats: Floats,
+    integers: Integers,
+    update: Floats,
+    result: Floats,
+) -> None:
+    """Everything a thread calls: `steps` local steps of one device, or (steps = 0) an evaluation.
+
+    update = Σ_e ∇L(w_e) over the local steps, w ← w − τ ∇L(w), each on the `batch` images that
+    indices[e·indices_step :] names.
+    """
+    if steps == 0:
+        _evaluate(table, parameters, images, labels, indices, batch, floats, integers, result)
+        return
+    dimension = table[Head.DIMENSION]
+    local, gradient = shift(floats, table[Head.PARAMETERS]), shift(floats, table[Head.GRADIENT])
+    copy(parameters, local, dimension)
+    clear(update, dimension)
+    for step in range(steps):
+        batch_indices = shift(indices, step * indices_step)
+        _gradient(table, local, images, labels, batch_indices, batch, floats, integers, gradient)
+        for i in range(dimension):
+            g = gradient[i] + l2 * local[i]
+            update[i] += g  # [Yan23, (5)]
+            local[i] -= learning_rate * g  # [Yan23, (4)]

@@ -2,9 +2,7 @@
 
 The kernels are compiled by Numba to one object file that needs nothing but the C library. Its name holds a
 digest of the sources, of the versions of the compilers and of the processor, so a changed or foreign file
-is never looked at; a damaged one is recognised by its checksum and replaced. A cache that cannot be written
-is no error: the code is then compiled for this process only. Loading takes milliseconds and does not import
-Numba.
+is never looked at; a damaged one is recognised by its checksum and replaced.
 """
 
 from __future__ import annotations
@@ -24,17 +22,14 @@ from typing import Any
 
 import platformdirs
 
-from airfed.learning.fused.machine import host
+from airfed.learning.fused.tables import host
 
 LOG = logging.getLogger(__name__)
 MESSAGE = "Compiling the fused engine (once, about 15 s) ..."
 SYMBOL = "airfed_fused_run"
 DIGEST = hashlib.sha256().digest_size
 KEEP = 8  # object files kept for other versions and processors
-SOURCES = (
-    *("machine.py", "tables.py", "tile.py", "micro.py"),
-    *("forward.py", "backward.py", "kernels.py", "compiler.py"),
-)
+SOURCES = ("tables.py", "tile.py", "forward.py", "backward.py", "compiler.py")
 
 _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 # Numba's native functions take two places for results first, and return a status.
@@ -52,9 +47,7 @@ Run = Callable[..., int]
 
 def cache_directory() -> Path:
     """Return where object files are kept: $AIRFED_CACHE_DIR, else `airfed` in the user's cache directory."""
-    if chosen := os.environ.get("AIRFED_CACHE_DIR"):
-        return Path(chosen)
-    return platformdirs.user_cache_path("airfed")
+    return Path(os.environ.get("AIRFED_CACHE_DIR") or platformdirs.user_cache_path("airfed"))
 
 
 def object_file() -> Path:
@@ -69,17 +62,12 @@ def object_file() -> Path:
 
 
 @cache
-def compiled(on_compile: Callable[[str], None] | None = None) -> Run:
-    """Return the compiled entry point `kernels.run`, from the cache or freshly compiled.
-
-    Args:
-        on_compile: called with one line of text before a compilation; by default the line is logged as a
-            warning, which Python prints on the standard error stream.
-    """
+def compiled() -> Run:
+    """Return the compiled entry point `backward.run`, from the cache or freshly compiled (then a warning is logged)."""
     path = object_file()
     code = _read(path)
     if code is None:
-        (on_compile or LOG.warning)(MESSAGE)
+        LOG.warning(MESSAGE)
         code = compile_object()
         _write(path, code)
     return _link(code)
@@ -111,28 +99,23 @@ def _write(path: Path, code: bytes) -> None:
 
 
 def compile_object() -> bytes:
-    """Return the object code of `kernels.run` for this machine, compiled in a process of its own.
+    """Return the object code of `backward.run` for this machine, compiled in a process of its own.
 
-    A process of its own, because there Numba's optimiser can be switched off (LLVM's runs once, over the
-    whole, in half the time) and because the memory that a compilation takes is given back.
-
-    Raises:
-        RuntimeError: the compilation failed; the message holds what the compiler said.
+    There Numba's optimiser is off (LLVM's runs once, over the whole, in half the time), and the memory is given back.
     """
     environment = os.environ | {"NUMBA_OPT": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", __name__]
-    child = subprocess.run(command, env=environment, capture_output=True, check=False)
+    child = subprocess.run([sys.executable, "-m", __name__], env=environment, capture_output=True, check=False)
     if child.returncode != 0 or not child.stdout:
         raise RuntimeError(f"The fused engine could not be compiled:\n{child.stderr.decode()[-2000:]}")
     return child.stdout
 
 
 def _emit_object() -> bytes:
-    """Return the object code of `kernels.run`: typed and lowered by Numba, optimised as a whole by LLVM."""
+    """Return the object code: typed and lowered by Numba, optimised as a whole by LLVM."""
     import llvmlite.binding as llvm
     import numba
 
-    from airfed.learning.fused import kernels
+    from airfed.learning.fused import backward
 
     types: Any = numba.types
     floats, integers, table, results = (
@@ -140,7 +123,7 @@ def _emit_object() -> bytes:
     )
     counts, reals = (types.int64,) * 3, (types.float32,) * 2
     signature = types.void(table, floats, floats, table, table, *counts, *reals, floats, integers, floats, results)
-    run: Any = kernels.run
+    run: Any = backward.run
     run.compile(signature)
     name = run.overloads[signature.args].fndesc.mangled_name
     module = llvm.parse_assembly(run.inspect_llvm(signature.args))

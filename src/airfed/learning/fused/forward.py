@@ -1,30 +1,30 @@
-"""The forward pass of a block of 8 samples.
+"""The forward pass of a block of 8 samples, and two of the three inner loops that do all the multiplications.
 
 Images and activations of convolutions are planes [channel][y][x][sample]; the backward pass will want them
 again as [sample][y][x][channel] (channels last) and flat [sample][channel][y][x], which is also what dense
 layers take.
+
+Inner loops (`convolve`, `product`; `accumulate` in the backward pass) hold a tile of sums in registers while they run
+through their operands. Shapes of tiles are constants of compiled code, so each loop is made for several shapes and the
+largest that fits is taken.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from typing import Any
 
-from airfed.learning.fused.machine import SAMPLES as _SAMPLES
-from airfed.learning.fused.micro import (
-    LANES,
-    ONE,
-    ZERO,
-    Floats,
-    Integers,
-    Table,
-    convolve,
-    product,
-)
-from airfed.learning.fused.tables import CONV_COLUMNS, DENSE_COLUMNS, Conv, Dense, Head
+import numpy as np
+from numpy.typing import NDArray
+
+from airfed.learning.fused import tables
+from airfed.learning.fused.tables import Conv, Dense, Head, host
 from airfed.learning.fused.tile import (
     Count,
     Real,
+    add_outer,
     add_scaled,
+    fill_rows,
     kernel,
     load,
     pool,
@@ -36,9 +36,110 @@ from airfed.learning.fused.tile import (
     zeros,
 )
 
-SAMPLES = np.int64(_SAMPLES)
-CONV_WIDTH, DENSE_WIDTH = np.int64(CONV_COLUMNS), np.int64(DENSE_COLUMNS)
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int32]
+Table = NDArray[np.int64]
+Sizes = tuple[Count, Count, Count]
+Kernel = Callable[..., Any]
+
+# NumPy scalars: numba would compile every kernel anew for each Python integer passed to it.
+ZERO, ONE, SAMPLES = np.int64(0), np.int64(1), np.int64(tables.SAMPLES)
+CONV_WIDTH, DENSE_WIDTH = np.int64(tables.CONV_COLUMNS), np.int64(tables.DENSE_COLUMNS)
 NOTHING = np.float32(0)
+LANES, ROWS = host().lanes, host().rows
+BLOCK = np.int64(64)  # rows of the right factor of a product that stay in the first-level cache
+
+
+def _convolve(rows: Count, columns: Count) -> Kernel:
+    """`rows` output channels times `columns` vectors of one output row."""
+
+    @kernel
+    def block(
+        weight: Floats, bias: Floats, taps: Table, n: Count, x: Floats, i: Count, z: Floats, stride: Count
+    ) -> None:
+        t = fill_rows(rows, columns, LANES, bias, ZERO, ONE)
+        for k in range(n):
+            t = add_outer(t, weight, k, n, load(1, columns, LANES, x, taps[k] + i, ZERO))
+        store(t, z, i, stride)
+
+    return block
+
+
+def _convolve_strip(columns: Count) -> Kernel:
+    """All output channels of `columns` vectors of one output row."""
+    full, pair, single = (_convolve(rows, columns) for rows in (ROWS, 2, 1))
+
+    @kernel
+    def strip(weight: Floats, bias: Floats, size: Sizes, taps: Table, x: Floats, i: Count, z: Floats) -> None:
+        channels, n, stride = size
+        c = ZERO
+        while c + ROWS <= channels:
+            full(shift(weight, c * n), shift(bias, c), taps, n, x, i, shift(z, c * stride), stride)
+            c += ROWS
+        while c + 2 <= channels:
+            pair(shift(weight, c * n), shift(bias, c), taps, n, x, i, shift(z, c * stride), stride)
+            c += 2
+        if c < channels:
+            single(shift(weight, c * n), shift(bias, c), taps, n, x, i, shift(z, c * stride), stride)
+
+    return strip
+
+
+_strip4, _strip2, _strip1 = (_convolve_strip(columns) for columns in (4, 2, 1))
+
+
+@kernel
+def convolve(weight: Floats, bias: Floats, size: Sizes, taps: Table, x: Floats, width: Count, z: Floats) -> None:
+    """One output row of all channels: z[c·stride + i] = bias[c] + Σ_k weight[c, k]·x[taps[k] + i], i < width.
+
+    `size` is the number of channels, of taps, and the stride. Up to one vector past `width` is written as well.
+    """
+    i = ZERO
+    while i + 3 * LANES < width:
+        _strip4(weight, bias, size, taps, x, i, z)
+        i += 4 * LANES
+    while i + LANES < width:
+        _strip2(weight, bias, size, taps, x, i, z)
+        i += 2 * LANES
+    if i < width:
+        _strip1(weight, bias, size, taps, x, i, z)
+
+
+def _product(columns: Count) -> Kernel:
+    """`columns` vectors of all rows of a product, n terms of each sum."""
+
+    @kernel
+    def block(c: Floats, g: Floats, b: Floats, size: Sizes, strides: Sizes) -> None:
+        (m, n, _), (c_stride, g_stride, b_stride) = size, strides
+        for r in range(0, m, ROWS):
+            t = load(ROWS, columns, LANES, c, r * c_stride, c_stride)
+            for k in range(n):
+                x = load(1, columns, LANES, b, k * b_stride, ZERO)
+                t = add_outer(t, g, r * g_stride + k, g_stride, x)
+            store(t, c, r * c_stride, c_stride)
+
+    return block
+
+
+_product4, _product2, _product1 = (_product(columns) for columns in (4, 2, 1))
+
+
+@kernel
+def product(c: Floats, g: Floats, b: Floats, size: Sizes, strides: Sizes) -> None:
+    """C += G B for G of m × n and B of n × width, size = (m, n, width); m a multiple of ROWS, width of LANES."""
+    m, n, width = size
+    for k in range(0, n, BLOCK):
+        part = (m, BLOCK if k + BLOCK <= n else n - k, width)
+        left, right = shift(g, k), shift(b, k * strides[2])
+        i = ZERO
+        while i + 3 * LANES < width:
+            _product4(shift(c, i), left, shift(right, i), part, strides)
+            i += 4 * LANES
+        while i + LANES < width:
+            _product2(shift(c, i), left, shift(right, i), part, strides)
+            i += 2 * LANES
+        if i < width:
+            _product1(shift(c, i), left, shift(right, i), part, strides)
 
 
 @kernel
@@ -73,7 +174,13 @@ def taint_of(a: Floats, n: Count) -> Real:
 
 @kernel
 def transpose_squares(
-    source: Floats, row: Count, step: Count, target: Floats, target_row: Count, target_step: Count, n: Count
+    source: Floats | Integers,
+    row: Count,
+    step: Count,
+    target: Floats | Integers,
+    target_row: Count,
+    target_step: Count,
+    n: Count,
 ) -> None:
     """Transpose the 8×8 squares that hold n columns of 8 rows; the last one is transposed whole.
 
@@ -113,27 +220,14 @@ def _planes_to_channels_last(layer: Table, planes: Floats, pixels: Floats) -> No
 
 
 @kernel
-def _planes_to_flat(layer: Table, planes: Floats, flat: Floats) -> None:
-    """[channel][cell][sample] to [sample][channel][cell]."""
+def _planes_to_flat(layer: Table, planes: Floats | Integers, flat: Floats | Integers) -> None:
+    """[channel][cell][sample] to [sample][channel][cell], of floats or of integers of the same size."""
     channels, cells, step = layer[Conv.OUTPUTS], layer[Conv.CELLS], layer[Conv.FLAT_CHANNEL]
     if step == cells:
         channels, cells = ONE, channels * cells
     for c in range(channels):
         source, target = shift(planes, c * cells * SAMPLES), shift(flat, c * step)
         transpose_squares(source, SAMPLES, SAMPLES * SAMPLES, target, layer[Conv.FLAT_SAMPLE], SAMPLES, cells)
-
-
-@kernel
-def _places_to_flat(layer: Table, planes: Integers, flat: Integers) -> None:
-    """As `_planes_to_flat`, for integers."""
-    channels, cells, step = layer[Conv.OUTPUTS], layer[Conv.CELLS], layer[Conv.FLAT_CHANNEL]
-    if step == cells:
-        channels, cells = ONE, channels * cells
-    for c in range(channels):
-        source, target = shift(planes, c * cells * SAMPLES), shift(flat, c * step)
-        for i in range(0, cells, SAMPLES):
-            t = transpose(load(8, 1, 8, source, i * SAMPLES, SAMPLES))
-            store(t, target, i, layer[Conv.FLAT_SAMPLE])
 
 
 @kernel
@@ -149,7 +243,7 @@ def _convolution_forward(table: Table, layer: Table, parameters: Floats, floats:
         for r in range(2):
             base = shift(x, (2 * y + r) * width * SAMPLES)
             used = 2 * pool_width * SAMPLES  # an odd last column is dropped by the pooling
-            convolve(weight, bias, channels, taps, n, base, used, shift(z, r * row), 2 * row)
+            convolve(weight, bias, (channels, n, 2 * row), taps, base, used, shift(z, r * row))
         for c in range(channels):
             o = (c * cells + y * pool_width) * SAMPLES
             p = 2 * y * width
@@ -171,7 +265,7 @@ def _dense_forward(layer: Table, parameters: Floats, floats: Floats, last: bool)
             out[s * stride_out + j] = bias[j]
         for j in range(outputs, stride_out):
             out[s * stride_out + j] = NOTHING
-    product(out, stride_out, x, stride_in, weight, stride_out, SAMPLES, inputs, stride_out)
+    product(out, x, weight, (SAMPLES, inputs, stride_out), (stride_out, stride_in, stride_out))
     if not last:
         for i in range(0, SAMPLES * stride_out, LANES):
             store(rectify(load(1, 1, LANES, out, i, ZERO)), out, i, ZERO)
@@ -193,7 +287,7 @@ def forward(table: Table, parameters: Floats, floats: Floats, integers: Integers
             _planes_to_channels_last(above, planes, shift(floats, above[Conv.CHANNELS_LAST]))
         if train:
             places = shift(integers, layer[Conv.FLAT_PLACES])
-            _places_to_flat(layer, shift(integers, table[Head.POOL_PLACES]), places)
+            _planes_to_flat(layer, shift(integers, table[Head.POOL_PLACES]), places)
     for index in range(dense_layers):
         layer = shift(dense, index * DENSE_WIDTH)
         _dense_forward(layer, parameters, floats, index + 1 == dense_layers)

@@ -1,4 +1,4 @@
-"""A network as the kernels see it: one table of integers that says what is where.
+"""The processor's register tiles, and a network as the kernels see it: one table of integers that says what is where.
 
 Compiled code takes the same few flat arrays whatever the network, so that one compilation serves the whole
 family: the parameters, a `table` of integers built here, and a workspace of floats and integers per thread.
@@ -8,20 +8,54 @@ family: the parameters, a `table` of integers built here, and a workspace of flo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
 from enum import IntEnum
-from typing import TypeVar
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.learning.fused.machine import SAMPLES, Machine
 from airfed.network import Network
 
+SAMPLES = 8
+"""Images that travel through the network together; one vector of the sample-last layout."""
 ALIGN = 16
 """Floats in a cache line: every buffer, padded row and padded pixel starts on one."""
 SLACK = 64
 """Floats behind every buffer that the last vector of a row may touch."""
+
+
+class Machine(NamedTuple):
+    """A processor by LLVM's names of it and of its instruction-set extensions ("+avx2,-avx512f,...")."""
+
+    cpu: str
+    features: str
+
+    @property
+    def lanes(self) -> int:
+        """Floats in one register: 16 with AVX-512, else 8 (LLVM splits them where registers are shorter)."""
+        return 16 if "+avx512f" in self.features.split(",") else 8
+
+    @property
+    def registers(self) -> int:
+        """Registers that one tile of partial sums may occupy: all but those for the operands."""
+        return 25 if self.lanes == 16 else 12
+
+    @property
+    def rows(self) -> int:
+        """Rows of the tile of a dense product (columns: 4), so that sums and operands stay in registers."""
+        return 4 if self.lanes == 16 else 2
+
+
+@cache
+def host() -> Machine:
+    """Return this machine, or what Numba's NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say, say an older processor."""
+    import llvmlite.binding as llvm
+
+    name = os.environ.get("NUMBA_CPU_NAME")
+    features = os.environ.get("NUMBA_CPU_FEATURES", "" if name else llvm.get_host_cpu_features().flatten())
+    return Machine(name or llvm.get_host_cpu_name(), features)
 
 
 class Head(IntEnum):
@@ -71,15 +105,8 @@ HEAD_COLUMNS, CONV_COLUMNS, DENSE_COLUMNS = 24, 32, 16
 
 
 def padded(size: int, multiple: int = ALIGN) -> int:
-    """Return the smallest multiple of `multiple` that is at least `size`.
-
-    >>> padded(50)
-    64
-    """
+    """Return the smallest multiple of `multiple` that is at least `size`."""
     return -(-size // multiple) * multiple
-
-
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class _Allocator:
@@ -93,31 +120,18 @@ class _Allocator:
         return place
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tables:
-    """The table of a network and the size of the workspace that it speaks of.
+class Tables(NamedTuple):
+    """The table of a network and the numbers of float32 and int32 in the workspace of one thread."""
 
-    Args:
-        table: int64, the columns of `Head`, the rows of `Conv` and `Dense`, the taps of convolutions.
-        floats: number of float32 in the workspace of one thread.
-        integers: number of int32 in the workspace of one thread.
-    """
-
-    table: NDArray[np.int64]
+    table: NDArray[np.int64]  # the columns of `Head`, the rows of `Conv` and `Dense`, the taps of convolutions
     floats: int
     integers: int
 
     def workspace(self) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Return a fresh workspace of one thread: floats and integers, zeroed, on 64-byte boundaries."""
-        return aligned(self.floats, np.float32), aligned(self.integers, np.int32)
-
-
-def aligned(size: int, dtype: type[Scalar]) -> NDArray[Scalar]:
-    """Return `size` zeros that start on a cache line (NumPy promises 16 bytes only)."""
-    itemsize = np.dtype(dtype).itemsize
-    raw = np.zeros(size * itemsize + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size * itemsize].view(dtype)
+        """Return a fresh workspace of one thread, zeroed, on 64-byte boundaries (NumPy promises 16 bytes only)."""
+        raw = [np.zeros(4 * size + 64, np.uint8) for size in (self.floats, self.integers)]
+        floats, integers = (a[(start := -a.ctypes.data % 64) : start + len(a) - 64] for a in raw)
+        return floats.view(np.float32), integers.view(np.int32)
 
 
 def build(network: Network, machine: Machine) -> Tables:
@@ -130,19 +144,23 @@ def build(network: Network, machine: Machine) -> Tables:
     _dense_layers(network, conv, dense, floats)
 
     pixels = math.prod(network.input_shape)
-    head[Head.DIMENSION], head[Head.PIXELS], head[Head.CLASSES] = network.dimension, pixels, network.classes
-    head[Head.CONVOLUTIONS], head[Head.DENSE_LAYERS] = len(conv), len(dense)
-    head[Head.CONV_TABLE] = HEAD_COLUMNS
-    head[Head.DENSE_TABLE] = HEAD_COLUMNS + conv.size
-    head[Head.PARAMETERS], head[Head.GRADIENT] = (floats.take(network.dimension) for _ in range(2))
-    _staging(network, head, conv, dense, floats)
-    most_outputs = max(int(row[Dense.OUTPUTS_PADDED]) for row in dense)
-    head[Head.TRANSPOSED] = floats.take(most_outputs * SAMPLES)
+    head[[Head.DIMENSION, Head.PIXELS, Head.CLASSES]] = network.dimension, pixels, network.classes
+    head[[Head.CONVOLUTIONS, Head.DENSE_LAYERS]] = len(conv), len(dense)
+    head[[Head.CONV_TABLE, Head.DENSE_TABLE]] = HEAD_COLUMNS, HEAD_COLUMNS + conv.size
+    head[[Head.PARAMETERS, Head.GRADIENT]] = (floats.take(network.dimension), floats.take(network.dimension))
+    if not len(conv):  # images arrive right where the first layer wants them if the layout is the same
+        stage = dense[0, [Dense.INPUT, Dense.IN_STRIDE]]
+    elif network.input_shape[0] == 1:
+        stage = conv[0, [Conv.CHANNELS_LAST, Conv.SAMPLE_PIXELS]]
+    else:
+        stage = np.array([floats.take(SAMPLES * padded(pixels)), padded(pixels)])
+    head[[Head.STAGE, Head.STAGE_STRIDE]] = stage
+    head[Head.TRANSPOSED] = floats.take(int(dense[:, Dense.OUTPUTS_PADDED].max()) * SAMPLES)
     if len(conv):
         _scratch(head, conv, floats, integers)
     conv[:, Conv.TAPS] += HEAD_COLUMNS + conv.size + dense.size
     table = np.concatenate([head, conv.ravel(), dense.ravel(), *taps])
-    return Tables(table=table, floats=floats.size, integers=integers.size)
+    return Tables(table, floats.size, integers.size)
 
 
 def _convolutions(
@@ -158,10 +176,11 @@ def _convolutions(
         _, pool_height, pool_width = network.image_shapes[index]
         cells = pool_height * pool_width
         out_width = width - kernel + 1
-        stride = _pixel_stride(channels, machine)
+        stride = channels if channels <= 4 else padded(channels, SAMPLES if channels <= SAMPLES else machine.lanes)
         lanes = machine.lanes if kernel * stride > SAMPLES else SAMPLES
         run = padded(kernel * stride, lanes)
-        pixels = _sample_pixels(height * width, stride)
+        # Samples start on a cache line, and one vector fits between them.
+        pixels = padded(height * width - -SAMPLES // stride, ALIGN // math.gcd(stride, ALIGN))
         next_planes = floats.take(padded(outputs, SAMPLES) * cells * SAMPLES)
 
         row[[Conv.INPUTS, Conv.OUTPUTS, Conv.KERNEL]] = channels, outputs, kernel
@@ -216,46 +235,15 @@ def _dense_layers(network: Network, conv: NDArray[np.int64], dense: NDArray[np.i
         row[Dense.BIAS_GRADIENT] = floats.take(outputs)
 
 
-def _staging(
-    network: Network,
-    head: NDArray[np.int64],
-    conv: NDArray[np.int64],
-    dense: NDArray[np.int64],
-    floats: _Allocator,
-) -> None:
-    """Choose where images arrive: right where the first layer wants them if the layout is the same."""
-    if not len(conv):
-        head[[Head.STAGE, Head.STAGE_STRIDE]] = dense[0, [Dense.INPUT, Dense.IN_STRIDE]]
-    elif network.input_shape[0] == 1:
-        head[[Head.STAGE, Head.STAGE_STRIDE]] = conv[0, [Conv.CHANNELS_LAST, Conv.SAMPLE_PIXELS]]
-    else:
-        stride = padded(math.prod(network.input_shape))
-        head[[Head.STAGE, Head.STAGE_STRIDE]] = floats.take(SAMPLES * stride), stride
-
-
 def _scratch(head: NDArray[np.int64], conv: NDArray[np.int64], floats: _Allocator, integers: _Allocator) -> None:
     """Take the buffers that all convolutions share, one after the other."""
-    rows = [{column: int(row[column]) for column in Conv} for row in conv]
-    head[Head.CONV_OUT] = floats.take(max(2 * r[Conv.OUTPUTS] * r[Conv.OUT_STRIDE] for r in rows))
-    places = max(padded(r[Conv.OUTPUTS], SAMPLES) * r[Conv.CELLS] * SAMPLES for r in rows)
+    outputs, bins = conv[:, Conv.OUTPUTS], conv[:, Conv.GROUP] * conv[:, Conv.SAMPLE_PIXELS]
+    head[Head.CONV_OUT] = floats.take(int((2 * outputs * conv[:, Conv.OUT_STRIDE]).max()))
+    places = max(padded(int(row[Conv.OUTPUTS]), SAMPLES) * int(row[Conv.CELLS]) * SAMPLES for row in conv)
     head[Head.POOL_PLACES] = integers.take(places)
-    entries = max(r[Conv.OUTPUTS] * r[Conv.LIST_CAPACITY] for r in rows)
+    entries = int((outputs * conv[:, Conv.LIST_CAPACITY]).max())
     head[[Head.LIST_VALUES, Head.LIST_PLACES]] = floats.take(entries), integers.take(entries)
-    head[Head.LIST_COUNTS] = integers.take(max(r[Conv.OUTPUTS] for r in rows))
-    bins = max(r[Conv.GROUP] * r[Conv.SAMPLE_PIXELS] for r in rows)
-    entries = max(r[Conv.GROUP] * r[Conv.SAMPLE_PIXELS] * r[Conv.OUTPUTS] for r in rows)
+    head[Head.LIST_COUNTS] = integers.take(int(outputs.max()))
+    entries = int((bins * outputs).max())
     head[[Head.BIN_VALUES, Head.BIN_PLACES]] = floats.take(entries), integers.take(entries)
-    head[Head.BIN_COUNTS] = integers.take(bins)
-
-
-def _pixel_stride(channels: int, machine: Machine) -> int:
-    """Floats per pixel of a channels-last image: whole vectors, unless that would waste most of them."""
-    if channels <= 4:
-        return channels
-    return SAMPLES if channels <= SAMPLES else padded(channels, machine.lanes)
-
-
-def _sample_pixels(pixels: int, stride: int) -> int:
-    """Pixels per sample, such that samples start on a cache line and one vector fits between them."""
-    pixels += -(-SAMPLES // stride)
-    return padded(pixels, ALIGN // math.gcd(stride, ALIGN))
+    head[Head.BIN_COUNTS] = integers.take(int(bins.max()))
