@@ -195,14 +195,15 @@ class Crowd:
     def open_round(self, dimension: int, index: int) -> Superposition:
         """Return an empty superposition of round i."""
         share = self.subject.noise_std_in(index) / self.subject.plan.sequence.signal(index).noise_std
-        return _Seen(air=self.at(index), dimension=dimension, share=share)
+        return _Seen(self.at(index), dimension, share)
 
 
-@dataclass(kw_only=True, eq=False)
 class _Seen(Superposition):
     """A superposition in which a device is seen in a share of the noise: that of its own upload."""
 
-    share: float
+    def __init__(self, air: Air, dimension: int, share: float) -> None:
+        super().__init__(air, dimension)
+        self.share = share
 
     def receive(self, noise: Floats) -> Reception:
         return super().receive(self.share * noise)
