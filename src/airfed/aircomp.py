@@ -87,13 +87,11 @@ class Air:
             # No device exceeds its peak power; one that a plan asks for more (a printed policy may) arrives weaker.
             amplitude = np.minimum(signal.transmit_amplitude, np.sqrt(fleet.peak_power[chosen]))  # [Yan23, (14)]
             combiner = fleet.combiner_in(entry.index)
-            exact = channel is None
-            vectors = (
-                fleet.channel_in(entry.index, chosen) if exact else np.reshape(channel, (-1, combiner.size))[chosen]
-            )
+            true = None if channel is None else np.reshape(channel, (-1, combiner.size))[chosen]
+            vectors = fleet.channel_in(entry.index, chosen) if true is None else true
             received = antennas.heard(vectors, combiner)
             if phase is None:
-                psi = np.angle(received if exact else fleet.heard_in(entry.index, chosen))
+                psi = np.angle(received if true is None else fleet.heard_in(entry.index, chosen))
             else:
                 psi = np.asarray(phase)[chosen]
             turned = np.exp(-1j * psi)
@@ -284,7 +282,7 @@ class Superposition:
         self.heard[slots], self.norms[slots], self.energy[slots] = True, norms, energy
         usable = norms[np.isfinite(norms)]
         self.norm_max = max(self.norm_max, float(np.max(usable, initial=0.0)))
-        clipped, longest = np.count_nonzero(usable > air.clip_norm), air.clip_norm * _LONGEST_NORM
+        clipped, longest = int(np.count_nonzero(usable > air.clip_norm)), air.clip_norm * _LONGEST_NORM
         power, length = _whole(energy, self._power_quantum), _whole(np.minimum(usable, longest), self._norm_quantum)
         self.tally += (slots.size, usable.size, clipped, power, length)
         if self.plain is not None:
