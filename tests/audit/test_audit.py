@@ -11,9 +11,8 @@ from scipy.special import ndtr
 
 from airfed.audit import Subject, audit
 from airfed.audit.audit import PAIRS, subject_of
-from airfed.audit.canaries import attack, evidence, roc
+from airfed.audit.canaries import attack, epsilon_of, evidence, guessing_bound, parametric_bounds, roc
 from airfed.audit.noise_checks import noise_checks
-from airfed.audit.statistics import epsilon_of, guessing_bound, parametric_bounds
 from airfed.privacy import gaussian_epsilon
 from airfed.scenario import ScenarioError
 from airfed.training.execution import execute

@@ -13,8 +13,7 @@ import pytest
 from mpmath import mp, mpf
 
 from airfed.privacy import (
-    _decimal,
-    _double,
+    _tradeoff,
     gaussian_delta,
     gaussian_epsilon,
     gaussian_log_delta,
@@ -73,18 +72,18 @@ def test_delta_is_the_truth_rounded_up():
 
 def test_the_decimal_evaluation_keeps_its_promise():
     for mu, epsilon in delta_points():
-        with localcontext(_decimal._context(mu)):
-            delta = _decimal._tradeoff(Decimal(mu), Decimal(epsilon)).delta
+        with localcontext(_tradeoff._context(mu)):
+            delta = _tradeoff._tradeoff(Decimal(mu), Decimal(epsilon)).delta
         with mp.workdps(100):
             error = abs(mpf(str(delta)) / exact_delta(mu, epsilon) - 1)
-        assert error < mpf(str(_decimal._SLACK)), (mu, epsilon)
+        assert error < mpf(str(_tradeoff._SLACK)), (mu, epsilon)
 
 
 @pytest.mark.parametrize("z", [-0.1, 0.0, 1.0, 3.99, 4.01, 5.5, 10.0, 38.0, 1e3, 1e8])
 def test_the_slope_of_the_mills_ratio_does_not_cancel(z):
     with mp.workdps(60):
         mills = mpmath.sqrt(mpmath.pi / 2) * mpmath.exp(mpf(z) ** 2 / 2) * mpmath.erfc(z / mpmath.sqrt(2))
-        assert abs(_double._mills_fall(z) / (1 - z * mills) - 1) < 1e-14
+        assert abs(_tradeoff._mills_fall(z) / (1 - z * mills) - 1) < 1e-14
 
 
 def test_log_delta_has_twelve_digits():

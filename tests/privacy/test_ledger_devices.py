@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airfed.privacy import gaussian_epsilon, gaussian_mu
-from airfed.privacy.account import open_account, spent
 from airfed.privacy.exposure import Exposure
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, Members
+from airfed.privacy.shared_ledger import open_account, spent
 from airfed.problem import Budget
 from airfed.training.agreement import check_account
 
@@ -70,8 +70,8 @@ def test_every_device_has_spent_what_its_rounds_cost_and_a_replay_says_the_same(
         assert ledger.mu_total == charge.mu_total >= before  # of the most exposed of all, whoever is charged now
         assert ledger.epsilon_total == charge.epsilon_total == gaussian_epsilon(charge.mu_total, 1e-5)
         before = charge.mu_total
-        found = ledger.members(index)
-        assert (found is None) if who is None else found.tolist() == who
+        found = ledger.latest(index).members
+        assert (found is None) if who is None else found.devices.tolist() == who
     again = Ledger.load(path)
     assert again.charges == ledger.charges
     assert again.num_devices == ledger.num_devices
@@ -108,7 +108,7 @@ def test_figures_stay_tight_however_many_rounds_there_are(spread):
         exposure = exposure.plus(mu, Members.of(who, 3))
         for device in who:
             exact[device] += Fraction(mu) ** 2
-    for mu, high, low, square in zip(exposure.mus(), exposure.high, exposure.low, exact, strict=True):
+    for mu, high, low, square in zip(exposure.mus(), *exposure.some, exact, strict=True):
         assert_just_above(mu, square)
         assert square <= Fraction(high) + Fraction(low) <= square * (1 + Fraction(1, 2**51))
 
@@ -191,7 +191,7 @@ def test_a_membership_that_no_ledger_has_written_is_refused(tmp_path, how):
     # Two devices that have spent nothing, so that the total stays as it is: sound but for what is changed.
     forged(ledger, **{"members": text_of(SOUND), **MALFORMED.get(how, {})})
     if how is None:
-        assert Ledger.load(tmp_path / "l").members(1).tolist() == [2, 3]
+        assert Ledger.load(tmp_path / "l").latest(1).members.devices.tolist() == [2, 3]
         return
     tracemalloc.start()
     with pytest.raises(LedgerError, match="line 3"):
@@ -266,7 +266,7 @@ def test_in_an_account_charges_of_everybody_and_of_some_add_up_for_each_device(t
     for mu, square in zip(found.device_mus(), squares(4, rounds), strict=True):
         assert_just_above(mu, square)
     assert spent(path, budget) == found.mu_total == found.device_mus()[1]
-    assert (found.members(1, run="one"), found.members(1, run="two").tolist()) == (None, [1, 2])
+    assert (found.latest(1, run="one").members, found.latest(1, run="two").members.devices.tolist()) == (None, [1, 2])
 
 
 def test_an_account_must_hold_the_charges_of_a_run_with_their_devices(tmp_path):

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from airfed import audit
 from airfed.aircomp import Superposition
+from airfed.audit.audit import _all_counted, record_checks
+from airfed.audit.subject import Subject
 from airfed.cli import main
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, Members
 from airfed.problem import Budget
@@ -240,9 +241,9 @@ def test_a_run_that_charges_others_than_the_plan_schedules_is_refused(world, tmp
     run = Run.open(tmp_path / "run")
     with pytest.raises(LedgerError, match="round 1 is charged to other devices than the plan schedules"):
         run.checked()
-    checks = audit.records.record_checks(audit.Subject.of(world(**SMALL)), run)
+    checks = record_checks(Subject.of(world(**SMALL)), run)
     assert [check.name for check in checks if not check.passed] == ["ledger"]
-    counted = audit.records._all_counted(Ledger.load(tmp_path / "run/ledger.jsonl"), plan)
+    counted = _all_counted(Ledger.load(tmp_path / "run/ledger.jsonl"), plan)
     assert counted == (change == "more")  # too much is no danger to privacy
 
 

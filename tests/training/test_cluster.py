@@ -138,7 +138,6 @@ def test_partial_superpositions_merge_to_the_whole(aligned):
         arrival=coefficient.astype(complex)[:, None],
         combiner=np.ones(1, complex),
         transmit_phase=np.zeros(count),
-        noise_std=1.0,
         constant_power=np.zeros(count),
     )
     updates = rng.normal(0, 0.4, (count, dimension)).astype(np.float32)
@@ -174,7 +173,6 @@ def test_what_is_exchanged_does_not_grow_with_the_devices():
             arrival=ones.astype(complex)[:, None],
             combiner=np.ones(1, complex),
             transmit_phase=np.zeros(count),
-            noise_std=1.0,
             constant_power=np.zeros(count),
         )
         sizes.add(air.open_round(10).integers.size)

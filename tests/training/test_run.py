@@ -12,8 +12,7 @@ import pytest
 
 from airfed import InfeasibleError, Plan, scenario
 from airfed.aircomp import Superposition
-from airfed.audit.audit import subject_of
-from airfed.audit.records import record_checks
+from airfed.audit.audit import record_checks, subject_of
 from airfed.cli.app import main
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.planning.limits import allowed_mu

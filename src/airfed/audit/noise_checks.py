@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, gammainc, gammaincc, kolmogorov, ndtr
 
-from airfed.audit.engines import SilentEngine
-from airfed.audit.statistics import Check
-from airfed.audit.subject import Subject
+from airfed.audit.subject import Check, ScriptedEngine, Subject
 from airfed.problem import Fleet
 from airfed.training.loop import NoiseFault
 from airfed.training.noise import NoiseSource
@@ -78,7 +76,8 @@ def _received(subject: Subject, source: NoiseSource, index: int, dimension: int)
     """What the adversary sees of a round in which nobody sends anything, in units of the planned noise, (parts, d)."""
     tap = _Tap(source)
     try:
-        (done,) = subject.train(SilentEngine(dimension), tap, [index])
+        zeros = ScriptedEngine.of(subject.plan.sequence[index].scheduled[:1], np.zeros((1, dimension), np.float32))
+        (done,) = subject.train(zeros, tap, [index])
         reception = done.reception
     except NoiseFault:  # the round loop refuses this noise; the checks say what is wrong with it
         reception = subject.airs.open_round(dimension, index).receive(tap.drawn)

@@ -13,12 +13,10 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from airfed.audit.adversary import FAMILIES, SHAPES
-from airfed.audit.engines import Neighbour, ScriptedEngine
-from airfed.audit.sensitivity import RTOL, some_devices
-from airfed.audit.statistics import Check, norm
-from airfed.audit.subject import Subject
+from airfed.audit.sensitivity import FAMILIES, RTOL, SHAPES, norm, some_devices, update_of
+from airfed.audit.subject import Check, ScriptedEngine, Subject
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.planning import Plan
 from airfed.training.loop import NoiseFault, Round
@@ -83,20 +81,34 @@ def _neighbours(
         )
         engine = QuadraticEngine(task, learning_rate=0.05)
         for factor in (-1.0, 1e6, -1e30):
-            plus, minus = (Neighbour(engine, devices, device=device, factor=f, steps=steps) for f in (1e3, factor))
-            yield plus, minus
+            yield _scaled(engine, devices, device, 1e3, steps), _scaled(engine, devices, device, factor, steps)
     own = min(subject.plan.problem.learning.dimension, _MOST_DIMENSION)
     clip = subject.plan.clip_norm
     for shape in (*SHAPES[:4], (own,)):
         family = FAMILIES[int(rng.integers(len(FAMILIES)))]
         updates = 3 * clip * rng.normal(size=(devices.size, sum(shape)))
-        replaced = family(rng, shape, clip, 1)
+        replaced = update_of(family, rng, shape, clip, 1)
         if devices.size == 1 and not np.isfinite(replaced).all():  # nobody else sends: there would be no round
-            replaced = FAMILIES[0](rng, shape, clip, 1)
+            replaced = update_of("huge", rng, shape, clip, 1)
         updates[devices == device] = replaced
-        plus_script = ScriptedEngine(devices, updates.copy())
+        plus = ScriptedEngine.of(devices, updates.copy())
         updates[devices == device] = -replaced
-        yield plus_script, ScriptedEngine(devices, updates)
+        yield plus, ScriptedEngine.of(devices, updates)
+
+
+def _scaled(
+    engine: QuadraticEngine, devices: NDArray[np.intp], device: int, factor: float, steps: int
+) -> ScriptedEngine:
+    """Trains some devices from a model of zeros; one device's data makes its update `factor` times as large."""
+
+    def script(_: NDArray[np.intp], round_index: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+        start = np.zeros(engine.dimension, np.float32)
+        for part, updates in engine.updates(start, devices, steps=steps, round_index=round_index):
+            changed = np.array(updates)
+            changed[part == device] *= factor
+            yield part, changed
+
+    return ScriptedEngine(engine.dimension, script)
 
 
 class _SameNoise(SeededNoise):

@@ -11,20 +11,70 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airfed.aircomp import Air, Reception
-from airfed.audit.adversary import FAMILIES, SHAPES, STEPS, Family, Shape, Update
-from airfed.audit.statistics import Check, norm
-from airfed.audit.subject import Subject
+from airfed.audit.subject import Check, Subject
 
+Update = NDArray[Any]
+Shape = tuple[int, ...]
+
+FAMILIES: Final = (
+    *("huge", "boundary", "above", "layers", "accumulated"),
+    *("spike", "constant", "denormal", "nan", "inf"),
+)
+SHAPES: Final[tuple[Shape, ...]] = (
+    (1,),
+    (7,),
+    (128, 8, 24, 3),
+    (5,) * 20,
+    (250, 10, 5000, 20, 16000, 50, 500, 10),  # the paper's network, d = 21840
+)
+_STEPS: Final = (1, 2, 5, 20)
 RTOL: Final = 1e-6
 _CONTRIBUTION_RTOL: Final = 1e-9  # the clip aims 1e-6 below ϖ, so that even the last digit is on the safe side
 _MOST_DIMENSION: Final = 50_000
 _MOST_ORDERED: Final = 512
+
+
+def norm(vector: Update) -> float:
+    """Return the 2-norm of all entries; not by BLAS, whose threads are slow to wake for short vectors."""
+    return math.sqrt(float(np.add.reduce(np.square(vector), axis=None)))
+
+
+def update_of(family: str, rng: np.random.Generator, shape: Shape, clip: float, steps: int) -> Update:
+    """Return a flat update for tensors of the given sizes, ϖ and local steps, aimed at one mistake in the clip."""
+
+    def direction(size: int = sum(shape)) -> NDArray[np.float64]:
+        vector = rng.normal(size=size)
+        return np.asarray(vector / norm(vector))
+
+    match family:
+        case "huge":
+            return (1e3 * steps * clip * direction()).astype(np.float32)
+        case "boundary":  # within rounding of the clip norm, on either side
+            return (clip * (1 + rng.uniform(-1e-7, 1e-7)) * direction()).astype(np.float32)
+        case "above":  # hardly too long: a clip in float32 overshoots here
+            return (clip * (1 + 2.0**-20) * direction()).astype(np.float32)
+        case "layers":  # every tensor at the clip norm: clipping per layer lets √L times too much through
+            return np.concatenate([clip * direction(size) for size in shape])
+        case "accumulated":  # every step at the clip norm, in one direction: clipping per step lets E times too much
+            return steps * clip * direction()
+        case "constant":  # the squares of the last size overflow in float32
+            return np.full(sum(shape), rng.choice((0.5 * clip, clip, 3e38)), np.float32)
+        case "denormal":
+            return np.r_[2 * clip, np.full(sum(shape) - 1, 5e-324)]
+        case "spike":
+            vector, value = np.zeros(sum(shape)), 1e30
+        case "nan":  # min(1, ϖ/NaN) is 1 in some languages, NaN in others: neither is a clip
+            vector, value = 1e3 * clip * direction(), np.nan
+        case _:  # ϖ/Inf·Inf is NaN
+            vector, value = (clip * direction()).astype(np.float32), np.inf
+    vector[rng.integers(vector.size)] = value
+    return vector
 
 
 @dataclass
@@ -50,7 +100,9 @@ def sensitivity_checks(subject: Subject, rng: np.random.Generator, *, pairs: int
         order = strongest(index)  # devices in turn
         device = int(air.scheduled[order[turns[index] % order.size]])
         turns[index] += 1
-        _attack(subject, rng, tally, index=index, device=device, update=family(rng, shape, air.clip_norm, steps))
+        _attack(
+            subject, rng, tally, index=index, device=device, update=update_of(family, rng, shape, air.clip_norm, steps)
+        )
     alone = max(_claimed(subject, index) for index in rounds)
     moved = 2 * alone
     bad = tally.finite and tally.reported
@@ -102,10 +154,10 @@ def _claimed(subject: Subject, index: int) -> float:
     return subject.plan.sequence[index].mu * subject.noise_std_in(index) / subject.sensitivity
 
 
-def _cases(subject: Subject, rng: np.random.Generator, pairs: int) -> Iterator[tuple[Shape, int, Family]]:
+def _cases(subject: Subject, rng: np.random.Generator, pairs: int) -> Iterator[tuple[Shape, int, str]]:
     """Shapes, local steps and families in all combinations, shuffled."""
     own = (min(subject.plan.problem.learning.dimension, _MOST_DIMENSION),)
-    cases = [(shape, steps, family) for family in FAMILIES for steps in STEPS for shape in (*SHAPES, own)]
+    cases = [(shape, steps, family) for family in FAMILIES for steps in _STEPS for shape in (*SHAPES, own)]
     turn = rng.permutation(len(cases))
     for index in range(pairs):
         yield cases[turn[index % turn.size]]

@@ -1,4 +1,4 @@
-"""The object of an audit: a plan and its claims, the air and the noise that must keep them, and a record if any.
+"""The object of an audit: a plan and its claims, the channel and the noise that must keep them, and a record if any.
 
 Everything that an adversary sees of a round comes out of the code that trains: the plan's own air, its own noise, the
 round loop and `Superposition.receive`. The audit has no formula for what a method transmits.
@@ -7,10 +7,10 @@ round loop and `Superposition.receive`. The audit has no formula for what a meth
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,26 @@ from airfed.training.setup import airs_of, noise_source, signal_digests
 Floats = NDArray[np.float64]
 
 _AT_ONCE: Final = 64  # devices whose received amplitudes are measured in one superposition
+
+Script = Callable[[NDArray[np.intp], int], Iterator[tuple[NDArray[np.intp], NDArray[Any]]]]
+"""(scheduled devices, round) -> the updates, chunk by chunk, with the devices that send them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that the audit looked at.
+
+    Args:
+        name: of the check.
+        passed: whether it found nothing wrong.
+        finding: what it found, in one sentence.
+        figures: the numbers behind it.
+    """
+
+    name: str
+    passed: bool
+    finding: str
+    figures: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -195,14 +215,44 @@ class Crowd:
     def open_round(self, dimension: int, index: int) -> Superposition:
         """Return an empty superposition of round i."""
         share = self.subject.noise_std_in(index) / self.subject.plan.sequence.signal(index).noise_std
-        return _Seen(air=self.at(index), dimension=dimension, share=share)
+        return _Seen(self.at(index), dimension, share)
 
 
-@dataclass(kw_only=True, eq=False)
 class _Seen(Superposition):
     """A superposition in which a device is seen in a share of the noise: that of its own upload."""
 
-    share: float
+    def __init__(self, air: Air, dimension: int, share: float) -> None:
+        super().__init__(air, dimension)
+        self.share = share
 
     def receive(self, noise: Floats) -> Reception:
         return super().receive(self.share * noise)
+
+
+class ScriptedEngine:
+    """Sends what an adversary wants, whatever the model is; devices without an update stay inactive."""
+
+    name = "scripted"
+
+    def __init__(self, dimension: int, script: Script) -> None:
+        self.dimension, self._script = dimension, script
+
+    @classmethod
+    def of(cls, devices: NDArray[np.intp], updates: NDArray[Any]) -> ScriptedEngine:
+        """Return the engine of fixed updates, (m, d), of some devices in every round."""
+        return cls(updates.shape[1], lambda scheduled, index: iter([(devices, updates)]))
+
+    def updates(
+        self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[Any]]]:
+        """Yield what the script says."""
+        return self._script(devices, round_index)
+
+    def evaluate(
+        self, parameters: NDArray[np.float32], images: NDArray[np.float32], labels: NDArray[np.int64]
+    ) -> tuple[float, float]:
+        """Return zeros: there is no loss."""
+        return 0.0, 0.0
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""

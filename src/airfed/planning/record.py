@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from airfed.planning.amplitudes import Amplitudes, indices
 from airfed.planning.method import Method
 from airfed.planning.surrogate import Prediction
-from airfed.privacy.members import Members
+from airfed.privacy.exposure import Members
 from airfed.problem import InfeasibleError, Problem, Trust
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -71,11 +72,7 @@ class Chain(ABC):
 
     @contextmanager
     def _exclusive(self) -> Iterator[IO[bytes]]:
-        """The file, locked against other processes and read on to its end.
-
-        Raises:
-            LedgerError: it is gone, or no longer begins with what was read.
-        """
+        """The file, locked against other processes and read on to its end; raises LedgerError if it is another one."""
         _check_regular(self.path)
         try:
             stream = self.path.open("r+b")
@@ -99,8 +96,8 @@ class Chain(ABC):
         while line := stream.readline(_LONGEST):
             if line.endswith(b"\n"):
                 self._replay(line)
-            elif _is_whole(line, self.head):  # flushed, and its newline cut off: a charge all the same
-                self._replay(line + b"\n")
+            elif (entry := _parsed(line)) and self._line(entry)[0] == line + b"\n":
+                self._replay(line + b"\n")  # flushed, and its newline cut off: a charge all the same
                 self._size -= 1
                 self._last = line
             else:
@@ -119,8 +116,9 @@ class Chain(ABC):
 
     def _line(self, entry: dict[str, Any]) -> tuple[bytes, str]:
         """The bytes of a line, and their hash."""
-        head = _link(self.head, json.dumps(entry, sort_keys=True))
-        return json.dumps({**entry, "hash": head}, sort_keys=True).encode() + b"\n", head
+        content = {name: value for name, value in entry.items() if name != "hash"}
+        head = _link(self.head, json.dumps(content, sort_keys=True))
+        return json.dumps({**content, "hash": head}, sort_keys=True).encode() + b"\n", head
 
     def _advance(self, head: str, line: bytes) -> None:
         self.head = head
@@ -130,16 +128,16 @@ class Chain(ABC):
         self._number += 1
 
     def _replay(self, line: bytes) -> None:
-        number = self._number + 1
-        entry = _parsed(line)
-        claimed = None if entry is None else entry.pop("hash", None)
-        if entry is None or not isinstance(claimed, str) or not isinstance(kind := entry.get("kind"), str):
+        number, entry = self._number + 1, _parsed(line)
+        kind = entry.get("kind")
+        if not isinstance(entry.get("hash"), str) or not isinstance(kind, str):
             raise LedgerError(f"{self.path}: line {number} is not a ledger line.")
         expected, head = self._line(entry)
-        if head != claimed or line != expected:
+        if line != expected:
             raise LedgerError(f"{self.path}: line {number} was changed, or a line before it was.")
         if (kind == "open") != (number == 1):
             raise LedgerError(f"{self.path}: line {number} is of the kind {kind!r}, which does not belong there.")
+        del entry["hash"]
         try:
             self._enter_line(kind, entry)
         except LedgerError:
@@ -149,27 +147,35 @@ class Chain(ABC):
         self._advance(head, line)
 
 
+def whole(entry: dict[str, Any], name: str) -> int:
+    """Return a whole number of a line; raises KeyError or ValueError where there is none."""
+    value = entry[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError
+    return value
+
+
+def number(entry: dict[str, Any], name: str) -> float:
+    """Return a number of a line, finite and not negative; raises KeyError or ValueError where there is none."""
+    value = entry[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise ValueError
+    return value
+
+
 def _check_regular(path: Path) -> None:
     """Raise where a pipe, a device or a folder is in the place of a ledger, or something absurdly large."""
-    if not path.exists():
-        return
-    if not path.is_file() or path.stat().st_size > _LARGEST:
+    if path.exists() and (not path.is_file() or path.stat().st_size > _LARGEST):
         raise LedgerError(f"Expected a ledger at {path}; this is no file, or far too large.")
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parsed(line: bytes) -> dict[str, Any]:
+    """The object of a line; empty where it is none."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    return entry if isinstance(entry, dict) else None
-
-
-def _is_whole(line: bytes, head: str) -> bool:
-    """Whether a line without its newline is complete: its own hash says so."""
-    entry = _parsed(line)
-    claimed = None if entry is None else entry.pop("hash", None)
-    return entry is not None and claimed == _link(head, json.dumps(entry, sort_keys=True))
+        return {}
+    return entry if isinstance(entry, dict) else {}
 
 
 def _link(previous: str, body: str) -> str:

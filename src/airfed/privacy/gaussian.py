@@ -1,15 +1,14 @@
 """Privacy of the Gaussian mechanism: Lemma 1 of the paper and the exact trade-off, in both directions.
 
-One round adds noise of standard deviation σ to a sum that one device can move by 2θ: it is exactly
-μ-Gaussian-DP with μ = 2θ/σ, and I rounds are exactly μ√I-Gaussian-DP. The exact functions round outwards: a
-δ or an ε is never below the truth, a μ never above it, and the truth is less than one double away. Hence,
-without any tolerance,
+One round adds noise of standard deviation σ to a sum that one device can move by 2θ: it is exactly μ-Gaussian-DP with
+μ = 2θ/σ, and I rounds are exactly μ√I-Gaussian-DP. The exact functions round outwards: a δ or an ε is never below the
+truth, a μ never above it, and the truth is less than one double away. Hence, without any tolerance,
 
     gaussian_epsilon(gaussian_mu(ε, δ), δ) ≤ ε     gaussian_delta(gaussian_mu(ε, δ), ε) ≤ δ
     gaussian_mu(gaussian_epsilon(μ, δ), δ) ≥ μ     gaussian_delta(μ, gaussian_epsilon(μ, δ)) ≤ δ
 
-How: Newton's method in double precision finds the root to some 14 digits (`_double`), and 60-digit arithmetic
-decides the last one (`_decimal`): a few tenths of a millisecond in all.
+Arguments are μ ≥ 0 (`mu`), ε ≥ 0 (`epsilon`), δ between 0 and 1 (`delta`, the paper's ξ) and I ≥ 1 (`rounds`); all
+functions raise ValueError where one is out of its range. An evaluation takes a few tenths of a millisecond.
 """
 
 from __future__ import annotations
@@ -20,23 +19,14 @@ from fractions import Fraction
 from typing import Literal
 
 from airfed import _validate
-from airfed.privacy import _decimal, _double
+from airfed.privacy import _tradeoff
 
 Validity = Literal["proved", "unproven", "unsafe"]
 """What is known of Lemma 1 at an ε: proved below 1, safe but unproven up to ε*, below the truth above it."""
 
 
 def classic_epsilon(mu: float, delta: float) -> float:
-    """Return Lemma 1's ε of one release.
-
-    ε = μ·√(2 ln(1.25/δ)), with μ = 2θ/σ.
-
-    Args:
-        mu: μ ≥ 0, twice the alignment θ over the noise's standard deviation σ.
-        delta: δ (the paper's ξ), between 0 and 1.
-
-    Raises:
-        ValueError: a value is out of its range.
+    """Return Lemma 1's ε of one release, μ·√(2 ln(1.25/δ)).
 
     >>> round(classic_epsilon(0.5, 1e-3), 4)
     1.8882
@@ -51,16 +41,7 @@ def classic_epsilon(mu: float, delta: float) -> float:
 
 
 def classic_mu(epsilon: float, delta: float) -> float:
-    """Return the μ that Lemma 1 allows for (ε, δ), such that `classic_epsilon` of it is at most ε.
-
-    μ = ε/√(2 ln(1.25/δ)).
-
-    Args:
-        epsilon: ε ≥ 0.
-        delta: δ (the paper's ξ), between 0 and 1.
-
-    Raises:
-        ValueError: a value is out of its range.
+    """Return the μ that Lemma 1 allows for (ε, δ), ε/√(2 ln(1.25/δ)), such that `classic_epsilon` of it is at most ε.
 
     >>> round(classic_mu(2.0, 1e-3), 4)
     0.5296
@@ -77,15 +58,7 @@ def classic_mu(epsilon: float, delta: float) -> float:
 
 
 def classic_limit(delta: float) -> float:
-    """Return ε*, the ε above which Lemma 1 under-states the privacy loss.
-
-    ε* is the ε > 0 at which Lemma 1 and the exact trade-off agree: δ(ε; μ = classic_mu(ε, δ)) = δ.
-
-    Args:
-        delta: δ, between 0 and 1.
-
-    Raises:
-        ValueError: delta is out of its range.
+    """Return ε*, above which Lemma 1 under-states the privacy loss: there it agrees with the exact trade-off.
 
     >>> [round(classic_limit(delta), 2) for delta in (1e-3, 1e-4, 1e-5, 1e-6)]
     [7.46, 7.99, 8.42, 8.78]
@@ -97,7 +70,7 @@ def classic_limit(delta: float) -> float:
     factor, level = _classic_factor(delta), math.log(delta)
 
     def excess(epsilon: float) -> float:
-        return _double.log_delta(epsilon / factor, epsilon) - level
+        return _tradeoff.log_delta(epsilon / factor, epsilon) - level
 
     # With ε/μ fixed, δ grows with μ from 0 to 1: one sign change. Its smallest place is 3.787, at δ = 0.896.
     high = 2.0
@@ -108,13 +81,6 @@ def classic_limit(delta: float) -> float:
 
 def classic_validity(epsilon: float, delta: float) -> Validity:
     """Return what Lemma 1's figure is worth: "proved" (ε < 1), "unproven" (1 ≤ ε ≤ ε*) or "unsafe" (ε > ε*).
-
-    Args:
-        epsilon: ε ≥ 0 as printed by Lemma 1.
-        delta: δ, between 0 and 1.
-
-    Raises:
-        ValueError: a value is out of its range.
 
     >>> [classic_validity(epsilon, 1e-3) for epsilon in (0.5, 2.0, 50.0)]
     ['proved', 'unproven', 'unsafe']
@@ -131,53 +97,29 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
     δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ).
 
-    Args:
-        mu: μ ≥ 0; μ = 0 gives δ = 0.
-        epsilon: ε ≥ 0.
-
-    Raises:
-        ValueError: a value is out of its range.
-
     >>> f"{gaussian_delta(1.0, 1.0):.6f}"
     '0.126937'
     """
     _validate.non_negative(mu=mu, epsilon=epsilon)
-    return _decimal.delta_up(float(mu), float(epsilon)) if mu > 0 else 0.0
+    return _tradeoff.delta_up(float(mu), float(epsilon)) if mu > 0 else 0.0
 
 
 def gaussian_log_delta(mu: float, epsilon: float) -> float:
     """Return log δ(ε) of μ-Gaussian-DP in double precision: quick, and good where δ itself would underflow.
 
-    log δ = −z₁²/2 − ½ ln 2π + ln(M(z₁) − M(z₂)), z₁,₂ = ε/μ ∓ μ/2, with M the Mills
-    ratio. The error is at most 1e-12 for δ ≥ 1e-200, to either side: a bound that must hold takes
-    `gaussian_delta`.
-
-    Args:
-        mu: μ ≥ 0; μ = 0 gives −inf.
-        epsilon: ε ≥ 0.
-
-    Raises:
-        ValueError: a value is out of its range.
+    The error is at most 1e-12 for δ ≥ 1e-200, to either side: a bound that must hold takes `gaussian_delta`.
 
     >>> round(gaussian_log_delta(0.1, 5.0), 3)
     -1258.548
     """
     _validate.non_negative(mu=mu, epsilon=epsilon)
-    return _double.log_delta(float(mu), float(epsilon)) if mu > 0 else -math.inf
+    return _tradeoff.log_delta(float(mu), float(epsilon)) if mu > 0 else -math.inf
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest ε for which μ-Gaussian-DP is (ε, δ)-DP, rounded up: never below the truth.
 
-    ε = min {ε ≥ 0 : Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) ≤ δ}; zero where δ(0) ≤ δ, and infinity where ε is beyond
-    float64 (μ above 1.8e154; no plan goes there).
-
-    Args:
-        mu: μ ≥ 0; μ = 0 gives ε = 0.
-        delta: δ, between 0 and 1.
-
-    Raises:
-        ValueError: a value is out of its range.
+    Zero where δ(0) ≤ δ, and infinity where ε is beyond float64 (μ above 1.8e154; no plan goes there).
 
     >>> mu = classic_mu(50.0, 1e-3)
     >>> round(gaussian_epsilon(mu, 1e-3), 1)  # what Lemma 1 prints as 50
@@ -188,20 +130,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if mu == 0:
         return 0.0
     mu, delta = float(mu), float(delta)
-    return _decimal.epsilon_up(mu, delta, _double.epsilon_root(mu, delta))
+    return _tradeoff.epsilon_up(mu, delta, _tradeoff.epsilon_root(mu, delta))
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Return the largest μ for which μ-Gaussian-DP is (ε, δ)-DP, rounded down: never above the truth.
-
-    μ = max {μ : Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) ≤ δ}.
-
-    Args:
-        epsilon: ε ≥ 0.
-        delta: δ, between 0 and 1.
-
-    Raises:
-        ValueError: a value is out of its range.
 
     >>> round(gaussian_mu(1.0, 1e-5), 6)
     0.268051
@@ -209,18 +142,11 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     _validate.non_negative(epsilon=epsilon)
     _validate.fraction(delta=delta)
     epsilon, delta = float(epsilon), float(delta)
-    return _decimal.mu_down(epsilon, delta, *_double.mu_root(epsilon, delta))
+    return _tradeoff.mu_down(epsilon, delta, *_tradeoff.mu_root(epsilon, delta))
 
 
 def compose(mu: float, rounds: int) -> float:
     """Return the μ of all rounds together, rounded up: the smallest double that is at least μ√I.
-
-    Args:
-        mu: μ ≥ 0 of one round.
-        rounds: I, at least 1.
-
-    Raises:
-        ValueError: a value is out of its range.
 
     >>> compose(0.5, 16)
     2.0
@@ -233,13 +159,7 @@ def compose(mu: float, rounds: int) -> float:
 
 
 def compose_all(mus: Iterable[float]) -> float:
-    """Return the μ of different rounds together, rounded up: the smallest double that is at least √Σμ_i².
-
-    Args:
-        mus: μ_i > 0, at least one.
-
-    Raises:
-        ValueError: there is none, or one is not positive.
+    """Return the μ of different rounds, at least one, together: the smallest double that is at least √Σμ_i².
 
     >>> compose_all([3.0, 4.0])
     5.0
@@ -252,12 +172,7 @@ def compose_all(mus: Iterable[float]) -> float:
 
 
 def root_up(square: Fraction, *, near: float | None = None) -> float:
-    """Return the smallest double that is at least the root of a square.
-
-    Args:
-        square: ≥ 0, exact.
-        near: a double close to the root, where one is known.
-    """
+    """Return the smallest double that is at least the root of an exact square; `near` is close to it, where known."""
     root = math.sqrt(float(square)) if near is None else near
     while root < math.inf and Fraction(root) ** 2 < square:
         root = math.nextafter(root, math.inf)
@@ -268,13 +183,6 @@ def root_up(square: Fraction, *, near: float | None = None) -> float:
 
 def split(mu: float, rounds: int) -> float:
     """Return the μ that each of I rounds may spend, rounded down: the largest double that is at most μ/√I.
-
-    Args:
-        mu: μ ≥ 0 of all rounds together.
-        rounds: I, at least 1.
-
-    Raises:
-        ValueError: a value is out of its range.
 
     >>> split(2.0, 16)
     0.5

@@ -1,6 +1,6 @@
-"""Privacy where devices know their channels only roughly.
+"""Privacy with imperfect CSI.
 
-Device k inverts its estimate ĥ_k, the air applies h_k = ĥ_k + e_k: it arrives with amplitude θ|h_k/ĥ_k| instead of θ,
+Device k inverts its estimate ĥ_k, the channel applies h_k = ĥ_k + e_k: it arrives with amplitude θ|h_k/ĥ_k|, not θ,
 and its sensitivity grows by the same factor. The modulus counts, not the real part: an adversary may keep the
 quadrature that the receiver throws away.
 """
@@ -23,20 +23,14 @@ def amplification(gain: ArrayLike, *, nmse: float, failure: float) -> NDArray[np
 
         f_k = 1 + s √(ln(N/β)) / |ĥ_k|.
 
-    Where gains change, and errors are drawn anew in each of R rounds, s is that of the round and the union runs over
-    N·R.
-
-    The bound on the quantile is closed and monotone, and at β/N = 1e-8 at most 8% of (f_k − 1) above the exact Rician
-    quantile. Hence one round is (2θ max f_k/σ)-Gaussian-DP with probability 1 − β over the errors, which an adversary
-    may know; counting the errors as part of the mechanism it is (ε, δ + β)-DP.
+    Where errors are drawn anew in each of R rounds, s is that of the round and the union runs over N·R. At β/N = 1e-8
+    the bound is at most 8% of (f_k − 1) above the exact Rician quantile. One round is (2θ max f_k/σ)-Gaussian-DP with
+    probability 1 − β over the errors; counting the errors as part of the mechanism it is (ε, δ + β)-DP.
 
     Args:
         gain: |ĥ_k| ≥ 0 of the whole fleet, (N,), or |ĥ_k^i| of all rounds, (R, N); 0 gives infinity.
         nmse: E|e_k|² over the mean of |ĥ|²; 0 gives ones.
         failure: β, the probability with which any f_k may be exceeded.
-
-    Raises:
-        ValueError: a value is out of its range.
 
     >>> amplification([0.2, 1.0], nmse=0.0, failure=1e-6)
     array([1., 1.])

@@ -5,19 +5,17 @@ transmitted ("charge"), marked once noise is about to be drawn for it ("sent"), 
 after it ("settle"); the line of a run that has ended names its model by the digest ("model"). A charge that was never
 marked was never used, and covers the next try. Every line carries the SHA-256 of the line before it and its own
 content, so that any edit breaks the chain; the checkpoints of a run remember its last line, so that cutting lines off
-the end is noticed too. Totals are composed exactly: the squares of all μ are added as fractions, and only the root is
-rounded, upwards.
+the end is noticed too. Totals are composed exactly, and only the root is rounded, upwards.
 
-A charge is of everybody whom the ledger counts, or of some devices of a fleet, which its line then names (one bit a
+A charge is of all devices that the ledger counts, or of some devices of a fleet, which its line then names (one bit a
 device). A device that is not named spends nothing. Totals are those of the most exposed device.
-
-Before every line is written the file is locked and read on to its end: what another process has charged to it counts.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,20 +23,58 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.privacy.chain import Chain, LedgerError
-from airfed.privacy.entries import Charge, check_header, membership, number, sha256, whole
-from airfed.privacy.exposure import Exposure
+from airfed.privacy.chain import Chain, LedgerError, number, whole
+from airfed.privacy.exposure import Exposure, Members
 from airfed.privacy.gaussian import classic_epsilon, gaussian_epsilon
-from airfed.privacy.members import Members
 from airfed.problem import Budget
 
 __all__ = ["BudgetExhausted", "Charge", "Ledger", "LedgerError", "Members"]
 
 _RTOL: Final = 1e-12  # rounding only: plans end on the safe side of their budgets
-_WRITTEN: Final = (
-    *("attempt", "devices", "alignment", "mu", "power_planned"),
-    *("epsilon_round", "mu_total", "epsilon_total"),
-)  # of a charge, besides its round and its run
+_DERIVED: Final = ("epsilon_round", "mu_total", "epsilon_total")  # figures of a charge that follow from μ
+_KNOWN: Final = {
+    "relation": ("replace", "add_remove"),
+    "scope": ("round", "total"),
+    "formula": ("classic", "exact"),
+    "privacy": ("simulated", "secure"),
+    "trust": ("radio", "combiner"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """One round as charged.
+
+    Args:
+        round_index: i.
+        attempt: 0 for the first transmission of the round, 1 and up for later ones with fresh noise.
+        devices: how many devices are charged: all scheduled ones, whether they answered or not.
+        alignment: θ.
+        mu: the round's Gaussian-DP parameter.
+        power_planned: [W] worst case of this round over all devices.
+        epsilon_round: exact ε of this round at the budget's δ.
+        mu_total, epsilon_total: of everything charged so far, this round included, to the most exposed device.
+        power_metered: [W] really transmitted; None while the round is not settled, or where the record is private.
+        sent: whether noise was, or was about to be, drawn for it.
+        signal: digest of what was sent, where a repetition must be the very same signal.
+        run: whose round it is, in a ledger that several runs charge.
+        members: which devices are charged; None for all that the ledger counts.
+    """
+
+    round_index: int
+    attempt: int
+    devices: int
+    alignment: float
+    mu: float
+    power_planned: float
+    epsilon_round: float
+    mu_total: float
+    epsilon_total: float
+    power_metered: float | None = None
+    sent: bool = False
+    signal: str = ""
+    run: str = ""
+    members: Members | None = None
 
 
 class BudgetExhausted(ValueError):
@@ -57,22 +93,14 @@ class Ledger(Chain):
 
     @classmethod
     def create(cls, path: Path, header: dict[str, Any]) -> Ledger:
-        """Start a ledger; `header` says what is counted (budget with `delta`, relation, unit, devices, noise source).
-
-        Raises:
-            FileExistsError: there is one already.
-        """
+        """Start a ledger; `header` says what is counted. Raises FileExistsError where there is one already."""
         ledger = cls(path=path, header=header)
         ledger._start({"kind": "open", **header})
         return ledger
 
     @classmethod
     def load(cls, path: Path, *, repair: bool = False) -> Ledger:
-        """Read and verify a ledger.
-
-        Args:
-            path: the file.
-            repair: pass over a last line that a crash left half-written; the next line will replace it.
+        """Read and verify a ledger; with `repair` a last line that a crash left half-written is passed over.
 
         Raises:
             LedgerError: a line was edited, removed, reordered or is not a ledger line; the message names it.
@@ -105,7 +133,7 @@ class Ledger(Chain):
     @property
     def mu_total(self) -> float:
         """√Σμ², rounded up: the Gaussian-DP parameter of everything charged so far to the most exposed device."""
-        return self._spent.mu()
+        return self._spent.most_exposed()[1]
 
     @property
     def epsilon_total(self) -> float:
@@ -129,11 +157,7 @@ class Ledger(Chain):
         return None if position is None else self.charges[position]
 
     def latest(self, round_index: int, *, run: str = "") -> Charge:
-        """Return the latest charge of a round.
-
-        Raises:
-            LedgerError: the round was never charged.
-        """
+        """Return the latest charge of a round; raises LedgerError where it was never charged."""
         charge = self.find(round_index, run=run)
         if charge is None:
             raise LedgerError(f"{self.path}: round {round_index + 1} was never charged.")
@@ -144,47 +168,22 @@ class Ledger(Chain):
         """N, where charges are of some devices of a fleet; None while every charge is of everybody."""
         return self._spent.num_devices
 
-    def members(self, round_index: int, *, run: str = "") -> NDArray[np.intp] | None:
-        """Return who was charged by the latest charge of a round, ascending; None for everybody.
-
-        Raises:
-            LedgerError: the round was never charged.
-        """
-        members = self.latest(round_index, run=run).members
-        return None if members is None else members.devices
-
     def device_mus(self) -> NDArray[np.float64]:
         """Return √Σμ² of everything charged so far to each device, rounded up, (N,); the largest is `mu_total`.
 
         Raises:
-            ValueError: every charge is of everybody (`num_devices` is None), so that nobody was counted.
+            ValueError: every charge is of all devices (`num_devices` is None), so that none was counted.
         """
         return self._spent.mus()
 
     def device_epsilons(self) -> NDArray[np.float64]:
-        """Return exact ε of everything charged so far to each device, (N,); the largest is `epsilon_total`.
-
-        Every different μ takes some half a millisecond. ε grows with μ: for a few devices of a large fleet, or for
-        quantiles, choose among `device_mus` first.
-
-        Raises:
-            ValueError: as in `device_mus`.
-        """
+        """Return exact ε of everything charged so far to each device, (N,): half a millisecond for each different μ."""
         different, places = np.unique(self.device_mus(), return_inverse=True)
         epsilons = [gaussian_epsilon(mu, self.header["delta"]) for mu in different.tolist()]
         return np.array(epsilons)[places]
 
     def check(self, budget: Budget, *, mu: float, power: float, members: Members | None = None) -> None:
-        """Raise unless one more round of the given μ and planned power [W] fits the budget.
-
-        Args:
-            budget: what may be spent.
-            mu, power: of the round.
-            members: who would be charged; None for everybody.
-
-        Raises:
-            BudgetExhausted: it does not; says what is left and what to change.
-        """
+        """Raise BudgetExhausted unless one more round of the given μ and planned power [W] fits the budget."""
         spent = self.power_planned
         if spent + power > budget.total_power * (1 + _RTOL):
             raise BudgetExhausted(
@@ -203,20 +202,16 @@ class Ledger(Chain):
             )
 
     def check_total(self, epsilon: float, *, mu: float, members: Members | None = None) -> None:
-        """Raise unless everything charged so far and one more round of the given μ stay within ε.
+        """Raise BudgetExhausted unless everything charged so far and one more round of the given μ stay within ε.
 
-        It is the most exposed of those who would be charged that counts: others may have spent more before, and stay
-        as they are.
-
-        Raises:
-            BudgetExhausted: they do not.
+        The most exposed of the devices that would be charged counts: others may have spent more before.
         """
         delta = self.header["delta"]
         device, after_mu = self._after(mu, members).most_exposed(members)
         after = gaussian_epsilon(after_mu, delta)
         if after > epsilon * (1 + _RTOL):
             whose = "" if device is None else f" of device {device}"
-            now = gaussian_epsilon(self._spent.mu(members), delta)
+            now = gaussian_epsilon(self._spent.most_exposed(members)[1], delta)
             raise BudgetExhausted(
                 f"The privacy budget{whose} is spent after {self._counted()}: ε is {now:.4g} of "
                 f"{epsilon:g} at δ = {delta:g}, and the next round would make it {after:.4g}. "
@@ -238,18 +233,14 @@ class Ledger(Chain):
         """Write down a round that is about to be transmitted; on return it is on the disk.
 
         Args:
-            round_index: i.
-            devices, alignment, mu, power: as in `Charge`.
+            round_index, devices, alignment, mu, power, run, members: as in `Charge`; in a shared ledger a device
+                has the same number in every run.
             within: the budget that must allow it, or the ε of all rounds together; whatever other processes have
                 charged to the file counts.
-            run: whose round it is, in an account.
-            members: who is charged, of the whole fleet; None for everybody whom the ledger counts. In an account a
-                device has the same number in every run.
 
         Raises:
             BudgetExhausted: it does not fit; nothing is written.
             LedgerError: the file is not the one that was read, or counts another fleet.
-            ValueError: there are not as many members as `devices` says.
         """
         if members is not None and members.count != devices:
             raise ValueError(f"Expected devices={devices} members; got {members.count}.")
@@ -270,21 +261,13 @@ class Ledger(Chain):
                 members=members,
             )
             who = {} if members is None else {"members": members.text, "num_devices": members.num_devices}
-            self._append(stream, _entry("charge", charge, {name: getattr(charge, name) for name in _WRITTEN} | who))
+            figures = ("attempt", "devices", "alignment", "mu", "power_planned", *_DERIVED)
+            self._append(stream, _entry("charge", charge, {name: getattr(charge, name) for name in figures} | who))
             self._enter(charge, after)
             return charge
 
     def mark_sent(self, round_index: int, signal: str = "", *, run: str = "") -> None:
-        """Write down that noise is about to be drawn for a charged round; on return it is on the disk.
-
-        Args:
-            round_index: i.
-            signal: digest of the signal, where a repetition must be the very same one.
-            run: whose round it is, in an account.
-
-        Raises:
-            LedgerError: the round was never charged.
-        """
+        """Write down that noise is about to be drawn for a charged round; on return it is on the disk."""
         with self._exclusive() as stream:
             charge = self.latest(round_index, run=run)
             self._append(stream, _entry("sent", charge, {"signal": signal} if signal else {}))
@@ -293,24 +276,16 @@ class Ledger(Chain):
     def settle(self, round_index: int, power_metered: float | None, *, run: str = "") -> None:
         """Write down what a charged round really transmitted [W]; a repeated round must repeat the figure.
 
-        Args:
-            round_index: i.
-            power_metered: None keeps the figure, which depends on the data, out of the ledger.
-            run: whose round it is, in an account.
-
-        Raises:
-            LedgerError: the round was never charged, or a replay transmitted something else than before.
+        None keeps the figure, which depends on the data, out of the ledger.
         """
         charge = self.latest(round_index, run=run)
-        if power_metered is None:
+        if power_metered is None or power_metered == charge.power_metered:
             return
         if charge.power_metered is not None:
-            if charge.power_metered != power_metered:
-                raise LedgerError(
-                    f"{self.path}: round {round_index + 1} was transmitted with {charge.power_metered!r} W before, and "
-                    f"with {power_metered!r} W now: this is not the same run."
-                )
-            return
+            raise LedgerError(
+                f"{self.path}: round {round_index + 1} was transmitted with {charge.power_metered!r} W before, and "
+                f"with {power_metered!r} W now: this is not the same run."
+            )
         with self._exclusive() as stream:
             self._append(stream, _entry("settle", charge, {"power_metered": power_metered}))
             self._mark(round_index, run, power_metered=power_metered)
@@ -338,7 +313,7 @@ class Ledger(Chain):
         """The charge with everything that follows from it and the charges before, and what is spent then."""
         delta = self.header["delta"]
         after = self._after(mu, members)
-        total = after.mu()
+        total = after.most_exposed()[1]
         last = self.charges[-1] if self.charges else None
         charge = Charge(
             mu=mu,
@@ -362,10 +337,12 @@ class Ledger(Chain):
     def _enter_line(self, kind: str, entry: dict[str, Any]) -> None:
         if kind == "open":
             self.header = {key: value for key, value in entry.items() if key != "kind"}
-            check_header(self.header)
+            _check_header(self.header)
             return
         if kind == "model":
-            self.model = sha256(entry)
+            if not re.fullmatch("[0-9a-f]{64}", entry["sha256"]):
+                raise ValueError
+            self.model = entry["sha256"]
             return
         round_index, run = whole(entry, "round"), str(entry.get("run", ""))
         if kind == "charge":
@@ -384,14 +361,35 @@ class Ledger(Chain):
             **{name: whole(entry, name) for name in ("attempt", "devices")},
             **{name: number(entry, name) for name in ("alignment", "mu", "power_planned")},
             run=run,
-            members=membership(entry),
+            members=_members(entry),
         )
-        for name in ("epsilon_round", "mu_total", "epsilon_total"):
+        for name in _DERIVED:
             if not math.isclose(number(entry, name), getattr(charge, name), rel_tol=_RTOL):
                 raise LedgerError(
                     f"{self.path}: the {name} of line {self._number + 1} does not follow from the rounds so far."
                 )
         return charge, after
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    """Raise where what is counted, or against which budget, is nothing that a ledger could have been opened with."""
+    positive = {"epsilon", "total_power", "noise_std", "amplification", "mu_round"} & header.keys()
+    fine = 0.0 < number(header, "delta") < 1.0 and all(number(header, name) > 0 for name in positive)
+    for name in {"spent", "estimation_error", "estimation_failure"} & header.keys():
+        number(header, name)
+    fine &= "antennas" not in header or whole(header, "antennas") > 0
+    if not fine or any(header[name] not in _KNOWN[name] for name in _KNOWN.keys() & header.keys()):
+        raise ValueError
+
+
+def _members(entry: dict[str, Any]) -> Members | None:
+    """Which devices a line charges, None for all; raises KeyError, TypeError or ValueError if it is wrong."""
+    if not {"members", "num_devices"} & entry.keys():
+        return None
+    members = Members.parse(entry["members"], whole(entry, "num_devices"))
+    if members.count != entry["devices"]:
+        raise ValueError
+    return members
 
 
 def _entry(kind: str, charge: Charge, values: dict[str, Any]) -> dict[str, Any]:

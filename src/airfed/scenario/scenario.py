@@ -18,7 +18,7 @@ from airfed.channel import ChannelModel
 from airfed.keys.declare import Control, Key, Name, Section, Seed
 from airfed.keys.sentences import sentence
 from airfed.planning import Plan, Policy, Response, Settings, predicted
-from airfed.privacy import account
+from airfed.privacy import shared_ledger
 from airfed.problem import Fleet, Link, Problem, Trust
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.model import DATASET_SHAPES, dimension_of
@@ -119,7 +119,7 @@ class Scenario(Section):
             LedgerError: the account was tampered with, or counts towards another budget.
         """
         trust: Trust = self.link.trust if self.link.antennas > 1 else "radio"
-        return 0.0 if self.account_path is None else account.spent(self.account_path, self.budget.build(), trust)
+        return 0.0 if self.account_path is None else shared_ledger.spent(self.account_path, self.budget.build(), trust)
 
     def problem(self, *, dimension: int | None = None, spent: float | None = None) -> Problem:
         """Return one realisation: the gains drawn from the seed's channel stream.

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import airfed
 from airfed.planning import Average, Plan
-from airfed.privacy.account import open_account
 from airfed.privacy.ledger import Charge, Ledger, LedgerError, Members
+from airfed.privacy.shared_ledger import open_account
 from airfed.problem import Budget
 from airfed.training.agreement import (
     check_account,

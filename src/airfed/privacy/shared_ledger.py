@@ -1,4 +1,4 @@
-"""An account: one ledger that all trainings on the same data charge, whatever their directory, seed or policy.
+"""A shared ledger: one file that all trainings on the same data charge, whatever their directory, seed or policy.
 
 A run's own ledger counts that run. Whoever trains twice on the same data has spent both: μ² adds up. With
 `[budget] account = "FILE"` every round of every run is charged to that file as well, before it is transmitted, and a
@@ -15,16 +15,16 @@ from airfed.problem import Budget, Trust
 
 
 def open_account(path: Path, budget: Budget, trust: Trust = "radio") -> Ledger:
-    """Return the account at a path; where there is none, it is opened with the budget.
+    """Return the shared ledger at a path; where there is none, it is opened with the budget.
 
     Args:
         path: the file.
         budget: what all trainings together may spend.
-        trust: whom a training with several antennas claims its ε against. An account that was opened by one with trust
-            in the combiner says so, and takes any other claim too: they are larger. No other takes such a claim.
+        trust: the adversary of a training with several antennas. A ledger that was opened with trust in the combiner
+            says so, and takes any other claim too: they are larger. No other takes such a claim.
 
     Raises:
-        LedgerError: it was tampered with, or counts towards another budget, or against somebody who sees more.
+        LedgerError: it was tampered with, or counts towards another budget, or against an adversary that sees more.
     """
     try:
         return Ledger.create(path, _header(budget, trust))
@@ -33,11 +33,7 @@ def open_account(path: Path, budget: Budget, trust: Trust = "radio") -> Ledger:
 
 
 def spent(path: Path, budget: Budget, trust: Trust = "radio") -> float:
-    """Return μ of all that was charged to the account so far; 0 where there is none yet.
-
-    Raises:
-        LedgerError: as in `open_account`, or it cannot be read.
-    """
+    """Return μ of all that was charged to the shared ledger so far; 0 where there is none. Raises as `open_account`."""
     try:
         path.lstat()  # a link counts, wherever it leads
     except FileNotFoundError:
@@ -48,16 +44,9 @@ def spent(path: Path, budget: Budget, trust: Trust = "radio") -> float:
 
 
 def _header(budget: Budget, trust: Trust) -> dict[str, Any]:
-    return {
-        "account": True,
-        "unit": "device",
-        "relation": budget.relation,
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "scope": "total",
-        "formula": "exact",
-        **({"trust": trust} if trust == "combiner" else {}),
-    }
+    named = {"relation": budget.relation, "epsilon": budget.epsilon, "delta": budget.delta}
+    claim = {"trust": trust} if trust == "combiner" else {}
+    return {"account": True, "unit": "device", **named, "scope": "total", "formula": "exact", **claim}
 
 
 def _checked(path: Path, budget: Budget, trust: Trust) -> Ledger:
