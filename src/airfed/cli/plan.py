@@ -125,11 +125,7 @@ def compare(
         float | None, Parameter(help="ε in total of the second table (default: what full participation spends).")
     ] = None,
 ) -> int:
-    """Show the policies side by side on one channel draw, with the distance of each to the optimum.
-
-    Where the budget is per round, policies with more rounds spend more in total: a second table then gives all of them
-    the same ε in total. Unless told, that is what full participation spends, the design that makes no choice.
-    """
+    """Show the policies side by side on one channel draw, with the distance of each to the optimum."""
     world = read(file, policy__rounds=rounds, seed=seed)
     if total is not None and not 0 < total < math.inf:
         raise ValueError(f"Expected --total={total:g} to be a number > 0.")
