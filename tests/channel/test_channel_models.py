@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from airfed import plan, scenario
-from airfed.channel import MODELS, Cell, ChannelModel, Fixed, Rayleigh, Rician, Uniform, raise_to_minimum, true_channel
+from airfed.channel import MODELS, Cell, ChannelModel, Fixed, Rayleigh, Rician, Uniform, true_channel
 from airfed.explorer import knobs
 from airfed.explorer.design import CHANNELS
 from airfed.scenario import ScenarioError, reference, template
@@ -140,7 +140,7 @@ def test_a_scenario_has_it_back_from_toml_and_plans(kind, values, model):
 
 def test_a_file_is_found_from_the_scenarios_folder_and_known_by_what_is_in_it(kind, values, model, tmp_path):
     if not kind.file_keys():
-        assert model.located(tmp_path / "elsewhere") == model
+        assert model.received_by(1, tmp_path / "elsewhere") == model
         return
     first = world_with({"model": model.model, **values})
     short = {**values, **dict.fromkeys(kind.file_keys(), "gains.csv")}
@@ -239,7 +239,7 @@ def test_a_new_model_is_one_class(tmp_path):
             import numpy as np
 
             from airfed.channel import ChannelModel
-            from airfed.keys.declare import Control, Key, Positive
+            from airfed.keys import Control, Key, Positive
 
 
             class Two(ChannelModel):
@@ -351,23 +351,19 @@ def test_the_mean_power_in_a_cell():
 # The smallest gain
 
 
-def test_minimum_raises_the_weak_and_leaves_the_rest():
-    gains = np.array([0.05, 0.3, 0.0, 2.0])
-    assert raise_to_minimum(gains, 0.1).tolist() == [0.1, 0.3, 0.1, 2.0]
-    assert raise_to_minimum(gains, 0.0).tolist() == gains.tolist()
-    assert gains.tolist() == [0.05, 0.3, 0.0, 2.0]
-
-
-def test_pin_sets_the_weakest_exactly():
-    assert raise_to_minimum(np.array([0.5, 0.3, 2.0]), 0.2, pin=True).tolist() == [0.5, 0.2, 2.0]
-    assert raise_to_minimum(np.array([0.1, 0.05, 2.0]), 0.2, pin=True).tolist() == [0.2, 0.2, 2.0]
-    assert raise_to_minimum(np.array([0.5]), 0.2, pin=True).tolist() == [0.2]
-
-
-@pytest.mark.parametrize("minimum", [-0.1, float("nan"), "0.1"])
-def test_bad_minimum(minimum):
-    with pytest.raises(ValueError, match="minimum"):
-        raise_to_minimum(np.array([1.0]), minimum)
+@pytest.mark.parametrize(
+    ("gains", "minimum", "pin", "raised"),
+    [
+        ([0.05, 0.3, 0.0, 2.0], 0.1, False, [0.1, 0.3, 0.1, 2.0]),
+        ([0.05, 0.3, 0.0, 2.0], 0.0, False, [0.05, 0.3, 0.0, 2.0]),
+        ([0.5, 0.3, 2.0], 0.2, True, [0.5, 0.2, 2.0]),
+        ([0.1, 0.05, 2.0], 0.2, True, [0.2, 0.2, 2.0]),
+        ([0.5], 0.2, True, [0.2]),
+    ],
+)
+def test_the_minimum_raises_the_weak_and_a_pinned_one_lowers_the_weakest(gains, minimum, pin, raised):
+    model = Fixed(gains=gains, minimum=minimum, pin_minimum=pin)
+    assert model.draw(len(gains), np.random.default_rng(0)).tolist() == raised
 
 
 # What the devices do not know

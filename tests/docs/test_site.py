@@ -40,7 +40,7 @@ def test_notebooks_are_shown_with_their_outputs_and_stored_without(site, reposit
 
 def test_the_reference_has_every_key_and_command(site):
     from airfed.cli.app import app
-    from airfed.keys.declare import key_of
+    from airfed.keys import key_of
     from airfed.scenario import reference
 
     commands = (site / "cli.html").read_text(encoding="utf-8")

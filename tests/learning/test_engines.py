@@ -22,7 +22,7 @@ from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 from airfed.learning.reference import ReferenceEngine
 from airfed.learning.ridge import RidgeTask
 from airfed.network import builtin
-from airfed.scenario.networks import NetworkSection
+from airfed.scenario.learning_section import NetworkSection
 
 DEVICES = 10
 IMAGE_ENGINES = [name for name in ENGINES if name != "auto"]

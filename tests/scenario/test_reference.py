@@ -6,7 +6,7 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from airfed.explorer import knobs
-from airfed.keys.declare import Section, control_of, key_of
+from airfed.keys import Section, control_of, key_of
 from airfed.scenario import reference, template
 from airfed.scenario.reference import find, sections
 

@@ -11,7 +11,7 @@ from airfed.audit.statistics import Check
 from airfed.audit.subject import Subject
 from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger
-from airfed.scenario.usercode import own_policy
+from airfed.scenario.sections import own_policy
 from airfed.training.run import Run
 
 

@@ -16,8 +16,7 @@ from airfed.planning import Plan, sensitivities
 from airfed.planning.limits import amplified
 from airfed.planning.sensitivities import Sensitivities
 from airfed.problem import InfeasibleError
-from airfed.scenario import Scenario, template, worlds
-from airfed.scenario.errors import ScenarioError
+from airfed.scenario import Scenario, ScenarioError, template, worlds
 from airfed.text import exports, output, tables
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_origin
 
 from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.design import CHANNELS, Design
-from airfed.keys.declare import control_of, key_of
+from airfed.keys import control_of, key_of
 from airfed.policies import POLICIES
 from airfed.scenario.reference import find
 

@@ -16,9 +16,7 @@ from pydantic.fields import FieldInfo
 
 from airfed._validate import LARGEST
 from airfed.channel import MODELS, ChannelModel
-from airfed.keys.declare import Key, Section, key_of
-from airfed.keys.sentences import expectation
-from airfed.keys.units import DECIBELS, HERTZ, KELVIN, METRES, WATTS, WATTS_PER_HERTZ
+from airfed.keys import DECIBELS, HERTZ, KELVIN, METRES, WATTS, WATTS_PER_HERTZ, Key, Section, expectation, key_of
 from airfed.scenario.scenario import Scenario
 
 _HEAD = f"""\

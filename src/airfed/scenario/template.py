@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from airfed.keys.declare import key_of
+from airfed.keys import key_of
 from airfed.scenario.reference import find, sections
 
 _VALUES: Final = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from airfed.scenario.errors import ScenarioError
+from airfed.keys import ScenarioError
 from airfed.scenario.template import commented
 
 FOLDER: Final = Path(__file__).parent.parent / "worlds"
