@@ -230,12 +230,8 @@ class ChannelModel(Section, ABC):
         first = self._first(num_devices, seeds.stream(seed, "channel"))
         walk = Walk(self, first, (num_devices,), sources(seed, "fading"))
         if self._antennas > 1:
-            places: dict[str, Any] = {
-                "sector": self.sector,
-                "spacing": self.antenna_spacing,
-                "spread": self.angle_spread,
-            }
-            array = Array.drawn(number=self._antennas, num_devices=num_devices, seed=seed, **places)
+            line: dict[str, Any] = {"sector": self.sector, "spacing": self.antenna_spacing, "spread": self.angle_spread}
+            array = Array.drawn(number=self._antennas, num_devices=num_devices, seed=seed, **line)
             walk.receive(array, arrays.generators(self._antennas, seed, "array", 1))
         return walk
 

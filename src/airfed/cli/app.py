@@ -18,46 +18,28 @@ import airfed
 from airfed import _extras
 
 _CORE: Final = ("numpy", "scipy", "pydantic", "cyclopts", "rich", "safetensors", "platformdirs", "threadpoolctl")
-_COMMANDS: Final = {
-    "plan": ("plan", "Plan which devices transmit, how strongly and in how many rounds; no training."),
-    "compare": (
-        "plan",
-        "Show the policies side by side on one channel draw, with the distance of each to the optimum.\n\n"
-        "Where the budget is per round, policies with more rounds spend more in total: a second table then gives all "
-        "of them the same ε in total, by default what full participation spends.",
-    ),
-    "new": ("plan", "Write a commented scenario to start from: a small one, or the world of a known paper."),
-    "run": ("run", "Plan, train over the air, meter and record."),
-    "data": ("run", "Get and verify data sets."),
-    "report": ("report", "Write one self-contained HTML page about one or several runs."),
-    "ledger": (
-        "account",
-        "Print and verify what a run has spent; exits with 4 if its ledger, or a file it names, was tampered with.",
-    ),
-    "audit": ("account", "Try to break the privacy claim; exits with 4 if that succeeds."),
-    "sweep": (
-        "sweep",
-        "Run every point of an experiment, in parallel; skip what is done, go on with what was interrupted.",
-    ),
-    "league": (
-        "league",
-        "Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank them.",
-    ),
-    "figures": (
-        "figures",
-        "Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it.",
-    ),
-    "calibrate": ("calibrate", "Estimate ζ, ϱ, G and the norms of updates over E from the scenario's data and model."),
-    "measure": (
-        "measure",
-        "Train pilots on proxy data over rounds, clipping norm and noise; write the response that plans are chosen by.",
-    ),
-    "explore": (
-        "explore",
-        "Open the planner as a web page on this machine: move a slider, read the decision. Ctrl-C stops it.",
-    ),
+_HELP: Final = {
+    "plan": "Plan which devices transmit, how strongly and in how many rounds; no training.",
+    "compare": "Show the policies side by side on one channel draw, with the distance of each to the optimum.\n\n"
+    "Where the budget is per round, policies with more rounds spend more in total: a second table then gives all of "
+    "them the same ε in total, by default what full participation spends.",
+    "new": "Write a commented scenario to start from: a small one, or the world of a known paper.",
+    "run": "Plan, train over the air, meter and record.",
+    "data": "Get and verify data sets.",
+    "report": "Write one self-contained HTML page about one or several runs.",
+    "ledger": "Print and verify what a run has spent; exits with 4 if its ledger, or a file it names, was tampered "
+    "with.",
+    "audit": "Try to break the privacy claim; exits with 4 if that succeeds.",
+    "sweep": "Run every point of an experiment, in parallel; skip what is done, go on with what was interrupted.",
+    "league": "Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank "
+    "them.",
+    "figures": "Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it.",
+    "calibrate": "Estimate ζ, ϱ, G and the norms of updates over E from the scenario's data and model.",
+    "measure": "Train pilots on proxy data over rounds, clipping norm and noise; write the response that plans are "
+    "chosen by.",
+    "explore": "Open the planner as a web page on this machine: move a slider, read the decision. Ctrl-C stops it.",
 }
-"""Command -> its module, which has a function or an app of that name, and its help."""
+_MODULES: Final = {"compare": "plan", "new": "plan", "data": "run", "ledger": "account", "audit": "account"}
 
 app = App(
     name="airfed",
@@ -66,8 +48,8 @@ app = App(
     "`airfed --version --verbose` tells what is installed, for a report of a bug.",
     suppress_keyboard_interrupt=False,  # `main` says what became of it
 )
-for _name, (_module, _help) in _COMMANDS.items():
-    app.command(f"airfed.cli.{_module}:{_name}", name=_name, help=_help)
+for _name, _help in _HELP.items():  # each is a function, or an app, in the module of its name or of that in _MODULES
+    app.command(f"airfed.cli.{_MODULES.get(_name, _name)}:{_name}", name=_name, help=_help)
 
 
 def main(arguments: Sequence[str] | None = None, *, ready: Callable[[], object] = lambda: None) -> int:
