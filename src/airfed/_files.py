@@ -85,7 +85,7 @@ def read_exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def read_text(path: Path, what: str, *, hint: str = "", pipe: bool = False) -> str:
-    """Return the text of a file in UTF-8 of at most `MOST_TEXT` bytes, without its byte order mark, with plain newlines."""
+    """Return the text of a file in UTF-8 of at most `MOST_TEXT` bytes, with plain newlines."""
     with opened(path, what, hint=hint, pipe=pipe) as stream:
         raw = read_exactly(stream, MOST_TEXT + 1)
     if len(raw) > MOST_TEXT:

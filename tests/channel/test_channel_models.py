@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from airfed import plan, scenario
 from airfed.channel import MODELS, Cell, ChannelModel, Fixed, Rayleigh, Rician, Uniform, true_channel
 from airfed.explorer import knobs
 from airfed.explorer.design import CHANNELS
-from airfed.scenario import ScenarioError, reference, template
+from airfed.scenario import ScenarioError, template
 
+REFERENCE = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text(encoding="utf-8")
 SAMPLES = 20_000
 LEVEL = 1e-4  # of each Kolmogorov-Smirnov test; the seeds are fixed
 GAINS = [0.5, 0.6, 0.0, 0.8, 2.0, 0.7]
@@ -151,13 +153,13 @@ def test_a_file_is_found_from_the_scenarios_folder_and_known_by_what_is_in_it(ki
 
 
 def test_it_is_in_reference_and_template_and_on_the_page(kind, values, model):
-    assert f'### [channel] model = "{model.model}"' in reference.page()
+    assert f'### [channel] model = "{model.model}"' in REFERENCE
     assert f"{model.model} ({next(iter(values))}" in template.SCENARIO
     shown = {item.key for group in knobs.GROUPS for item in group.items}
     assert model.file_keys() or {f"channel.{key}" for key in values} <= shown
     assert (model.model in CHANNELS) == (not model.file_keys())
     for key in values:
-        assert f"\n| `{key}` |" in reference.page()
+        assert f"\n| `{key}` |" in REFERENCE
 
 
 # What is refused
@@ -255,10 +257,10 @@ def test_a_new_model_is_one_class(tmp_path):
             from airfed import plan, scenario
             from airfed.explorer import knobs
             from airfed.explorer.design import Design
-            from airfed.scenario import reference, template
+            from airfed.scenario import template
 
             assert "two (ratio)" in template.SCENARIO
-            assert "| `ratio` | r | a number > 0 |  | `2.0` | Strong over weak. |" in reference.page()
+            assert "# r: strong over weak" in template.commented("[channel]\\nratio = 2.0")
             knob = next(item for group in knobs.GROUPS for item in group.items if item.key == "channel.ratio")
             assert (knob.label, knob.symbol, knob.low, knob.high) == ("Ratio", "r", 1.0, 9.0)
             world = Design().change("channel.model", "two").world()

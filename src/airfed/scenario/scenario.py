@@ -95,12 +95,7 @@ class Scenario(Section):
 
     @property
     def dimension(self) -> int:
-        """d: the key, or the size of the model on its data, for which the user's own model is made.
-
-        Raises:
-            MissingExtra: the user's own model needs airfed[sim].
-            ValueError: the model or the data is wrong.
-        """
+        """d: the key, or the size of the model on its data, for which the user's own model is made."""
         return learning_section.dimension_of(self)
 
     @property
@@ -128,8 +123,7 @@ class Scenario(Section):
 
         Raises:
             MissingExtra: the user's own model, whose size is d, needs airfed[sim].
-            ValueError: the model or the data that tell d are wrong.
-            ScenarioError: the file of gains is bad, a length does not fit, or there are too many gains.
+            ValueError: the model, the data or the file of gains is wrong, or there are too many gains.
         """
         dimension = self.dimension if dimension is None else dimension
         try:
@@ -236,10 +230,8 @@ class Scenario(Section):
             settings: other values for keys of [policy]: `rounds=20`.
 
         Raises:
-            MissingExtra: the user's own model, whose size is d, needs airfed[sim].
             InfeasibleError: no plan meets every limit.
-            ScenarioError, DataError: a key, a file that the scenario names, or a setting is wrong.
-            ValueError: a setting is not the policy's, or the user's own policy fails.
+            ValueError: a key, a file that the scenario names, or a setting is wrong, or the user's own policy fails.
 
         >>> import tomllib
         >>> from airfed.scenario import parse, template
