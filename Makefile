@@ -8,7 +8,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile  # bytecode: when first imported
 CORE := .venv-core
 SOURCES := $(shell find src -type f ! -name '*.pyc')
 
@@ -17,19 +17,13 @@ SOURCES := $(shell find src -type f ! -name '*.pyc')
 
 setup: $(VENV)/dev.stamp $(VENV)/airfed.stamp
 
-# torch first and pinned: an unpinned one would pull gigabytes of GPU libraries.
-$(VENV)/demo.stamp: pyproject.toml constraints.txt
+# Each set-up is one pip run: constraints.txt pins torch, an unpinned one would pull gigabytes of GPU libraries.
+$(VENV)/demo.stamp: EXTRAS := sim,report,sweep
+$(VENV)/dev.stamp: EXTRAS := dev
+$(VENV)/docs.stamp: EXTRAS := docs
+$(VENV)/demo.stamp $(VENV)/dev.stamp $(VENV)/docs.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -c constraints.txt $(shell grep '^torch==' constraints.txt)
-	$(INSTALL) -c constraints.txt ".[sim,report,sweep]"
-	touch $@
-
-$(VENV)/dev.stamp: $(VENV)/demo.stamp
-	$(INSTALL) -c constraints.txt ".[dev]"
-	touch $@
-
-$(VENV)/docs.stamp: $(VENV)/demo.stamp
-	$(INSTALL) -c constraints.txt ".[docs]"
+	$(INSTALL) -c constraints.txt ".[$(EXTRAS)]"
 	touch $@
 
 $(VENV)/release.stamp: constraints.txt
@@ -38,11 +32,11 @@ $(VENV)/release.stamp: constraints.txt
 	touch $@
 
 # The tests run on the built wheel, not on the source tree.
-$(VENV)/airfed.stamp: $(VENV)/demo.stamp $(SOURCES) README.md
+$(VENV)/airfed.stamp: pyproject.toml $(SOURCES) README.md
 	$(INSTALL) --no-deps --force-reinstall .
 	touch $@
 
-demo: $(VENV)/airfed.stamp
+demo: $(VENV)/demo.stamp $(VENV)/airfed.stamp
 	$(BIN)/airfed compare examples/paper.toml
 	$(BIN)/airfed sweep examples/demo.toml --out out/demo --plot out/demo/demo.png
 	$(BIN)/airfed report out/demo --out out/demo/report.html
@@ -57,7 +51,7 @@ core:
 	$(CORE)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt ".[report]" \
 	    dp-accounting hypothesis mpmath pytest python-flint threadpoolctl
 	$(CORE)/bin/python -m pytest tests/planning tests/privacy tests/scenario tests/channel tests/keys $(wildcard \
-	    $(addprefix tests/test_,air.py arrays.py bounds.py equations.py files.py network.py problem.py seeds.py validate.py))
+	    $(addprefix tests/test_,aircomp.py arrays.py bounds.py equations.py files.py network.py problem.py seeds.py validate.py))
 
 quick: setup
 	$(BIN)/python -m pytest

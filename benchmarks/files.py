@@ -2,7 +2,8 @@
 
     python benchmarks/files.py plan examples/paper.toml
 
-The second list is what a reader who follows the command has to open at most.
+The second list is what a reader who follows the command has to open: files that do its work, and apart from them
+infrastructure, which a reader may take for granted.
 """
 
 from __future__ import annotations
@@ -13,9 +14,21 @@ import sys
 from pathlib import Path
 
 import airfed
-from airfed.cli import main
+from airfed.cli.app import app, main
 
 SOURCE = str(Path(airfed.__file__).parent)
+INFRASTRUCTURE = {
+    "__init__.py": "lazy import of public names",
+    "__main__.py": "start-up and Ctrl-C",
+    "_extras.py": "the sentence for a package that is missing",
+    "_files.py": "reading files safely",
+    "_usercode.py": "loading the user's own code",
+    "_validate.py": "checks of arguments",
+    "cli/app.py": "lazy loading of commands, exit codes",
+    "keys.py": "declarations of keys, sentences for bad values",
+    "text/exports.py": "consoles and formats of tables",
+    "text/output.py": "the console",
+}
 
 
 def called(arguments: list[str]) -> set[str]:
@@ -25,6 +38,7 @@ def called(arguments: list[str]) -> set[str]:
         if event == "call" and frame.f_code.co_name != "<module>":
             files.add(frame.f_code.co_filename)
 
+    app.parse_args(arguments)  # imports the command: what only an import calls is not to be read
     with contextlib.redirect_stdout(io.StringIO()):
         sys.setprofile(look)
         try:
@@ -36,6 +50,9 @@ def called(arguments: list[str]) -> set[str]:
 
 if __name__ == "__main__":
     files = sorted(called(sys.argv[1:]))
+    work = [file for file in files if file not in INFRASTRUCTURE]
     imported = [name for name in sys.modules if name.partition(".")[0] == "airfed"]
-    print(f"{len(imported)} modules imported, {len(files)} files with a function that is called:")
-    print(*files, sep="\n")
+    print(f"{len(imported)} modules imported, {len(files)} files with a function that is called")
+    print(f"\n{len(work)} do the work:", *work, sep="\n")
+    rest = [f"{file}: {INFRASTRUCTURE[file]}" for file in files if file in INFRASTRUCTURE]
+    print(f"\n{len(rest)} are infrastructure:", *rest, sep="\n")

@@ -36,7 +36,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "channel": (
         "Channels",
         "Laws of the gains, how they change, and the physics behind them.",
-        ("airfed.channel", "airfed.channel.path_loss", "airfed.channel.noise"),
+        ("airfed.channel", "airfed.channel.path_loss"),
     ),
     "air": ("The air", "Clip, precode, superpose, add noise, rescale, meter.", ("airfed.aircomp",)),
     "scenario": ("Scenarios", "A TOML file, checked; [its keys](../scenario.md).", ("airfed.scenario",)),

@@ -15,16 +15,14 @@ def main() -> int:
     """Run the command line and return its exit code.
 
     Ctrl-C is heeded from the first moment: an exception in the middle of an import of NumPy or rich may come out as any
-    other, so until everything is imported the process simply ends.
+    other, so until the command is imported the process simply ends.
     """
     mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored, as under nohup
     if mine:
         signal.signal(signal.SIGINT, _end)
     from airfed.cli import main as command_line
 
-    if mine:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    return command_line()
+    return command_line(ready=lambda: mine and signal.signal(signal.SIGINT, signal.default_int_handler))
 
 
 def _end(number: int, frame: FrameType | None) -> None:

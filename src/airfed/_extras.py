@@ -26,41 +26,28 @@ class MissingExtra(ModuleNotFoundError, ValueError):
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn the lack of a package that an extra brings into the sentence that says so; any other error passes as it is.
-
-    Raises:
-        MissingExtra: such a package is not installed, or only half of it.
-    """
+    """Turn the lack of a package that an extra brings, or of half of it, into MissingExtra; other errors pass."""
     try:
         yield
     except MissingExtra:
         raise
     except ImportError as error:
         require((error.name or "").partition(".")[0])
-        _blame(error)
-        raise
-
-
-def _blame(error: ImportError) -> None:
-    """Raise where a package of an extra is installed and could not be imported: something that it needs is not."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        for extra, brought in EXTRAS.items():
-            if package in brought and package not in sys.modules:  # an import that fails leaves nothing there
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            package = str(frame.f_globals.get("__name__")).partition(".")[0]
+            extra = next((extra for extra, brought in EXTRAS.items() if package in brought), None)
+            if extra is not None and package not in sys.modules:  # an import that fails leaves nothing there
                 reason = " ".join(str(error).split()).removesuffix(".")
                 raise MissingExtra(
                     f"This needs airfed[{extra}], and {package} cannot be imported here ({reason}): "
                     f"pip install --force-reinstall 'airfed[{extra}]'.",
                     name=package,
                 ) from error
+        raise
 
 
 def require(*packages: str) -> None:
-    """Raise where packages of extras are not installed: before any work is done, and without importing them.
-
-    Raises:
-        MissingExtra: one of them is not.
-    """
+    """Raise MissingExtra where packages of extras are not installed, before any work and without importing them."""
     for package in packages:
         for extra, brought in EXTRAS.items():
             if package in brought and not has(package):

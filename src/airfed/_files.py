@@ -1,8 +1,8 @@
 """Reading what a user names: regular files only, never more than a stated size, and one sentence for whatever is wrong.
 
-A pipe, a device or a socket is refused before it is opened, so that nothing hangs, unless it is a pipe that the user
-has handed over for a TOML file (`/dev/stdin`, `<(command)`). The size that a header declares (NumPy, IDX, zip) is
-compared with the bytes of the file before anything is allocated. NumPy reads the arrays; nothing is unpickled.
+A pipe, a device or a socket is refused before it is opened, unless it is a pipe that the user has handed over for a
+TOML file (`/dev/stdin`, `<(command)`). The size that a header declares (NumPy, IDX, zip) is compared with the bytes of
+the file before anything is allocated. NumPy reads the arrays; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -35,13 +35,10 @@ _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile unpacks 
 _NUMBERS: Final = "bhilqBHILQefdFD"  # types, by NumPy's letters: no objects, texts, dates or records
 _CONTAINER: Final = Path("/sys/fs/cgroup")
 _FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-_KINDS: Final = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISSOCK, "a socket"),
-)
+_KINDS: Final = {
+    **{stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"},
+    **dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device"),
+}
 _HANDED: Final = re.compile(r"/dev/stdin|/(?:dev|proc/self)/fd/[0-9]+")  # what a shell calls an open pipe
 _PART: Final = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _MOST_PARTS: Final = 16  # of a dotted key; tomllib's time grows with their square
@@ -54,13 +51,9 @@ class DataError(ValueError):
 
 @contextmanager
 def opened(path: Path, what: str, *, hint: str = "", pipe: bool = False) -> Iterator[IO[bytes]]:
-    """Open a regular file, or a pipe, for reading.
+    """Open a regular file for reading; with `pipe` it may be a pipe that this process was handed open.
 
-    Args:
-        path: the file.
-        what: what it should be, as in "a scenario".
-        hint: said in addition where there is no such file.
-        pipe: whether it may be a pipe that this process was handed open; it is waited for.
+    `what` it should be, as in "a scenario", and a `hint` where there is no such file are part of the message.
 
     Raises:
         DataError: it is missing, no regular file, or cannot be read (now or inside the block).
@@ -76,10 +69,10 @@ def opened(path: Path, what: str, *, hint: str = "", pipe: bool = False) -> Iter
         raise DataError(f"Expected {what} at {path}; there is no such file{hint}.") from None
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror or error}.") from None
-    except ValueError as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"Cannot read {str(path)!r}: {error}.") from None  # a NUL in the path
+    except DataError:
+        raise
+    except ValueError as error:  # a NUL in the path
+        raise DataError(f"Cannot read {str(path)!r}: {error}.") from None
 
 
 def read_exactly(stream: IO[bytes], size: int) -> bytes:
@@ -92,13 +85,7 @@ def read_exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def read_text(path: Path, what: str, *, hint: str = "", pipe: bool = False) -> str:
-    """Return the text of a file in UTF-8, at most `MOST_TEXT` bytes of it.
-
-    A byte order mark is removed, and every kind of line end is turned into a newline.
-
-    Raises:
-        DataError: see `opened`; or it is no text in UTF-8.
-    """
+    """Return the text of a file in UTF-8 of at most `MOST_TEXT` bytes, with plain newlines."""
     with opened(path, what, hint=hint, pipe=pipe) as stream:
         raw = read_exactly(stream, MOST_TEXT + 1)
     if len(raw) > MOST_TEXT:
@@ -116,11 +103,7 @@ def read_text(path: Path, what: str, *, hint: str = "", pipe: bool = False) -> s
 
 
 def read_toml(path: Path, what: str, *, hint: str = "") -> dict[str, Any]:
-    """Return the tables of a TOML file.
-
-    Raises:
-        DataError: see `opened`; or it is no valid TOML.
-    """
+    """Return the tables of a TOML file."""
     try:
         return parse_toml(read_text(path, what, hint=hint, pipe=True))
     except tomllib.TOMLDecodeError as error:
@@ -149,11 +132,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def check_claim(size: int, *, stored: int, where: str, packed: bool) -> None:
-    """Raise unless `stored` bytes, compressed or not, may be trusted to hold `size`, and these fit into memory.
-
-    Raises:
-        DataError: that is impossible, or so much that it looks like an attack on the memory.
-    """
+    """Raise unless `stored` bytes, compressed or not, may be trusted to hold `size`, and these fit into memory."""
     most = 1 if not packed else DEFLATE_EXPANSION if size <= UNASKED else MOST_EXPANSION
     if size > most * stored:
         reason = f"at most {most} times the {stored} bytes that hold it" if packed else f"no more than {stored} bytes"
@@ -163,11 +142,7 @@ def check_claim(size: int, *, stored: int, where: str, packed: bool) -> None:
 
 
 def check_memory(size: int, where: str) -> None:
-    """Raise unless `size` bytes fit into half of the free memory (the rest is needed to work with them).
-
-    Raises:
-        DataError: they do not.
-    """
+    """Raise unless `size` bytes fit into half of the free memory (the rest is needed to work with them)."""
     if size > UNASKED and size > (free := free_memory()) // 2:
         raise DataError(
             f"Expected {where} to fit into half of the free memory; "
@@ -189,12 +164,7 @@ def free_memory() -> int:
 
 
 def load_npy(source: Path | bytes, *, name: str = "", most_values: int | None = None) -> NDArray[Any]:
-    """Return the array of a .npy file, in native byte order.
-
-    Args:
-        source: the file, or its content.
-        name: what messages call it; the path if there is one.
-        most_values: a larger array is refused.
+    """Return the array of a .npy file, or of its content, in native byte order.
 
     Raises:
         DataError: it is no array of plain numbers (i, u, f or c), or not exactly as long as its header says; it has
@@ -210,12 +180,7 @@ def load_npy(source: Path | bytes, *, name: str = "", most_values: int | None = 
 
 
 def load_npz(source: Path | bytes, names: Mapping[str, tuple[str, ...]], *, name: str = "") -> dict[str, NDArray[Any]]:
-    """Return arrays of an .npz file, each under the first of its accepted names that is there.
-
-    Args:
-        source: the file, or its content.
-        names: wanted name → names it may have in the file; other arrays are not looked at.
-        name: what messages call the file; the path if there is one.
+    """Return arrays of an .npz file, or of its content, each under the first of its accepted names that is there.
 
     Raises:
         DataError: it is no zip archive, or a damaged one; an array is missing, there twice, encrypted, compressed in
@@ -318,5 +283,5 @@ def shown(value: object, most: int = 60) -> str:
 
 def _check_kind(status: os.stat_result, path: Path, what: str, pipe: bool) -> None:
     if not stat.S_ISREG(status.st_mode) and not (pipe and stat.S_ISFIFO(status.st_mode)):
-        kind = next((name for test, name in _KINDS if test(status.st_mode)), "no regular file")
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
         raise DataError(f"Expected {what} at {path}, got {kind}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -32,26 +33,18 @@ def number(**named: Any) -> None:
 
 def positive(**named: Any) -> None:
     """Raise unless every value is a finite number above zero."""
-    number(**named)
-    for name, value in named.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"Expected {name}={value!r} > 0 and finite.")
+    _within(named, lambda value: 0 < value < math.inf, "> 0 and finite")
 
 
 def moderate(**named: Any) -> None:
     """Raise unless every value is a number between 1e-100 and 1e100."""
     positive(**named)
-    for name, value in named.items():
-        if not SMALLEST <= float(value) <= LARGEST:
-            raise ValueError(f"Expected {name}={value!r} between {SMALLEST:g} and {LARGEST:g}.")
+    _within(named, lambda value: SMALLEST <= float(value) <= LARGEST, f"between {SMALLEST:g} and {LARGEST:g}")
 
 
 def non_negative(**named: Any) -> None:
     """Raise unless every value is a finite number, zero or above."""
-    number(**named)
-    for name, value in named.items():
-        if not 0 <= value < math.inf:
-            raise ValueError(f"Expected {name}={value!r} >= 0 and finite.")
+    _within(named, lambda value: 0 <= value < math.inf, ">= 0 and finite")
 
 
 def fraction(**named: Any) -> None:
@@ -60,6 +53,13 @@ def fraction(**named: Any) -> None:
     for name, value in named.items():
         if not 0 < float(value) < 1:
             raise ValueError(f"Expected 0 < {name}={value!r} < 1.")
+
+
+def _within(named: dict[str, Any], good: Callable[[Any], bool], words: str) -> None:
+    number(**named)
+    for name, value in named.items():
+        if not good(value):
+            raise ValueError(f"Expected {name}={value!r} {words}.")
 
 
 def seed(**named: Any) -> None:
@@ -105,8 +105,7 @@ def one_of(choices: tuple[str, ...], **named: Any) -> None:
 def vector(*, minimum: float, strict: bool, table: bool = False, **named: ArrayLike) -> NDArray[np.float64]:
     """Return the one named value as a read-only, contiguous float64 vector whose entries are at least `minimum`.
 
-    `strict` excludes `minimum` itself; `table` allows rows of entries, too. The message of a bad entry names its index
-    and value.
+    `strict` excludes `minimum` itself; `table` allows rows of entries, too.
     """
     ((name, value),) = named.items()
     try:

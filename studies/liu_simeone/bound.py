@@ -21,9 +21,8 @@ from scipy import special
 from airfed import _validate
 from airfed.experiments.records import require
 from airfed.privacy import gaussian_mu
-from airfed.scenario import Scenario
-from airfed.scenario.errors import ScenarioError
-from airfed.scenario.usercode import RIDGE
+from airfed.scenario import Scenario, ScenarioError
+from airfed.scenario.learning_section import RIDGE
 from airfed.training.task import ridge_task
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ from airfed.plotting import colours
 from airfed.plotting.chart import Axis, Chart, Line, padded
 from airfed.plotting.figure import Figure, sheet
 from airfed.scenario import Scenario
-from airfed.scenario.networks import RidgeSection
+from airfed.scenario.learning_section import RidgeSection
 from studies.liu_simeone import bound as liu_simeone
 
 Rows = Sequence[Mapping[str, Any]]

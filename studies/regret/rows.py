@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airfed.experiments.records import Record, require
 from airfed.learning import data
 from airfed.scenario import Scenario
-from airfed.scenario.model import data_source
+from airfed.scenario.learning_section import data_source
 from airfed.training.directory import RunError
 
 if TYPE_CHECKING:

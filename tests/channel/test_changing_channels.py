@@ -167,7 +167,7 @@ def test_draws_are_those_of_earlier_releases():
 
 def test_too_many_gains_are_refused():
     assert gains_of(Rayleigh(), rounds=2**40).shape == (5,)  # one draw for all
-    with pytest.raises(ValueError, match=r"^Expected at most 2\*\*28 gains of all rounds, .*; set policy\.rounds"):
+    with pytest.raises(ValueError, match=r"^Expected at most 2\*\*28 gains of all rounds, .*; set fewer"):
         gains_of(Rayleigh(coherence=1), rounds=2**28 // 5 + 1)
 
 
@@ -215,9 +215,6 @@ def test_draws_have_the_shape_of_the_rounds_to_come(model):
         assert law(gains[:done]).shape == (24, 12 - done, 5)
         np.testing.assert_array_equal(law(gains[:done]), laws_of(model, 12, 5)(gains[:done]))
     assert not np.array_equal(laws_of(model, 12, 5, seed=4)(gains[:0]), law(gains[:0]))
-    if callable(found := model.law(rounds=12, num_devices=5, seed=3)):
-        with pytest.raises(ValueError, match="at most 12 rounds; got 13"):
-            found(np.ones((13, 5)))
 
 
 def test_the_law_never_knows_of_later_rounds(model, monkeypatch, diverging):

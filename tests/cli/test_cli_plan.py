@@ -433,15 +433,6 @@ def test_the_program_sets_its_exit_code(write):
     one_sentence(done.stderr)
 
 
-def test_help_and_version(airfed):
-    code, out, _ = airfed("--help")
-    assert code == 0
-    assert "compare" in out
-    code, out, _ = airfed("--version")
-    assert code == 0
-    assert out.strip()[0].isdigit()
-
-
 def test_a_reader_that_has_seen_enough(write):
     command = f"{sys.executable} -m airfed plan {write()} --json | head -c 10"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
@@ -471,13 +462,3 @@ def test_planning_needs_no_torch_and_no_plotting(write):
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1
     assert "This needs airfed[report] (matplotlib is missing)" in done.stderr
-
-
-def test_importing_airfed_loads_nothing_heavy():
-    program = (
-        "import sys, airfed\n"
-        "heavy = {'torch', 'matplotlib', 'numba', 'pydantic', 'flwr', 'cyclopts', 'rich', 'joblib', 'numpy', 'scipy'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
-    )
-    done = run(code=program)
-    assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import sys
 import pytest
 from rich.table import Table
 
-from airfed.cli import app, main
+from airfed.cli import main
 from airfed.scenario import template
 from airfed.text import output
 
@@ -123,9 +123,9 @@ def test_what_is_no_missing_extra_is_not_taken_for_one(name, monkeypatch):
     def missing(*arguments, **options):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr(app, "app", missing)
+    monkeypatch.setattr("airfed.cli.plan.read", missing)
     with pytest.raises(ModuleNotFoundError, match=f"^No module named {name!r}$"):
-        main(["plan"])
+        main(["plan", "s.toml"])
 
 
 @pytest.mark.parametrize("content", ["def make():\n    pass\n", "import torch\n"])
@@ -192,19 +192,3 @@ def test_where_interrupts_are_ignored_they_stay_so(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "SIG_IGN" in done.stdout
-
-
-def test_importing_airfed_imports_little():
-    program = "import airfed, sys; print(sorted({'numpy', 'scipy', 'torch', 'pydantic', 'typing'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, env=_bare())
-    assert done.stdout.strip() == "[]", done.stderr
-    program = (
-        "import airfed; print(airfed.plan.__name__, airfed.Plan.__name__, airfed.planning.__name__)\nairfed.nonsense"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.strip() == "plan Plan airfed.planning"
-    assert done.stderr.endswith("AttributeError: module 'airfed' has no attribute 'nonsense'\n")
-
-
-def _bare():
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -14,7 +14,7 @@ from airfed.cli import main
 from airfed.cli.app import app
 from airfed.experiments import points
 from airfed.policies import EVERY
-from airfed.scenario import reference, template
+from airfed.scenario import template
 from airfed.scenario.scenario import flatten
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_every_key_of_a_page_is_known(page, tmp_path):
             tables["base"] = str(tmp_path / "my.toml")
             assert points.expand(points.parse(tables, folder=tmp_path))
             continue
-        known = {f"{table}.{name}".lstrip(".") for table, kind in reference.sections() for name in kind.model_fields}
+        known = {f"{table}.{name}".lstrip(".") for table, kind in template.sections() for name in kind.model_fields}
         assert {key for key in flatten(tables) if not key.startswith("policy.options")} <= known
 
 

@@ -40,13 +40,13 @@ def test_notebooks_are_shown_with_their_outputs_and_stored_without(site, reposit
 
 def test_the_reference_has_every_key_and_command(site):
     from airfed.cli.app import app
-    from airfed.keys.declare import key_of
-    from airfed.scenario import reference
+    from airfed.keys import key_of
+    from airfed.scenario import template
 
     commands = (site / "cli.html").read_text(encoding="utf-8")
     assert all(f"airfed {name}" in commands for name in app if not name.startswith("-"))
     keys = (site / "scenario.html").read_text(encoding="utf-8")
-    declared = {name for _, kind in reference.sections() for name, info in kind.model_fields.items() if key_of(info)}
+    declared = {name for _, kind in template.sections() for name, info in kind.model_fields.items() if key_of(info)}
     assert {"epsilon", "log", "noise_std"} <= declared
     assert {name for name in declared if f"<code>{name}</code>" not in keys} == set()
 

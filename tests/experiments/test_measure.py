@@ -17,7 +17,7 @@ from airfed.experiments.pilots import Cell, design
 from airfed.experiments.points import dataset_digest
 from airfed.experiments.records import Record
 from airfed.planning import load_response
-from airfed.scenario.errors import ScenarioError
+from airfed.scenario import ScenarioError
 from airfed.training.task import build_task
 
 SCENARIO = """

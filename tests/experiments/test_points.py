@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from airfed.experiments import points
-from airfed.scenario.errors import ScenarioError
+from airfed.scenario import ScenarioError
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airfed.keys.units import METRES, WATTS, in_si
+from airfed.keys import METRES, WATTS, in_si
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from airfed.learning.models import initial_parameters
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask, RidgeTask
 from airfed.learning.reference import ReferenceEngine
 from airfed.network import builtin
-from airfed.scenario.networks import NetworkSection
+from airfed.scenario.learning_section import NetworkSection
 
 DEVICES = 10
 IMAGE_ENGINES = [name for name in ENGINES if name != "auto"]

@@ -5,7 +5,7 @@ import pytest
 
 from airfed import seeds
 from airfed.learning.data import partition
-from airfed.scenario.errors import ScenarioError
+from airfed.scenario import ScenarioError
 from airfed.training.task import build_task
 
 

@@ -20,7 +20,7 @@ from airfed.plotting import runs as charts
 from airfed.plotting.chart import Level
 from airfed.report import ReportError, read_run, write_report
 from airfed.report.page import _plan_charts, render
-from airfed.scenario.responses import SHIPPED
+from airfed.scenario.learning_section import SHIPPED
 from airfed.text.phrases import decision_sentence, gap_sentence, privacy_basis, span
 from airfed.training.execution import execute
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from airfed import scenario
-from airfed.channel.noise import BOLTZMANN, NOISE_TEMPERATURE, thermal_std
+from airfed.channel.path_loss import BOLTZMANN, NOISE_TEMPERATURE, thermal_std
 from airfed.explorer.design import from_scenario
 from airfed.scenario import ScenarioError, template
 

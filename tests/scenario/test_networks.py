@@ -16,7 +16,7 @@ from airfed.cli.app import main
 from airfed.explorer.design import from_query, from_scenario
 from airfed.network import Network, builtin
 from airfed.scenario import ScenarioError
-from airfed.scenario.responses import traits
+from airfed.scenario.learning_section import traits
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
 from airfed.training.task import build_task

@@ -179,8 +179,8 @@ def test_a_plan_by_hand_of_a_scenarios_problem_may_be_another_and_the_docstring_
     plan, by_hand = world.plan(), airfed.plan(world.problem())
     assert (plan.rounds, plan.average, by_hand.rounds, by_hand.average) == (56, "exponential", 53, "none")
     said = re.sub(r"\s+", " ", scenario.Scenario.problem.__doc__)
-    assert "To plan a scenario, call `plan` of the scenario." in said
-    assert "where channels vary it is clairvoyant" in said
+    assert "To plan a scenario, call its `plan`." in said
+    assert "where channels vary, `airfed.plan(problem)` is clairvoyant" in said
 
 
 def test_the_expected_accuracy_comes_with_it():

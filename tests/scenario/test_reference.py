@@ -1,14 +1,15 @@
 """Every key is declared once: the reference, the template and the page say what the declaration says."""
 
+import runpy
 from typing import Literal, get_args, get_origin
 
 import pytest
 from pydantic.fields import FieldInfo
 
 from airfed.explorer import knobs
-from airfed.keys.declare import Section, control_of, key_of
-from airfed.scenario import reference, template
-from airfed.scenario.reference import find, sections
+from airfed.keys import Section, control_of, key_of
+from airfed.scenario import template
+from airfed.scenario.template import find, sections
 
 FIELDS = {
     f"{table}.{name}".lstrip("."): info
@@ -38,7 +39,8 @@ def test_every_key_says_what_it_is(key: str, info: FieldInfo) -> None:
 
 def test_the_page_of_the_documentation_is_up_to_date(repository) -> None:
     written = (repository / "docs" / "scenario.md").read_text(encoding="utf-8")
-    assert written == reference.page(), "python -m airfed.scenario.reference docs/scenario.md"
+    page = runpy.run_path(str(repository / "docs" / "_site" / "keys.py"))["page"]
+    assert written == page(), "python docs/_site/keys.py docs/scenario.md"
     for key in FIELDS:
         assert f"\n| `{key.rpartition('.')[2]}` |" in written or key == "channel"
 

@@ -12,7 +12,7 @@ from airfed.explorer import knobs, shown
 from airfed.explorer.design import from_query, from_scenario
 from airfed.planning import Response, load_response
 from airfed.scenario import ScenarioError
-from airfed.scenario.responses import SHIPPED, traits
+from airfed.scenario.learning_section import SHIPPED, traits
 
 WORLD = (
     (Path(__file__).parents[1] / "eight.toml").read_text()

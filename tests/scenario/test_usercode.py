@@ -3,8 +3,9 @@ import tomllib
 import pytest
 
 from airfed import scenario
+from airfed._usercode import UserCode
 from airfed.scenario import ScenarioError, template
-from airfed.scenario.usercode import UserCode, user_code
+from airfed.scenario.learning_section import user_code
 
 
 @pytest.mark.parametrize("name", ["cnn", "mlp", "logistic", "quadratic", "ridge", "network"])

@@ -18,7 +18,7 @@ from airfed.experiments import figures
 from airfed.experiments.records import Record, csv_text
 from airfed.experiments.results import Results
 from airfed.experiments.statistics import best_by_others, best_place
-from airfed.scenario.responses import SHIPPED
+from airfed.scenario.learning_section import SHIPPED
 from airfed.training.directory import RunError
 from studies import page as reproduction
 

@@ -1,9 +1,8 @@
 """Channel gains |h_k|: models (one class each, `MODELS`), how they change, what the devices do not know of them."""
 
-from airfed.channel.changing import Forecast, Resampled, State
-from airfed.channel.model import MODELS, ChannelModel, raise_to_minimum, true_channel
-from airfed.channel.models import Cell, Fading, Fixed, FromFile, Rayleigh, Rician, Uniform
-from airfed.channel.outdoors import PathLoss
+from airfed.channel.model import MODELS, ChannelModel, Fading, Fixed, Rayleigh, Rician, State, Uniform, true_channel
+from airfed.channel.path_loss import Cell, PathLoss
+from airfed.channel.traces import FromFile
 
 __all__ = [
     "MODELS",
@@ -11,14 +10,11 @@ __all__ = [
     "ChannelModel",
     "Fading",
     "Fixed",
-    "Forecast",
     "FromFile",
     "PathLoss",
     "Rayleigh",
-    "Resampled",
     "Rician",
     "State",
     "Uniform",
-    "raise_to_minimum",
     "true_channel",
 ]

@@ -1,7 +1,7 @@
 """Several antennas in a line: the vectors h_k ∈ C^A that a fleet's large-scale gains and small-scale fading make.
 
 Every antenna has streams of its own, and covariances are factored into triangles, so that the first antennas of a
-longer array hear what a shorter one does.
+longer array receive what a shorter one does.
 """
 
 from __future__ import annotations
@@ -24,18 +24,11 @@ _AT_ONCE: Final = 2**20  # phases
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Array:
-    """A receiver's antennas in a line, equally far apart, and where each device is heard from.
-
-    Args:
-        number: A.
-        wave: the plane wave from each device's angle φ_k, entry a being exp(j2π·spacing·a·sin φ_k), (N, A).
-        factor: L with L·Lᴴ = R_k, the covariance of what is scattered around that angle, (N, A, A); None: antennas are
-            independent.
-    """
+    """A receiver's A antennas in a line, equally far apart, and where each device's signal arrives from."""
 
     number: int
-    wave: Complexes
-    factor: Complexes | None = None
+    wave: Complexes  # plane wave from each device's angle φ_k, entry a being exp(j2π·spacing·a·sin φ_k), (N, A)
+    factor: Complexes | None = None  # L·Lᴴ = R_k, scattered around that angle, (N, A, A); None: independent antennas
 
     @classmethod
     def drawn(
@@ -45,7 +38,7 @@ class Array:
 
         Args:
             number, num_devices: A, N.
-            sector: its width, around the direction at right angles to the line [degrees].
+            sector: its width, around broadside [degrees].
             spacing: between two antennas [wavelengths].
             spread: standard deviation of the angles around the device's [degrees]; None: independent antennas.
             seed: of the angles.
@@ -68,21 +61,13 @@ class Array:
         return found
 
     def scattered(self, white: Complexes, paths: tuple[float, float]) -> Complexes:
-        """Return the small-scale vectors of a direct path and scattered ones, E|·|² = 1 at every antenna.
-
-        Args:
-            white: w of the scattered ones, (..., N, A): they are L·w.
-            paths: amplitude of the direct one, a plane wave, and standard deviation of the others per real dimension.
-        """
+        """Return the small-scale vectors of a direct path (a plane wave) and scattered ones L·w, E|·|² = 1 each."""
         direct, spread = paths
         around = white if self.factor is None else np.einsum("kab,...kb->...ka", self.factor, white)
         return np.asarray(direct * self.wave + np.sqrt(2.0) * spread * around)
 
     def directions(self, white: Complexes) -> Complexes:
-        """Return vectors of modulus 1 at every antenna, of gains that have no phases.
-
-        They are plane waves where angles spread, else the phases of w, which are independent and uniform.
-        """
+        """Return vectors of modulus 1 at every antenna: plane waves where angles spread, else independent phases."""
         return np.asarray(white / np.abs(white)) if self.factor is None else self.wave
 
 
@@ -95,13 +80,7 @@ def covariance(angle: Floats, *, number: int, spacing: float, spread: float) -> 
     """Return R of local scattering, (N, A, A): R_mn = E[exp(j2π·spacing·(m − n)·sin(φ + δ))], δ ~ N(0, spread²).
 
     By the trapezoidal rule over ±6.5 standard deviations, with as many points as the fastest phase needs: for a
-    Gaussian times a smooth function its error falls as a Gaussian, too, here to 1e-9 or less.
-
-    Args:
-        angle: φ of each device [radians].
-        number: A.
-        spacing: between two antennas [wavelengths].
-        spread: of the angles [radians].
+    Gaussian times a smooth function its error falls as a Gaussian, too, here to 1e-9 or less. Angles φ in radians.
 
     >>> np.abs(covariance(np.zeros(1), number=2, spacing=0.5, spread=0.1)[0]).round(4)
     array([[1.    , 0.9523],

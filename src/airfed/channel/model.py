@@ -1,28 +1,57 @@
-"""What every channel model is: a [channel] table of a scenario that draws gains."""
+"""Channel models: each is a [channel] table of a scenario that draws gains.
+
+`scale` is the root mean square of the gain, so E|h|² = scale² for every fading model.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
-from airfed import _validate, seeds
-from airfed.antennas import Complexes
+from airfed import seeds
+from airfed.antennas import Complexes, Floats
 from airfed.channel import arrays
 from airfed.channel.arrays import Array
-from airfed.channel.changing import MOST_GAINS, Floats, Forecast, State, Walk, sources
-from airfed.keys.declare import Control, Count, Fraction, Key, NonNegative, Positive, Section, Spread, control_of
+from airfed.channel.changing import Forecast, Walk, sources
+from airfed.keys import Control, Count, Fraction, Key, NonNegative, Positive, Section, Spread, control_of
 from airfed.problem import Link
 
+_MOST_GAINS: Final = 2**28  # of all rounds: 2 GiB
 _OWN_KEYS: Final[dict[str, str]] = {}
 MODELS: Final[dict[str, type[ChannelModel]]] = {}
 """Every model by its name in scenarios; a class with a default for `model` is one."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class State:
+    """What the gains of a round are made of: |h_k| = steady_k · own_k · small_k · common."""
+
+    small: Floats  # modulus of the small-scale part, (N,), or (draws, N)
+    steady: Floats | float = 1.0  # scale and path loss
+    own: Floats | float = 1.0  # each device's shadowing, 10^(X_k/20)
+    common: Floats | float = 1.0  # shadowing that all devices share, 10^(Y/20), or (draws, 1)
+    scattered: Complexes | None = None  # complex amplitude of the scattered paths, unless only a modulus was drawn
+    white: Complexes | None = None  # CN(0, 1) entries that the vectors of several antennas are made of, (..., N, A)
+
+    @property
+    def gain(self) -> Floats:
+        """|h_k|, of one draw or of each."""
+        return np.asarray(self.steady * self.own * self.small * self.common)
+
+    def vectors(self, array: Array, paths: tuple[float, float] | None) -> Complexes:
+        """Return h_k ∈ C^A, of one draw or of each, (..., N, A); without `paths` `small` is every antenna's modulus."""
+        assert self.white is not None
+        if paths is None:
+            return self.gain[..., None] * array.directions(self.white)
+        large = np.asarray(self.steady * self.own * self.common)
+        return large[..., None] * array.scattered(self.white, paths)
 
 
 class ChannelModel(Section, ABC):
@@ -30,9 +59,8 @@ class ChannelModel(Section, ABC):
 
     A subclass declares keys of its own and `magnitudes`; the keys here are every model's. With
     `model: Literal["mine"] = "mine"` it has a name, and scenarios, template, reference and explorer have it (if it is
-    defined before `airfed.scenario` is imported, as those in `models` are). Where gains change, `magnitudes` is drawn
-    anew for each block; a model of which something stays, or is correlated, has `start` and `renewed`, too. A receiver
-    with several antennas (`received_by`) has vectors in place of gains, with streams of their own.
+    defined before `airfed.scenario` is imported). Where gains change, `magnitudes` is drawn anew for each block; where
+    something stays, or is correlated, a model has `start` and `renewed`, too.
     """
 
     refuses: ClassVar[Mapping[str, str]] = {"correlation": "its gains have no complex amplitudes"}
@@ -101,9 +129,7 @@ class ChannelModel(Section, ABC):
         Control("Sector", 0.0, 180.0, "linear"),
     ] = 120.0
     antenna_spacing: Annotated[
-        Positive,
-        Key("distance of neighbouring antennas", unit="wavelengths"),
-        Control("Antenna spacing", 0.1, 10.0),
+        Positive, Key("distance of neighbouring antennas", unit="wavelengths"), Control("Antenna spacing", 0.1, 10.0)
     ] = 0.5
     model: Annotated[str, Key("law of the gains", choices=_OWN_KEYS), Control("Channel law")]
     _antennas: int = PrivateAttr(default=1)
@@ -113,17 +139,19 @@ class ChannelModel(Section, ABC):
         """Enter the model under its name."""
         if not (field := cls.model_fields["model"]).is_required():
             MODELS[field.default] = cls
-            own = (key for key in cls.model_fields if key not in ChannelModel.model_fields)
-            _OWN_KEYS[field.default] = ", ".join(own)
+            _OWN_KEYS[field.default] = ", ".join(cls._own())
+
+    @classmethod
+    def _own(cls) -> list[str]:
+        return [key for key in cls.model_fields if key not in ChannelModel.model_fields]
 
     @classmethod
     def starts(cls) -> dict[str, Any]:
         """Return the keys that not every model has, each with the value that a page starts from, if there is one."""
         found = {}
-        for key, info in cls.model_fields.items():
-            if key not in ChannelModel.model_fields:
-                control = control_of(info)
-                found[key] = info.default if control is None or control.start is None else control.start
+        for key in cls._own():
+            control = control_of(info := cls.model_fields[key])
+            found[key] = info.default if control is None or control.start is None else control.start
         return {key: value for key, value in found.items() if value is not None}
 
     @property
@@ -138,17 +166,20 @@ class ChannelModel(Section, ABC):
 
     @property
     def own_shadowing_db(self) -> float:
-        """Standard deviation of the shadowing that each device has of its own, in dB."""
-        return 0.0
+        """Standard deviation of each device's own shadowing, in dB."""
+        return float(getattr(self, "shadowing_db", 0.0))
 
     @property
     def paths(self) -> tuple[float, float] | None:
         """Amplitude of the direct path, and standard deviation of the scattered ones per real dimension, if any."""
         return None
 
-    def received_by(self, antennas: int) -> Self:
-        """Return the model as a receiver with so many antennas meets it: `trace` and `law` are of vectors then."""
-        found = self.model_copy()
+    def received_by(self, antennas: int, folder: Path = Path()) -> Self:
+        """Return the model as a receiver with so many antennas meets it: `trace` and `law` are of vectors then.
+
+        Files that the model names are looked for from `folder`.
+        """
+        found = self.model_copy(update={key: str(folder / getattr(self, key)) for key in self.file_keys()})
         found._antennas = antennas
         return found
 
@@ -182,11 +213,10 @@ class ChannelModel(Section, ABC):
     def law(
         self, *, rounds: int, num_devices: int, seed: int
     ) -> Floats | Complexes | Callable[[Any], Floats | Complexes] | None:
-        """Return what is known of the rounds to come; None where gains do not change.
+        """Return Monte Carlo samples of the gains, (draws, rounds, N); None where gains do not change.
 
-        Where nothing but what lasts the whole run ties one round to another, these are draws, (draws, rounds, N). Else
-        it is a function that makes some for the rounds to come, given those so far: from (i, N) to
-        (draws, rounds − i, N). Of several antennas these are vectors, with A as one more axis.
+        Where rounds depend on each other, it is a conditional sampler: a function from the gains so far, (i, N), to
+        samples of the rest, (draws, rounds − i, N). Of several antennas these are vectors, with A as one more axis.
         """
         if not self.changes:
             return None
@@ -198,21 +228,15 @@ class ChannelModel(Section, ABC):
     def walk(self, num_devices: int, seed: int) -> Walk:
         """Return the channel that the seed draws, in its first round."""
         first = self._first(num_devices, seeds.stream(seed, "channel"))
-        if self._antennas == 1:
-            return Walk(self, first, (num_devices,), sources(seed, "fading"))
-        array = Array.drawn(
-            number=self._antennas,
-            num_devices=num_devices,
-            sector=self.sector,
-            spacing=self.antenna_spacing,
-            spread=self.angle_spread,
-            seed=seed,
-        )
-        each = arrays.generators(self._antennas, seed, "array", 1)
-        return Walk(self, first, (num_devices,), sources(seed, "fading"), array, each)
+        walk = Walk(self, first, (num_devices,), sources(seed, "fading"))
+        if self._antennas > 1:
+            line: dict[str, Any] = {"sector": self.sector, "spacing": self.antenna_spacing, "spread": self.angle_spread}
+            array = Array.drawn(number=self._antennas, num_devices=num_devices, seed=seed, **line)
+            walk.receive(array, arrays.generators(self._antennas, seed, "array", 1))
+        return walk
 
     @abstractmethod
-    def magnitudes(self, num_devices: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def magnitudes(self, num_devices: int, rng: np.random.Generator) -> Floats:
         """Return |h_k| as the law draws it; a law of complex amplitudes draws them here and returns their moduli."""
 
     def start(self, num_devices: int, rng: np.random.Generator) -> State:
@@ -226,33 +250,28 @@ class ChannelModel(Section, ABC):
             state: of the block before.
             shape: (N,), or (draws, N) for independent draws of what follows.
             rng: draws it.
-            correlation: how much of the scattered paths' amplitude stays; 0 where there was no block before.
+            correlation: share of the scattered paths' amplitude that stays; 0 where there was no block before.
         """
         *draws, num_devices = shape
         small = [self.magnitudes(num_devices, rng) for _ in range(int(np.prod(draws)))]
         return replace(state, small=np.reshape(small, shape))
 
     def raised(self, gains: Floats) -> Floats:
-        """Return the gains of one round, or of several, none of them below the minimum."""
-        return raise_to_minimum(gains, self.minimum, pin=self.pin_minimum)
+        """Return the gains of one round, or of several, (..., N), with weaker ones raised to the minimum (h_min)."""
+        raised = np.maximum(gains, self.minimum)
+        if self.pin_minimum:
+            np.put_along_axis(raised, np.argmin(gains, axis=-1, keepdims=True), self.minimum, axis=-1)
+        return raised
 
     def raised_vectors(self, vectors: Complexes) -> Complexes:
         """Return the vectors of one round, or of several, with no ‖h_k‖/√A below the minimum."""
         return arrays.raise_vectors(vectors, self.raised(arrays.rms(vectors))) if self.minimum else vectors
 
-    def located(self, folder: Path) -> Self:
-        """Return the model with the files it names looked for from `folder`."""
-        return self.model_copy(update={key: str(folder / getattr(self, key)) for key in self.file_keys()})
-
     @model_validator(mode="after")
-    def _check_minimum(self) -> Self:
+    def _check_keys(self) -> Self:
         self.model_fields_set.add("model")  # what is dumped without its defaults is still this model
         if self.pin_minimum and self.minimum == 0:
             raise ValueError("Expected channel.minimum > 0 with channel.pin_minimum = true: it is pinned to that.")
-        return self
-
-    @model_validator(mode="after")
-    def _check_changes(self) -> Self:
         for key, reason in self.refuses.items():
             if getattr(self, key) != ChannelModel.model_fields[key].default:
                 raise ValueError(f'Expected no channel.{key} with channel.model = "{self.model}": {reason}.')
@@ -267,17 +286,12 @@ class ChannelModel(Section, ABC):
         """Refuse what does not fit into memory; a complex number counts twice, and so do covariances."""
         number = self._antennas
         each = rounds if self.angle_spread is None else max(rounds, number)
-        if each * num_devices * (1 if number == 1 else 2 * number) <= MOST_GAINS:
+        if each * num_devices * (1 if number == 1 else 2 * number) <= _MOST_GAINS:
             return
-        most = MOST_GAINS.bit_length() - 1
-        if number == 1:
-            raise ValueError(
-                f"Expected at most 2**{most} gains of all rounds, got {rounds} rounds of {num_devices} devices; set "
-                "policy.rounds to fewer."
-            )
+        what = "2**28 gains" if number == 1 else "2**27 complex gains"
         raise ValueError(
-            f"Expected at most 2**{most - 1} complex gains of all rounds, got {rounds} rounds of {num_devices} devices "
-            f"at {number} antennas; set fewer of them (policy.rounds, fleet.num_devices, link.antennas)."
+            f"Expected at most {what} of all rounds, got {rounds} rounds of {num_devices} devices at {number} "
+            "antennas; set fewer of them (policy.rounds, fleet.num_devices, link.antennas)."
         )
 
     def _first(self, num_devices: int, rng: np.random.Generator) -> State:
@@ -288,26 +302,111 @@ class ChannelModel(Section, ABC):
         return replace(state, common=10.0 ** (rng.normal(0.0, self.common_shadowing_db) / 20.0))
 
 
-def raise_to_minimum(gains: NDArray[np.float64], minimum: float, *, pin: bool = False) -> NDArray[np.float64]:
-    """Return the gains with weaker ones raised to `minimum` (h_min); `pin` also sets the weakest exactly to it.
+_Scale = Annotated[Positive, Key("root mean square of the gain", "rms |h|"), Control("Scale", 0.01, 10.0)]
 
-    Of several rounds, (..., N), that holds in each.
 
-    >>> raise_to_minimum(np.array([0.05, 0.3, 2.0]), 0.1)
-    array([0.1, 0.3, 2. ])
-    >>> raise_to_minimum(np.array([0.5, 0.3, 2.0]), 0.1, pin=True)
-    array([0.5, 0.1, 2. ])
+class Fixed(ChannelModel):
+    """Gains written down: `gains[k]` is device k's."""
+
+    refuses: ClassVar = dict.fromkeys(("coherence", "correlation"), "its gains are written down")
+    model: Literal["fixed"] = "fixed"
+    gains: Annotated[
+        list[NonNegative],
+        Field(min_length=1),
+        Key("the gains themselves", "|h|", note="one per device, with commas"),
+        Control("Gains", start=[0.2, 0.5, 0.8, 1.1, 1.6]),
+    ]
+
+    @property
+    def num_gains(self) -> int:
+        """How many gains are written down."""
+        return len(self.gains)
+
+    def magnitudes(self, num_devices: int, rng: np.random.Generator) -> Floats:
+        """Return the gains as given."""
+        return checked_count(np.array(self.gains, np.float64), num_devices, "gains")
+
+
+class Fading(ChannelModel):
+    """Amplitudes of a direct path and of scattered ones; from block to block, h' = ρ·h + √(1−ρ²)·w of the scattered.
+
+    A subclass declares `start`, and `k_factor` where there is a direct path.
     """
-    _validate.non_negative(minimum=minimum)
-    raised = np.maximum(gains, minimum)
-    if pin:
-        np.put_along_axis(raised, np.argmin(gains, axis=-1, keepdims=True), minimum, axis=-1)
-    return raised
+
+    refuses: ClassVar = {}
+
+    @property
+    def paths(self) -> tuple[float, float]:
+        """Amplitude of the direct path, and standard deviation of the scattered ones per real dimension, at rms 1."""
+        factor = getattr(self, "k_factor", 0.0)
+        return float(np.sqrt(factor / (factor + 1))), float(np.sqrt(0.5 / (factor + 1)))
+
+    def magnitudes(self, num_devices: int, rng: np.random.Generator) -> Floats:
+        """Return independent gains."""
+        return self.start(num_devices, rng).gain
+
+    def renewed(self, state: State, shape: tuple[int, ...], rng: np.random.Generator, correlation: float) -> State:
+        """Return the state with the scattered paths of the next block."""
+        direct, spread = self.paths
+        *draws, num_devices = shape
+        scattered = spread * rng.standard_normal((*draws, 2 * num_devices)).view(np.complex128)
+        if correlation:
+            # where only a modulus was drawn there is no direct path, and any phase gives the same law of gains
+            before = state.small if state.scattered is None else state.scattered
+            scattered = correlation * before + np.sqrt(1 - correlation**2) * scattered
+        return replace(state, small=np.abs(direct + scattered), scattered=scattered)
 
 
-def true_channel(
-    gain: NDArray[np.float64], phase: NDArray[np.float64], *, nmse: float, rng: np.random.Generator
-) -> NDArray[np.complex128]:
+class Rayleigh(Fading):
+    """Rayleigh fading, |h| of h ~ CN(0, scale²): no line of sight."""
+
+    model: Literal["rayleigh"] = "rayleigh"
+    scale: _Scale = 1.0
+
+    def start(self, num_devices: int, rng: np.random.Generator) -> State:
+        """Return independent Rayleigh gains."""
+        return State(steady=self.scale, small=rng.rayleigh(np.sqrt(0.5), num_devices))
+
+
+class Rician(Fading):
+    """Rician fading: a direct path and scattered ones."""
+
+    model: Literal["rician"] = "rician"
+    scale: _Scale = 1.0
+    k_factor: Annotated[
+        NonNegative,
+        Key("power of the direct path over that of the scattered ones", "K"),
+        Control("Line of sight over scatter", 0.0, 20.0, "linear", start=3.0),
+    ] = 1.0
+
+    def start(self, num_devices: int, rng: np.random.Generator) -> State:
+        """Return independent Rician gains."""
+        direct, spread = self.paths
+        real, imaginary = rng.normal(0.0, spread, (2, num_devices))
+        return State(
+            steady=self.scale, small=np.hypot(direct + real, imaginary), scattered=np.asarray(real + 1j * imaginary)
+        )
+
+
+class Uniform(ChannelModel):
+    """Gains spread evenly between `low` and `high`."""
+
+    model: Literal["uniform"] = "uniform"
+    low: Annotated[NonNegative, Key("smallest gain"), Control("Smallest gain", 0.0, 2.0, "linear", start=0.1)]
+    high: Annotated[Positive, Key("largest gain"), Control("Largest gain", 0.05, 5.0, start=2.0)]
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"Expected low={self.low!r} <= high={self.high!r}.")
+        return self
+
+    def magnitudes(self, num_devices: int, rng: np.random.Generator) -> Floats:
+        """Return independent uniform gains."""
+        return rng.uniform(self.low, self.high, num_devices)
+
+
+def true_channel(gain: Floats, phase: Floats, *, nmse: float, rng: np.random.Generator) -> Complexes:
     """Return h_k = ĥ_k + e_k, the channel as it is where ĥ_k = gain·e^{j·phase} is what the devices know of it.
 
     Args:
@@ -319,3 +418,10 @@ def true_channel(
     spread = np.sqrt(0.5 * nmse * np.mean(np.square(gain)))
     real, imaginary = rng.normal(0.0, 1.0, (2, gain.size))
     return np.asarray(known + spread * (real + 1j * imaginary))
+
+
+def checked_count(gains: NDArray[Any], num_devices: int, source: str) -> NDArray[Any]:
+    """Return gains (..., N), or vectors (..., N, A), which are complex, if they are as many as there are devices."""
+    if (count := gains.shape[-2 if np.iscomplexobj(gains) else -1]) != num_devices:
+        raise ValueError(f"Expected {num_devices} gains (fleet.num_devices), got {count} from {source}.")
+    return gains

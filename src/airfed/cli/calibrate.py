@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, check_new, read
-from airfed.scenario.errors import ScenarioError
+from airfed.scenario import ScenarioError
 from airfed.text import exports, output
 from airfed.text.live import work_line
 from airfed.text.tables import plain_table

@@ -13,7 +13,7 @@ from rich.console import Console
 from airfed.cli.plan import Json, ScenarioFile, TableFormat, check_new, read, whole_number
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
-from airfed.scenario.errors import ScenarioError
+from airfed.scenario import ScenarioError
 from airfed.text import exports, output
 from airfed.text.tables import plain_table
 

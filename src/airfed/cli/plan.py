@@ -16,8 +16,7 @@ from airfed.planning import Plan
 from airfed.planning.limits import amplified
 from airfed.planning.policy import Sensitivities, sensitivities
 from airfed.problem import InfeasibleError
-from airfed.scenario import Scenario, template, worlds
-from airfed.scenario.errors import ScenarioError
+from airfed.scenario import Scenario, ScenarioError, template, worlds
 from airfed.text import exports, output, tables
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
@@ -37,11 +36,7 @@ TableFormat = Annotated[
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
-    """Return an argument as a whole number: no "3.5", which is no number of rounds, and nothing endless.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Return an argument as a whole number: no "3.5", and nothing endless."""
     text = tokens[0].value
     if re.fullmatch(r"[-+]?[0-9]+", text) is None or len(text) > _MOST_DIGITS:
         shown = repr(text) if len(text) <= _MOST_DIGITS else f"{len(text)} characters"
@@ -67,11 +62,7 @@ def read(file: Path, **changes: Any) -> Scenario:
 
 
 def check_new(out: Path) -> None:
-    """Raise unless a file can be written there that is not there yet, before the work that it takes.
-
-    Raises:
-        ScenarioError: it is there already, or has no folder.
-    """
+    """Raise where a file exists already, or cannot be written, before the work that it takes."""
     if out.exists():
         raise ScenarioError(f"Expected {out} not to exist; it is left as it is.")
     if not out.parent.is_dir():
@@ -125,11 +116,7 @@ def compare(
         float | None, Parameter(help="ε in total of the second table (default: what full participation spends).")
     ] = None,
 ) -> int:
-    """Show the policies side by side on one channel draw, with the distance of each to the optimum.
-
-    Where the budget is per round, policies with more rounds spend more in total: a second table then gives all of them
-    the same ε in total. Unless told, that is what full participation spends, the design that makes no choice.
-    """
+    """Show the policies side by side on one channel draw, with the distance of each to the optimum."""
     world = read(file, policy__rounds=rounds, seed=seed)
     if total is not None and not 0 < total < math.inf:
         raise ValueError(f"Expected --total={total:g} to be a number > 0.")
@@ -156,10 +143,7 @@ def compare(
 
 
 def _values(found: Plan) -> dict[str, Any]:
-    """The plan as plain values; where rounds differ, each lists its devices and its ε, unless these are too many.
-
-    `scheduled_listed` then says whether the rounds have that list. Packed, as `members`, they always have it.
-    """
+    """The plan as plain values; where rounds differ, each lists its devices (unless too many) and its ε."""
     values = found.to_dict()
     if "sequence" not in values:
         return values
@@ -200,13 +184,9 @@ def new(
 ) -> int:
     """Write a commented scenario to start from: a small one, or the world of a known paper."""
     text = template.SCENARIO if like is None else worlds.world(like)
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise ScenarioError(f"Expected {file} not to exist; it is left as it is.") from None
-    except OSError as error:
-        raise ScenarioError(f"Cannot write {file}: {error.strerror}.") from None
+    check_new(file)
+    with file.open("x", encoding="utf-8") as stream:
+        stream.write(text)
     if json:
         output.print_json({"written": str(file)})
     else:

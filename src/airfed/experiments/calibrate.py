@@ -17,8 +17,7 @@ from scipy import optimize
 from airfed import seeds
 from airfed.experiments.steps import Steps, Tell, counted
 from airfed.network import Network
-from airfed.scenario import Scenario
-from airfed.scenario.errors import ScenarioError
+from airfed.scenario import Scenario, ScenarioError
 from airfed.training.task import ImageTask, QuadraticLearning, build_task
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from airfed.experiments.standings import Entry, League, spent
 from airfed.experiments.watching import Progress
 from airfed.policies import EVERY, find
 from airfed.problem import InfeasibleError
-from airfed.scenario import Scenario, load
-from airfed.scenario.errors import ScenarioError
+from airfed.scenario import Scenario, ScenarioError, load
 from airfed.text.phrases import ADVERSARIES, compact
 from airfed.training.directory import RunError
 

@@ -21,10 +21,8 @@ from airfed._files import DataError
 from airfed.experiments.points import Point, content_key, dataset_digest
 from airfed.learning import data
 from airfed.problem import InfeasibleError
-from airfed.scenario import Scenario
-from airfed.scenario.errors import ScenarioError
-from airfed.scenario.model import data_source
-from airfed.scenario.responses import traits
+from airfed.scenario import Scenario, ScenarioError
+from airfed.scenario.learning_section import data_source, traits
 from airfed.training.task import build_task
 
 _DEVICES: Final = 20  # that train, at least ...

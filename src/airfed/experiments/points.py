@@ -39,9 +39,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from airfed import _files, scenario
-from airfed.scenario import Scenario, flatten
-from airfed.scenario.errors import ScenarioError
-from airfed.scenario.usercode import user_code
+from airfed.scenario import Scenario, ScenarioError, flatten
+from airfed.scenario.learning_section import user_code
 from airfed.training.records import FORMAT
 
 _KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
@@ -218,7 +217,7 @@ def dataset_digest(name: str) -> str:
 
 
 def _data(world: Scenario) -> str:
-    from airfed.scenario.model import data_source
+    from airfed.scenario.learning_section import data_source
 
     return "" if world.learning.synthetic else str(data_source(world))
 

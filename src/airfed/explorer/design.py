@@ -25,10 +25,9 @@ from airfed import scenario
 from airfed.channel import MODELS, ChannelModel
 from airfed.policies import POLICIES
 from airfed.scenario import DATASET_SHAPES, Scenario, ScenarioError, flatten, template
-from airfed.scenario.networks import NetworkSection
+from airfed.scenario.learning_section import MODELS as LEARNING_MODELS
+from airfed.scenario.learning_section import NETWORK, RIDGE, NetworkSection
 from airfed.scenario.sections import PHYSICS
-from airfed.scenario.usercode import MODELS as LEARNING_MODELS
-from airfed.scenario.usercode import NETWORK, RIDGE
 
 BUILT_IN: Final = tuple(name for name in LEARNING_MODELS if name != NETWORK)
 DATASETS: Final = tuple(DATASET_SHAPES)

@@ -8,9 +8,9 @@ from typing import Any, Final, Literal, get_origin
 
 from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.design import CHANNELS, Design
-from airfed.keys.declare import control_of, key_of
+from airfed.keys import control_of, key_of
 from airfed.policies import POLICIES
-from airfed.scenario.reference import find
+from airfed.scenario.template import find
 
 Kind = Literal["log", "count", "linear", "list", "text"]
 STEPS: Final = 1000  # positions of a slider

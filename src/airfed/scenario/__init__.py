@@ -3,8 +3,8 @@
 from airfed.channel import Fixed as FixedChannel
 from airfed.channel import FromFile as FileChannel
 from airfed.channel import Rayleigh as RayleighChannel
-from airfed.scenario.errors import ScenarioError
-from airfed.scenario.model import DATASET_SHAPES
+from airfed.keys import ScenarioError
+from airfed.scenario.learning_section import DATASET_SHAPES
 from airfed.scenario.scenario import Scenario, flatten, load, parse
 
 __all__ = [

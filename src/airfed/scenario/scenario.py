@@ -1,4 +1,4 @@
-"""A scenario: the world and what is wanted of it, read from TOML and turned into a `Problem`."""
+"""A scenario: what is there and what is wanted, read from TOML and turned into a `Problem` and a plan."""
 
 from __future__ import annotations
 
@@ -15,31 +15,27 @@ from pydantic import Field, ValidationError, model_validator
 
 from airfed import _files, policies
 from airfed.channel import ChannelModel
-from airfed.keys.declare import Control, Key, Name, Section, Seed
-from airfed.keys.sentences import sentence
+from airfed.keys import Control, Key, Name, ScenarioError, Section, Seed, sentence
 from airfed.planning import Plan, Policy, Response, Settings, predicted
 from airfed.privacy import shared_ledger
 from airfed.problem import Fleet, Link, Problem, Trust
-from airfed.scenario.errors import ScenarioError
-from airfed.scenario.model import DATASET_SHAPES, dimension_of
-from airfed.scenario.responses import is_shipped, named_response, shipped_response
+from airfed.scenario import learning_section
+from airfed.scenario.learning_section import DATASET_SHAPES, LearningSection, user_code
 from airfed.scenario.sections import (
     ANTENNAS,
     PHYSICS,
     BudgetSection,
     Channel,
     FleetSection,
-    LearningSection,
     LinkSection,
     PolicySection,
     RunSection,
+    own_policy,
 )
-from airfed.scenario.usercode import own_policy, user_code
 
 if TYPE_CHECKING:
     from airfed.audit import Audit
 
-_KIND: Final = ("gain", "channel")  # of a fleet, of one antenna and of several
 _MOST_DEVICES = 2**48  # far beyond any memory; NumPy speaks of "dimensions" above
 _LATER: Final = {
     "channel": (
@@ -99,13 +95,8 @@ class Scenario(Section):
 
     @property
     def dimension(self) -> int:
-        """d: the key, or the size of the model on its data, for which the user's own model is made.
-
-        Raises:
-            MissingExtra: the user's own model needs airfed[sim].
-            ValueError: the model or the data is wrong (ScenarioError, DataError, or of the user's own model).
-        """
-        return dimension_of(self)
+        """d: the key, or the size of the model on its data, for which the user's own model is made."""
+        return learning_section.dimension_of(self)
 
     @property
     def account_path(self) -> Path | None:
@@ -113,11 +104,7 @@ class Scenario(Section):
         return None if self.budget.account is None else self.folder / self.budget.account
 
     def account_spent(self) -> float:
-        """Return μ that earlier trainings have charged to the account; 0 without one.
-
-        Raises:
-            LedgerError: the account was tampered with, or counts towards another budget.
-        """
+        """Return μ that earlier trainings have charged to the account; 0 without one."""
         trust: Trust = self.link.trust if self.link.antennas > 1 else "radio"
         return 0.0 if self.account_path is None else shared_ledger.spent(self.account_path, self.budget.build(), trust)
 
@@ -127,10 +114,8 @@ class Scenario(Section):
         Where they vary, there are as many rounds as policy.rounds says, or else local steps (any plan has enough of
         them); of a trace, as many as it has.
 
-        To plan a scenario, call `plan` of the scenario. A problem holds neither the scenario's [policy] (its name,
-        average, options, ...) nor its surrogate, and has the gains of all rounds: `airfed.plan(problem)` takes the
-        optimal policy without an average and without an expected accuracy, and where channels vary it is clairvoyant,
-        so that no run can execute it.
+        To plan a scenario, call its `plan`. A problem holds neither the scenario's [policy] nor its surrogate, and has
+        the gains of all rounds: where channels vary, `airfed.plan(problem)` is clairvoyant, and no run can execute it.
 
         Args:
             dimension: d, where it is known already.
@@ -138,8 +123,7 @@ class Scenario(Section):
 
         Raises:
             MissingExtra: the user's own model, whose size is d, needs airfed[sim].
-            ValueError: the model or the data that tell d are wrong.
-            ScenarioError: the file of gains is bad, a length does not fit, or there are too many gains.
+            ValueError: the model, the data or the file of gains is wrong, or there are too many gains.
         """
         dimension = self.dimension if dimension is None else dimension
         try:
@@ -154,7 +138,9 @@ class Scenario(Section):
                     f"Expected policy.rounds={self.policy.rounds} <= {len(gains)}, the rounds of the trace."
                 )
             return Problem(
-                fleet=Fleet(**{_KIND[np.iscomplexobj(gains)]: gains}, peak_power=self.fleet.peak_power),
+                fleet=Fleet(
+                    **{"channel" if np.iscomplexobj(gains) else "gain": gains}, peak_power=self.fleet.peak_power
+                ),
                 link=Link(
                     noise_std=self.link.received_std,
                     estimation_error=self.channel.estimation_error,
@@ -177,15 +163,10 @@ class Scenario(Section):
     def samples(self, problem: Problem) -> Any:
         """Return Monte Carlo samples of the gains, for a plan that knows those of a round only when it comes.
 
-        (samples, rounds, N) where rounds are independent; else a conditional sampler, a function from the gains so far,
-        (i, N), to samples of the rest, (samples, rounds − i, N); None where gains do not vary. With several antennas
-        they are samples of the channels, with A as one more axis. They have a stream of their own under the seed.
+        Samples, or a conditional sampler, as `ChannelModel.law` describes; None where gains do not vary.
 
         Args:
-            problem: the realisation, as `problem` has drawn it.
-
-        Raises:
-            ScenarioError: it is another scenario's, or the file of gains is bad.
+            problem: the realisation, as `problem` has drawn it; of another scenario it is refused.
         """
         fleet = problem.fleet
         if not fleet.changes:
@@ -203,7 +184,7 @@ class Scenario(Section):
     @property
     def received(self) -> ChannelModel:
         """The channel as the receiver meets it, with the file that it may name."""
-        return self.channel.located(self.folder).received_by(self.link.antennas)
+        return self.channel.received_by(self.link.antennas, self.folder)
 
     @property
     def decider(self) -> Policy:
@@ -212,38 +193,22 @@ class Scenario(Section):
 
     @property
     def response(self) -> Response | None:
-        """What training gives, measured once: the file that [policy] names, or one that airfed comes with.
-
-        Raises:
-            ScenarioError: the file is no response for this scenario.
-        """
+        """What training gives, measured once: the file that [policy] names, or one that airfed comes with."""
         if self.policy.response is not None:
-            return named_response(self.policy.response, self.folder, self.learning)
-        return shipped_response(self.learning, self.num_devices)
+            return learning_section.named_response(self.policy.response, self.folder, self.learning)
+        return learning_section.shipped_response(self.learning, self.num_devices)
 
     @property
     def settings(self) -> Settings:
-        """What [policy] says to it.
-
-        Raises:
-            ScenarioError: it is to decide by a response, and there is none.
-        """
+        """The settings of the policy, as [policy] has them."""
         said, response = self.policy, None
         if said.objective == "measured" and (response := self.response) is None:
             raise ScenarioError(
                 "Expected policy.response with objective = 'measured': airfed comes with none for this model, data, "
                 "total_steps and learning_rate (airfed measure SCENARIO --out FILE makes one)."
             )
-        return Settings(
-            rounds=said.rounds,
-            size=said.size,
-            threshold=said.threshold,
-            seed=self.seed,
-            objective=response,
-            clip_norm=said.clip_norm,
-            average=said.average,
-            options=said.options or {},
-        )
+        same = {key: getattr(said, key) for key in ("rounds", "size", "threshold", "clip_norm", "average")}
+        return Settings(**same, seed=self.seed, objective=response, options=said.options or {})
 
     def plan(
         self,
@@ -265,10 +230,8 @@ class Scenario(Section):
             settings: other values for keys of [policy]: `rounds=20`.
 
         Raises:
-            MissingExtra: the user's own model, whose size is d, needs airfed[sim].
             InfeasibleError: no plan meets every limit.
-            ScenarioError, DataError: a key, a file that the scenario names, or a setting is wrong.
-            ValueError: a setting is not the policy's, or the user's own policy fails.
+            ValueError: a key, a file that the scenario names, or a setting is wrong, or the user's own policy fails.
 
         >>> import tomllib
         >>> from airfed.scenario import parse, template
@@ -316,9 +279,6 @@ class Scenario(Section):
             seed: of the adversary's own choices.
             against: with several antennas, the adversary: one who keeps every antenna's signal ("radio"), or who gets
                 the combined one ("combiner"); that of the claim by default.
-
-        Raises:
-            ValueError: the plan makes no privacy claim (against that adversary).
         """
         from airfed import audit  # upwards, when called (pyproject.toml lists this import)
 
@@ -381,15 +341,15 @@ class Scenario(Section):
         named = {f"{name}.{key}": getattr(table, key) for name, table in tables.items() for key in table.file_keys()}
         if self.learning.dataset not in DATASET_SHAPES:
             named["learning.dataset"] = self.learning.dataset
-        if self.policy.response is not None and is_shipped(self.policy.response):
+        if self.policy.response in learning_section.shipped():
             del named["policy.response"]
         return {key: path for key, path in named.items() if path is not None}
 
     def content(self, *, less: Set[str] = frozenset()) -> dict[str, Any]:
         """Return all that shapes a result, as plain values: the scenario without its name, [run] and `less`.
 
-        Files are left out by name: what counts is what is in them, and gains, data, accounts and the user's code have
-        digests of their own. So the scenario that a run records has the same content as the one that was run.
+        Files are left out by name: what counts is what is in them, and they have digests of their own. So the scenario
+        that a run records has the same content as the one that was run.
         """
         tables = self.model_dump(mode="json", exclude={"name", "run", *less})
         for section in _LATER.keys() & tables.keys():

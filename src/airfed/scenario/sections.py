@@ -1,16 +1,16 @@
-"""The tables of a scenario: every key with its type, range, default and meaning."""
+"""The tables of a scenario, less [learning]: every key with its type, range, default and meaning."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, Union
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from airfed._usercode import UserCode, named
 from airfed.channel import MODELS, ChannelModel
-from airfed.channel.noise import BOLTZMANN, NOISE_TEMPERATURE, thermal_std
-from airfed.keys.declare import (
+from airfed.channel.path_loss import BOLTZMANN, NOISE_TEMPERATURE, thermal_std
+from airfed.keys import (
     Control,
     Count,
     Decibels,
@@ -23,14 +23,11 @@ from airfed.keys.declare import (
     Section,
     Watts,
     WattsPerHertz,
+    amplitude,
 )
-from airfed.keys.units import amplitude
-from airfed.network import Network, builtin
 from airfed.planning import Average
 from airfed.policies import EVERY
-from airfed.problem import Budget, Combining, Formula, Learning, Link, Relation, Scope, Trust
-from airfed.scenario.networks import NetworkSection, RidgeSection
-from airfed.scenario.usercode import NETWORK, RIDGE, SYNTHETIC, own_policy, user_code
+from airfed.problem import Budget, Combining, Formula, Link, Relation, Scope, Trust
 
 if TYPE_CHECKING:
     Channel = ChannelModel
@@ -42,14 +39,21 @@ _POLICIES: Final = {
     name: ", ".join(sorted(policy.settings & {"size", "threshold", "objective"})) or name
     for name, policy in EVERY.items()
 }
-
-
 MOST_ANTENNAS: Final = 4096  # their Gram matrix is held, and its eigenvectors are looked for
 ANTENNAS: Final = ("antennas", "combining", "trust")
 """Keys of [link] about several antennas."""
 
 PHYSICS: Final = ("bandwidth", "noise_figure", "temperature", "noise_density")
 """Keys of [link] that stand in place of `noise_std`."""
+
+
+def own_policy(policy: str) -> UserCode | None:
+    """Return the code of a `policy.name`; None for a built-in policy.
+
+    Raises:
+        ValueError: it is neither a built-in policy nor "module:callable".
+    """
+    return named(policy, builtin=EVERY, key="policy.name")
 
 
 class FleetSection(Section):
@@ -146,13 +150,8 @@ class LinkSection(Section):
         """σ [√W] per real dimension: `noise_std`, or what the physics make of it."""
         if self.noise_std is not None:
             return self.noise_std
-        return thermal_std(
-            bandwidth=self.bandwidth or 0.0,
-            noise_figure=self.noise_figure or 0.0,
-            density=BOLTZMANN * (self.temperature or NOISE_TEMPERATURE)
-            if self.noise_density is None
-            else self.noise_density,
-        )
+        density = self.noise_density or BOLTZMANN * (self.temperature or NOISE_TEMPERATURE)
+        return thermal_std(bandwidth=self.bandwidth or 0.0, noise_figure=self.noise_figure or 0.0, density=density)
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:
@@ -240,120 +239,6 @@ class BudgetSection(Section):
         return self
 
 
-class LearningSection(Section):
-    """[learning]: the task, and the constants of its bound."""
-
-    dataset: Annotated[
-        str,
-        Key(
-            "data: mnist-5k (built in), mnist, fashion-mnist, cifar-10, a folder of IDX or CIFAR-10 files, an .npz file"
-        ),
-    ] = "mnist-5k"
-    images: Annotated[
-        Count | None,
-        Key("training images that are used, of all devices together; all unless written down"),
-    ] = None
-    partition: Annotated[
-        Literal["iid", "dirichlet", "shards"],
-        Key(
-            "how data are dealt to devices", choices={"iid": "iid", "dirichlet": "alpha", "shards": "shards_per_device"}
-        ),
-    ] = "iid"
-    alpha: Annotated[Positive, Key("of a dirichlet partition: the smaller, the fewer classes a device has")] = 0.5
-    shards_per_device: Annotated[
-        Count, Key("of a partition into shards: pieces of one or two classes that a device gets")
-    ] = 2
-    model: Annotated[
-        str,
-        Key(
-            'your own "module:callable" that returns a torch module (it may lie beside the scenario), quadratic, '
-            "ridge (which [learning.ridge] describes), network (which [learning.network] writes down), or built in",
-            choices={"cnn": "CNN", "mlp": "MLP", "logistic": "logistic"},
-        ),
-        Control("Model"),
-    ] = "cnn"
-    network: Annotated[
-        NetworkSection | None, Key("layers of your own, of which the fused engine trains any, instead of a model")
-    ] = None
-    ridge: Annotated[
-        RidgeSection | None, Key("ridge regression on data drawn from the seed, instead of a model; may be left out")
-    ] = None
-    dimension: Annotated[
-        Count | None,
-        Key("number of the model's parameters; quadratic needs it, ridge has 10 unless written down, others tell", "d"),
-    ] = None
-    total_steps: Annotated[
-        Count,
-        Key("local steps per device over the whole training", "T"),
-        Control("Local steps in all", 1, 2000, "count"),
-    ]
-    learning_rate: Annotated[
-        Positive, Key("step size; the bound is proved for τ = 1/ζ", "τ"), Control("Learning rate", 1e-3, 1.0)
-    ]
-    batch_size: Annotated[Count | None, Key("images per local step; all that a device has unless written down")] = None
-    clip_norm: Annotated[Positive, Key("norm that every upload is clipped to", "ϖ"), Control("Clip norm", 0.01, 10.0)]
-    smoothness: Annotated[
-        Positive, Key("smoothness of the loss (for the bound)", "ζ"), Control("Smoothness", 0.1, 100.0)
-    ]
-    strong_convexity: Annotated[
-        Positive, Key("strong convexity of the loss (for the bound)", "ϱ"), Control("Strong convexity", 1e-3, 10.0)
-    ]
-    initial_gap: Annotated[
-        Positive,
-        Key("loss before training above the smallest (for the bound)", "G"),
-        Control("Initial gap", 0.01, 100.0),
-    ]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_model(cls, table: Any) -> Any:
-        """A table of layers, or of ridge regression, is a model by itself."""
-        if not isinstance(table, dict) or "model" in table:
-            return table
-        written = [name for name in (NETWORK, RIDGE) if table.get(name) is not None]
-        return {**table, "model": written[0]} if written else table
-
-    @model_validator(mode="after")
-    def _check_constants(self) -> Self:
-        user_code(self.model)
-        if self.network is None and self.model == NETWORK:
-            raise ValueError(
-                'Expected [learning.network] with learning.model = "network": its layers are not written down.'
-            )
-        for name, written in ((NETWORK, self.network), (RIDGE, self.ridge)):
-            if written is not None and self.model != name:
-                raise ValueError(
-                    f"Expected learning.model or [learning.{name}], not both; got model {self.model!r} and a {written}."
-                )
-        self.build(self.dimension or 1)
-        return self
-
-    def build(self, dimension: int) -> Learning:
-        """Return the constants for a model of the given dimension."""
-        constants = {field.name for field in dataclasses.fields(Learning)} - {"dimension"}
-        return Learning(dimension=dimension, **self.model_dump(include=constants))
-
-    def build_network(self, *, input_shape: tuple[int, int, int], classes: int) -> Network:
-        """Return the network for images of the given shape: as written down, or the built-in one.
-
-        Raises:
-            ValueError: the images are too small for it, or the model is not a network.
-        """
-        if self.network is None:
-            return builtin(self.model, input_shape=input_shape, classes=classes)
-        return self.network.build(input_shape=input_shape, classes=classes)
-
-    @property
-    def synthetic(self) -> bool:
-        """Whether data are drawn from the seed: then there are no images, no accuracy, and a known optimum."""
-        return self.model in SYNTHETIC
-
-    @property
-    def model_title(self) -> str:
-        """What tables and notes call the model."""
-        return self.model if self.network is None else str(self.network)
-
-
 class PolicySection(Section):
     """[policy]: who decides."""
 
@@ -363,9 +248,7 @@ class PolicySection(Section):
     }
 
     name: Annotated[
-        str,
-        Key('who decides; your own "module:callable", or built in', choices=_POLICIES),
-        Control("Who decides"),
+        str, Key('who decides; your own "module:callable", or built in', choices=_POLICIES), Control("Who decides")
     ] = "optimal"
     rounds: Annotated[
         Count | None,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, get_args
 
-from airfed.keys.declare import key_of
-from airfed.scenario.reference import find, sections
+from pydantic.fields import FieldInfo
+
+from airfed.channel import MODELS, ChannelModel
+from airfed.keys import Section, key_of
+from airfed.scenario.scenario import Scenario
 
 _VALUES: Final = """\
 # An airfed scenario. Numbers are in SI units; powers may also be texts such as "30 dBm" or "500 mW".
@@ -63,6 +66,36 @@ name = "optimal"
 """
 _COLUMN: Final = 33  # where the comments start
 _WIDTH: Final = 120
+
+
+def sections() -> Iterator[tuple[str, type[Section]]]:
+    """Yield every table with its name; [channel] first with what all its models share, then model by model."""
+    yield "", Scenario
+    for name, info in Scenario.model_fields.items():
+        if name == "channel":
+            yield name, ChannelModel
+            yield from ((name, model) for model in MODELS.values())
+        elif isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+            yield from _with_inner(name, info.annotation)
+
+
+def _with_inner(name: str, kind: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """A table, and the tables in it."""
+    yield name, kind
+    for key, info in kind.model_fields.items():
+        for inner in get_args(info.annotation):
+            if isinstance(inner, type) and issubclass(inner, Section):
+                yield from _with_inner(f"{name}.{key}", inner)
+
+
+def find(key: str) -> FieldInfo:
+    """Return the declaration of a dotted key.
+
+    >>> find("budget.epsilon").is_required()
+    True
+    """
+    table, _, name = key.rpartition(".")
+    return next(kind.model_fields[name] for found, kind in sections() if found == table and name in kind.model_fields)
 
 
 def commented(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from airfed.scenario.errors import ScenarioError
+from airfed.keys import ScenarioError
 from airfed.scenario.template import commented
 
 FOLDER: Final = Path(__file__).parent.parent / "worlds"
@@ -14,15 +14,7 @@ NAMES: Final = tuple(sorted(file.stem for file in FOLDER.glob("*.toml")))
 
 
 def world(name: str) -> str:
-    """Return a known world as a commented scenario, in TOML.
-
-    Its first lines name the paper, how it defines its SNR, and what a scenario cannot say of it.
-
-    Args:
-        name: one of `NAMES`.
-
-    Raises:
-        ScenarioError: there is no such world.
+    """Return a known world as a commented scenario, in TOML; its first lines name the paper.
 
     >>> world("yan").splitlines()[0][:30]
     '# The world of N. Yan, K. Wang'

@@ -17,11 +17,8 @@ from airfed.learning.engine import Engine, make_engine
 from airfed.learning.fused import FusedEngine
 from airfed.learning.quadratic import KnownTask, QuadraticEngine, QuadraticTask, RidgeTask
 from airfed.network import Network
-from airfed.scenario import Scenario
-from airfed.scenario.errors import ScenarioError
-from airfed.scenario.model import Built, data_source, network, own_model
-from airfed.scenario.networks import RidgeSection
-from airfed.scenario.usercode import RIDGE, user_code
+from airfed.scenario import Scenario, ScenarioError
+from airfed.scenario.learning_section import RIDGE, Built, RidgeSection, data_source, network, own_model, user_code
 
 if TYPE_CHECKING:
     from airfed.learning.models import Model

@@ -1,6 +1,6 @@
-"""Every key of a scenario, from its declaration.
+"""docs/scenario.md: every key of a scenario, from its declaration.
 
-`python -m airfed.scenario.reference docs/scenario.md` writes the page.
+python docs/_site/keys.py docs/scenario.md
 """
 
 from __future__ import annotations
@@ -8,18 +8,13 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
-
-from pydantic.fields import FieldInfo
 
 from airfed._validate import LARGEST
-from airfed.channel import MODELS, ChannelModel
-from airfed.keys.declare import Key, Section, key_of
-from airfed.keys.sentences import expectation
-from airfed.keys.units import DECIBELS, HERTZ, KELVIN, METRES, WATTS, WATTS_PER_HERTZ
-from airfed.scenario.scenario import Scenario
+from airfed.channel import ChannelModel
+from airfed.keys import DECIBELS, HERTZ, KELVIN, METRES, WATTS, WATTS_PER_HERTZ, Key, Section, expectation, key_of
+from airfed.scenario import Scenario
+from airfed.scenario.template import sections
 
 _HEAD = f"""\
 # Keys of a scenario
@@ -32,39 +27,9 @@ frequency ({", ".join(HERTZ)}), a temperature ({", ".join(KELVIN)}), a density o
 Numbers that are not counts or probabilities are at most {LARGEST:g}. Paths start at the
 scenario's folder. Symbols are those of [Notation](notation.md).
 
-This page is generated from the declarations (`python -m airfed.scenario.reference docs/scenario.md`).
+This page is generated from the declarations (`python docs/_site/keys.py docs/scenario.md`).
 """
 _TABLE = ("| key | symbol | value | unit | default | meaning |", "|---|---|---|---|---|---|")
-
-
-def sections() -> Iterator[tuple[str, type[Section]]]:
-    """Yield every table with its name; [channel] first with what all its models share, then model by model."""
-    yield "", Scenario
-    for name, info in Scenario.model_fields.items():
-        if name == "channel":
-            yield name, ChannelModel
-            yield from ((name, model) for model in MODELS.values())
-        elif isinstance(info.annotation, type) and issubclass(info.annotation, Section):
-            yield from _with_inner(name, info.annotation)
-
-
-def _with_inner(name: str, kind: type[Section]) -> Iterator[tuple[str, type[Section]]]:
-    """A table, and the tables in it."""
-    yield name, kind
-    for key, info in kind.model_fields.items():
-        for inner in get_args(info.annotation):
-            if isinstance(inner, type) and issubclass(inner, Section):
-                yield from _with_inner(f"{name}.{key}", inner)
-
-
-def find(key: str) -> FieldInfo:
-    """Return the declaration of a dotted key.
-
-    >>> find("budget.epsilon").is_required()
-    True
-    """
-    table, _, name = key.rpartition(".")
-    return next(kind.model_fields[name] for found, kind in sections() if found == table and name in kind.model_fields)
 
 
 def page() -> str:
