@@ -24,7 +24,7 @@ from airfed.privacy import gaussian_mu
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.usercode import RIDGE
-from airfed.training.task import ridge_task
+from airfed.training.setup import ridge_task
 
 Floats = NDArray[np.float64]
 

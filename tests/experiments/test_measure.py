@@ -18,7 +18,7 @@ from airfed.experiments.points import dataset_digest
 from airfed.experiments.records import Record
 from airfed.planning import load_response
 from airfed.scenario.errors import ScenarioError
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 SCENARIO = """
 seed = 0

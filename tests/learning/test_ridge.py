@@ -12,7 +12,7 @@ from airfed.learning.quadratic import QuadraticEngine
 from airfed.learning.ridge import RidgeTask
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 
 def task(**change):

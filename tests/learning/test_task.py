@@ -6,7 +6,7 @@ import pytest
 from airfed import seeds
 from airfed.learning.partition import partition
 from airfed.scenario.errors import ScenarioError
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from safetensors.numpy import load, load_file, save
 import airfed
 from airfed import _disk
 from airfed._disk import write_whole
-from airfed.training.checkpoints import tensor_file
-from airfed.training.directory import Checkpoint, RunDirectory, RunError
-from airfed.training.records import METRICS
+from airfed.training.directory import RunDirectory, RunError
+from airfed.training.formats import METRICS
+from airfed.training.state import Checkpoint, tensor_file
 
 MANIFEST = {
     "airfed": "x",
@@ -307,6 +307,7 @@ def test_a_folder_in_the_place_of_a_table_is_not_an_empty_table(directory, name,
 
 def test_a_beginning_that_was_cut_short_may_begin_again(tmp_path):
     found = RunDirectory(tmp_path / "run")
+    found.path.mkdir()
     with found.locked():
         pass
     for name in ("scenario.toml", "plan.json", ".run.json.part", "checkpoints/"):

@@ -19,7 +19,7 @@ from airfed.experiments.steps import Steps, Tell, counted
 from airfed.network import Network
 from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
-from airfed.training.task import ImageTask, QuadraticLearning, build_task
+from airfed.training.setup import ImageTask, QuadraticLearning, build_task
 
 if TYPE_CHECKING:
     from airfed.learning import curvature

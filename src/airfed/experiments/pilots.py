@@ -25,7 +25,7 @@ from airfed.scenario import Scenario
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.model import data_source
 from airfed.scenario.responses import traits
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 _DEVICES: Final = 20  # that train, at least ...
 _IMAGES: Final = 800  # ... and what they hold together, at least: fewer images teach too little

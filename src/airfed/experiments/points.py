@@ -42,7 +42,7 @@ from airfed import _files, scenario
 from airfed.scenario import Scenario, flatten
 from airfed.scenario.errors import ScenarioError
 from airfed.scenario.usercode import user_code
-from airfed.training.records import FORMAT
+from airfed.training.formats import FORMAT
 
 _KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
 _QUICK_KEYS: Final = ("set", "axes", "variants")

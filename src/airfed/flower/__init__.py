@@ -11,7 +11,7 @@ with explained():
     from airfed.flower.app import client_app, server_app
     from airfed.flower.mod import over_the_air_mod
     from airfed.flower.strategy import NobodyThere, OverTheAirFedAvg
-    from airfed.training.books import LedgerBooks
+    from airfed.training.charging import LedgerBooks
     from airfed.training.loop import Books
 
 __all__ = ["Books", "LedgerBooks", "NobodyThere", "OverTheAirFedAvg", "client_app", "over_the_air_mod", "server_app"]

@@ -21,10 +21,10 @@ from airfed.flower.mod import device_index, over_the_air_mod
 from airfed.flower.strategy import OverTheAirFedAvg
 from airfed.privacy.ledger import BudgetExhausted
 from airfed.problem import Problem
-from airfed.training.books import RunBooks
 from airfed.training.execution import open_run
 from airfed.training.loop import Diverged
-from airfed.training.task import Task, build_task
+from airfed.training.recorder import RunBooks
+from airfed.training.setup import Task, build_task
 
 _LOG = logging.getLogger("flwr")
 _ROUNDING: Final = 1e-9

@@ -21,10 +21,10 @@ from airfed.flower.post import Clock, Post
 from airfed.flower.roster import Roster
 from airfed.planning import Plan
 from airfed.text.phrases import ADVERSARIES
-from airfed.training.averages import Averages
-from airfed.training.books import LedgerBooks
+from airfed.training.charging import LedgerBooks
 from airfed.training.loop import Books, Diverged, receive, transmit
 from airfed.training.noise import NoiseSource, SecureNoise
+from airfed.training.state import Averages
 
 Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")

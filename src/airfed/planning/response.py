@@ -24,7 +24,7 @@ from airfed.planning._surface import AXES, ROUNDING, Floats, Surface
 from airfed.problem import InfeasibleError
 
 Average = Literal["none", "tail", "exponential"]
-"""Averages of the models that the receiver may take; `airfed.training.averages` says what they are."""
+"""Averages of the models that the receiver may take; `airfed.training.state` says what they are."""
 Integers = NDArray[np.intp]
 FORMAT: Final = 3
 _LARGEST: Final = 1e100  # of any value, so that sums and products of them are finite
