@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError, UnusedCliTokensError
 from airfed import __version__, _extras
 from airfed.cli import account as account_commands
 from airfed.cli import calibrate as calibrate_commands
+from airfed.cli import data as data_commands
 from airfed.cli import environment
 from airfed.cli import explore as explore_command
 from airfed.cli import figures as figures_commands
@@ -39,7 +40,7 @@ app.command(plan_commands.plan)
 app.command(plan_commands.compare)
 app.command(plan_commands.new)
 app.command(run_commands.run)
-app.command(run_commands.data)
+app.command(data_commands.data)
 app.command(report_commands.report)
 app.command(account_commands.ledger)
 app.command(account_commands.audit)

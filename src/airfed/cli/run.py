@@ -1,4 +1,4 @@
-"""airfed run and data: train for real."""
+"""airfed run: train for real."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
 from airfed.text import output, tables
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from airfed.training.setup import Setup
 
 LOST = 5  # the exit code where another process of the run, or its host, was lost
-
-data = App(name="data", help="Get and verify data sets.")
 
 
 def run(
@@ -81,40 +78,6 @@ def run(
     if outcome.status == "lost":
         distributed.leave(LOST)
     return 0 if outcome.status in ("finished", "exhausted") else 2
-
-
-@data.command
-def fetch(
-    name: Annotated[Literal["mnist", "fashion-mnist", "cifar-10"], Parameter(help="Which data set.")],
-    /,
-    *,
-    source: Annotated[Path | None, Parameter(help="A folder that holds its files already.")] = None,
-    data_dir: Annotated[Path | None, Parameter(help="Where to keep it (default: $AIRFED_DATA or the cache).")] = None,
-    json: Json = False,
-) -> int:
-    """Get a data set, verify its checksums and keep it."""
-    from airfed.learning.fetch import fetch as get
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    progress = Progress(*columns, console=output.make_console(stderr=True), transient=True)
-    bars: dict[str, Any] = {}
-
-    def report(what: str, done: int, total: int | None) -> None:
-        progress.start()  # not before: a mistake is one sentence and no empty bar
-        if what not in bars:
-            bars[what] = progress.add_task(what, total=total)
-        progress.update(bars[what], completed=done, total=total)
-
-    try:
-        folder = get(name, source=source, data_dir=data_dir, progress=report)
-    finally:
-        if bars:
-            progress.stop()
-    if json:
-        output.print_json({"name": name, "folder": str(folder)})
-    else:
-        output.say(f"{name}: verified, in {folder}")
-    return 0
 
 
 @contextmanager

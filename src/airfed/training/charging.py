@@ -122,12 +122,7 @@ def ledger_header(plan: Plan, *, scenario: str, privacy: str) -> dict[str, Any]:
 
 
 def verified_ledger(directory: RunDirectory) -> Ledger:
-    """Return the ledger of a run whose files are those that its first line names, and its model the one that it names.
-
-    Raises:
-        LedgerError: the ledger does not hold together, or a file is not the one that the ledger has seen.
-        RunError: a file cannot be read.
-    """
+    """Return the ledger of a run; raises LedgerError unless the other files, and the model, are those that it names."""
     model = directory.model_digest()  # before the ledger, which is always ahead of it
     ledger = Ledger.load(directory.file("ledger.jsonl"), repair=True)
     for name in ("run.json", "scenario.toml", "plan.json"):
@@ -182,13 +177,9 @@ def check_account(account: Ledger, ledger: Ledger, run: str) -> None:
 
 
 class Batteries:
-    """What each device has spent of its own power budget, following a ledger as it grows.
+    """What each device has spent of its own power budget, following a ledger of a plan's rounds as it grows.
 
     A round counts as often as it was charged, each time with the largest power that the plan has a device transmit.
-
-    Args:
-        plan: whose rounds are charged.
-        ledger: all of its charges are of that plan.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger) -> None:
@@ -204,11 +195,7 @@ class Batteries:
 
     @property
     def spent(self) -> Floats:
-        """[W] that each device has spent, (N,).
-
-        Raises:
-            LedgerError: a charge is of another plan, which had other powers.
-        """
+        """[W] that each device has spent, (N,); raises LedgerError where a charge is of another plan."""
         plan = self._plan
         for charge in self._ledger.charges[self._counted :]:
             decided = plan.sequence[charge.round_index] if charge.round_index < plan.rounds else None

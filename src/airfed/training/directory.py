@@ -75,7 +75,6 @@ class RunDirectory:
         if self.exists:
             if not resume:
                 raise RunError(f"Expected no run in {self.path}; give another --out, or --resume to go on with it.")
-            self._check_kinds()
             return
         if resume and not self.path.is_dir():
             raise RunError(f"Expected a run to resume in {self.path}; there is none.")
@@ -89,15 +88,6 @@ class RunDirectory:
                 f"Expected run.json beside {trace} in {self.path}: what was spent there cannot be gone on with, and "
                 "must not be forgotten. Bring run.json back, or give another --out."
             )
-
-    def _check_kinds(self) -> None:
-        """Raise where a folder is in the place of a file: before a round is spent that could not be saved."""
-        folder = self.file("checkpoints")
-        if folder.exists() and not folder.is_dir():
-            raise RunError(f"Expected {folder} to be a folder; it is none. Move it away.")
-        for file in (*map(self.file, sorted(_OWN_FILES)), *self._checkpoint_files()):
-            if file.exists() and not file.is_file():
-                raise RunError(f"Expected {file} to be a file; it is none. Move it away.")
 
     def _trace(self) -> str:
         """What a run has left that got further than its beginning, in a directory without run.json; "" for nothing."""

@@ -62,13 +62,12 @@ def execute(
 
     Args:
         scenario: what to run.
-        out: the run directory; new, or with `resume` one of the same scenario.
-        resume: go on where an earlier run of the same scenario and data stopped.
+        out: the run directory; new, or with `resume` an interrupted run of the same scenario and data.
+        resume: go on where that run stopped.
         on_start: told the set-up and the first round to train.
         on_round: told each round's record.
         stop: asked often; True ends the run with a checkpoint.
-        group: the processes that share this run (`distributed.join`); every one of them calls `execute`. Rank 0 keeps
-            the directory, the others only train.
+        group: the processes that share this run (`distributed.join`); every one of them calls `execute`.
 
     Raises:
         RunError: the directory is in the way, is busy, or belongs to another scenario or other data.
@@ -116,14 +115,7 @@ def open_run(
     """Prepare a scenario and yield the books of its run directory, for a training whose devices are elsewhere.
 
     Every round ends with a checkpoint, and a round that is sent out again is charged again: other devices may answer
-    the second time, and then it is another signal.
-
-    Args:
-        scenario, out, resume, on_round: as in `execute`.
-        remote: what trains the devices, for the record.
-
-    Raises:
-        RunError, ScenarioError, DataError, InfeasibleError: as in `execute`.
+    the second time. `remote` says what trains the devices, for the record; all else is as in `execute`.
     """
     directory = RunDirectory(out)
     with _claimed(scenario, directory, resume=resume) as spent:
@@ -192,7 +184,6 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _lead(books: RunBooks, group: Group, stop: Callable[[], bool]) -> Outcome:
-    """Train, keep the books, and return how it ended."""
     setup, status, message = books.setup, "finished", ""
     try:
         for _ in _rounds(setup, group, stop, books):

@@ -13,7 +13,6 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from airfed.planning import Average, Plan
 from airfed.privacy.ledger import Charge
-from airfed.problem import Combining, Trust
 from airfed.scenario import flatten
 from airfed.training.loop import Round
 
@@ -73,28 +72,9 @@ METRICS: Final = tuple(name for name in RoundRecord.__annotations__ if name != "
 # Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one:
 # with the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
 UNNOISED: Final = (
-    "loss",
-    "update_norm_mean",
-    "update_norm_max",
-    "clipped_share",
-    "refused",
-    "missing",
-    "fading_error",
-    "noise_error",
-    "signal_to_noise_db",
-    "power_transmitted",
-    "power_transmitted_total",
+    *("loss", "update_norm_mean", "update_norm_max", "clipped_share", "refused", "missing"),
+    *("fading_error", "noise_error", "signal_to_noise_db", "power_transmitted", "power_transmitted_total"),
 )
-
-
-class BoundFigures(TypedDict):
-    """The bound of a plan."""
-
-    total: Amount
-    terms: dict[Literal["initial_gap", "participation", "local_drift", "noise"], Amount]
-
-
-LimitName = Literal["privacy", "peak_power", "total_power", "device_power"]
 
 
 class RoundFigures(TypedDict):
@@ -112,9 +92,9 @@ class RoundFigures(TypedDict):
 
 
 class PlanFigures(TypedDict):
-    """`plan.json`: a plan's `to_dict`."""
+    """`plan.json`, a plan's `to_dict`: what is needed to make the plan again; the rest is kept as it is."""
 
-    __pydantic_config__ = _READING  # type: ignore[misc]
+    __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
 
     policy: Text
     num_devices: Count
@@ -130,37 +110,18 @@ class PlanFigures(TypedDict):
     objective: Literal["bound", "measured"]
     average: Average
     method: dict[Text, bool | int | float | Text]
-    private: bool
-    channel_uses: Amount
-    air_time: Amount | None
     predicted_accuracy: Share | None
     predicted_loss: Amount | None
     predicted_basis: Text
     predicted_interval: Annotated[list[Share], Field(min_length=2, max_length=2)] | None
-    bound: BoundFigures
-    binding: LimitName
-    limits: dict[LimitName, Amount]  # the largest θ that each allows
-    violations: list[LimitName]
-    power: list[Amount]
     power_total: Amount
-    amplification: Amount
     mu_round: Amount
     mu_total: Amount
     epsilon_round: Amount
     epsilon_total: Amount
-    epsilon_paper: Amount
-    epsilon_paper_validity: Literal["proved", "unproven", "unsafe"]
-    delta: Amount
-    scope: Literal["round", "total"]
-    relation: Literal["replace", "add_remove"]
     notes: list[Text]
-    antennas: NotRequired[Annotated[int, Field(ge=2)]]
-    combining: NotRequired[Combining]
-    trust: NotRequired[Trust]
     combiner: NotRequired[list[Pair] | list[list[Pair]]]
-    epsilon_total_against: NotRequired[dict[Trust, Amount | None]]
     lower_bound: Amount | None
-    most_exposed: NotRequired[Whole]
     sequence: NotRequired[list[RoundFigures]]
 
 
@@ -215,16 +176,7 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
 def round_record(
     plan: Plan, done: Round, charge: Charge, quality: Mapping[str, float], *, transmitted_total: float, private: bool
 ) -> dict[str, Any]:
-    """Return the line of a round in `metrics.jsonl`.
-
-    Args:
-        plan: what was decided.
-        done: the round.
-        charge: what it has cost.
-        quality: loss, accuracy and test loss, as far as they were evaluated.
-        transmitted_total: [W] of all rounds so far.
-        private: leave out what no ε covers.
-    """
+    """Return the line of a round in `metrics.jsonl`, with all figures or, where `private`, those that ε covers."""
     reception, decided = done.reception, plan.sequence[done.index]
     record = {
         "round": done.index,

@@ -113,18 +113,17 @@ def federated_averaging(
     """Yield the rounds of a plan, from `first_round` on: charge, transmit, receive, settle.
 
     Args:
-        plan: its `sequence` says K, θ_i, E_i and ϖ_i of each round; τ and σ.
+        plan: K, θ_i, E_i and ϖ_i of each round; τ and σ.
         air: how the uploads arrive.
         trainer: trains the devices.
         noise: draws r^i.
         books: where rounds are charged and settled; without them nothing is written down.
         parameters: m^i at the start.
         first_round: i to begin with.
-        stop: asked between chunks of devices.
+        stop: asked between chunks of devices; True raises `Stopped`.
         merge: adds the superpositions of other processes to this one's.
 
     Raises:
-        Stopped: `stop` said so.
         BudgetExhausted: the next round does not fit; nothing of it was transmitted.
         NoiseFault: the noise drawn is not what the plan claims.
         Diverged: every update of a round, or the model, is not a number.

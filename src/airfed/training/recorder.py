@@ -17,17 +17,7 @@ from airfed.planning import Average, Plan
 from airfed.privacy.account import open_account
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.scenario import flatten, load
-from airfed.training.charging import (
-    Batteries,
-    charge_any,
-    charge_round,
-    check_account,
-    check_header,
-    check_rounds,
-    ledger_header,
-    round_members,
-    verified_ledger,
-)
+from airfed.training import charging
 from airfed.training.directory import RunDirectory, RunError, sha256
 from airfed.training.formats import device_rows, quality_record, round_record
 from airfed.training.loop import Diverged, Parameters, Round
@@ -71,19 +61,19 @@ class RunBooks:
         self._repeatable = setup.noise.repeatable and not remote
         self._private = setup.scenario.run.record == "private"
         if directory.exists:
-            self.ledger = verified_ledger(directory)
+            self.ledger = charging.verified_ledger(directory)
             _check_same(directory, setup, remote)
-            check_header(self.ledger, setup.plan, setup.noise.privacy)
+            charging.check_header(self.ledger, setup.plan, setup.noise.privacy)
         else:
             self._begin(remote)
-        self._batteries = Batteries(setup.plan, self.ledger)
+        self._batteries = charging.Batteries(setup.plan, self.ledger)
         # Of the header, which no two different runs share: what names this run in an account.
         self._name = "" if self._repeatable else f"{self.ledger.header['nonce']}/"
         self.account: Ledger | None = None
         if (account := setup.scenario.account_path) is not None:
             self._name = sha256(json.dumps(self.ledger.header, sort_keys=True).encode())[:32] + "/"
             self.account = open_account(account, setup.plan.problem.budget, setup.plan.problem.trusted)
-            check_account(self.account, self.ledger, self._name)
+            charging.check_account(self.account, self.ledger, self._name)
         self.state, self.averages, self.transmitted = self._load()
         self._saved = self.state.round_index
         if self.ledger.torn and not self._repeatable:  # half a line: a round that may have been sent
@@ -91,8 +81,8 @@ class RunBooks:
             end, start = setup.plan.rounds - 1, self.state.round_index
             rounds = range(min(start, end), min(max(charged + 1, start), end) + 1)  # since the checkpoint, and the next
             if self.account is not None:
-                charge_any(self.account, setup.plan, rounds, run=self._name, sent=False)
-            charge_any(self.ledger, setup.plan, rounds)
+                charging.charge_any(self.account, setup.plan, rounds, run=self._name, sent=False)
+            charging.charge_any(self.ledger, setup.plan, rounds)
 
     @property
     def start(self) -> tuple[int, Parameters]:
@@ -123,14 +113,14 @@ class RunBooks:
         plan, budget = self.setup.plan, self.setup.plan.spendable
         self._batteries.check(index)
         if self.account is not None:
-            decided, members = plan.sequence[index], round_members(plan, index)
+            decided, members = plan.sequence[index], charging.round_members(plan, index)
             # Before anything is spent.
             self.ledger.check(budget, mu=decided.mu, power=decided.power_planned, members=members)
             attempt = 0 if (previous := self.ledger.find(index)) is None else previous.attempt + 1
             known = self.account.find(index, run=self._name)
             if known is None or known.attempt < attempt or not self._repeatable:  # else: charged just before a crash
-                charge_round(self.account, plan, index, within=budget.epsilon, run=self._name)
-        charge_round(self.ledger, plan, index, within=budget)
+                charging.charge_round(self.account, plan, index, within=budget.epsilon, run=self._name)
+        charging.charge_round(self.ledger, plan, index, within=budget)
 
     def settle(self, done: Round) -> None:
         """Settle a round in the ledger, record it, tell `on_round`, and save the checkpoint that is due.
@@ -197,7 +187,7 @@ class RunBooks:
             "signal": dict(setup.signal),
             "versions": versions(),
         }
-        header = ledger_header(setup.plan, scenario=setup.scenario.name, privacy=setup.noise.privacy) | {
+        header = charging.ledger_header(setup.plan, scenario=setup.scenario.name, privacy=setup.noise.privacy) | {
             "rounds": setup.plan.rounds,
             "mu_round": setup.plan.mu_round,
             "spent": setup.plan.problem.budget.spent,
@@ -213,7 +203,7 @@ class RunBooks:
         """The newest checkpoint that the ledger knows, or the very beginning; the metrics are rewound to it."""
         plan, directory = self.setup.plan, self.directory
         records = directory.read_metrics()
-        check_rounds(records, self.ledger)
+        charging.check_rounds(records, self.ledger)
         found = directory.latest()
         if found is None:
             found = Checkpoint(
@@ -226,15 +216,11 @@ class RunBooks:
             raise LedgerError(
                 f"{self.ledger.path}: lines that the checkpoint after round {found.round_index} has seen are gone."
             )
+        names = AVERAGES if self.setup.scenario.run.averages == "all" else (plan.average,)
+        latest, done, sums = found.parameters, found.round_index, found.sums
+        fits = latest.size == plan.problem.learning.dimension and done <= plan.rounds
         try:
-            averages = Averages(
-                rounds=plan.rounds,
-                names=AVERAGES if self.setup.scenario.run.averages == "all" else (plan.average,),
-                latest=found.parameters,
-                done=found.round_index,
-                sums=found.sums,
-            )
-            fits = found.parameters.size == plan.problem.learning.dimension and found.round_index <= plan.rounds
+            averages = Averages(rounds=plan.rounds, names=names, latest=latest, done=done, sums=sums)
         except ValueError:
             fits = False
         if not fits or found.energy.size not in (0, plan.num_scheduled):

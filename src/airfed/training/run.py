@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,37 +33,17 @@ _RTOL: Final = 1e-9  # sums that are added up in another order
 _Read = TypeVar("_Read")
 
 
-class Rounds(Sequence[dict[str, Any]]):
-    """The rounds of a run: a sequence of records, and by name a column of all of them."""
+class Rounds(list[dict[str, Any]]):
+    """The rounds of a run: a list of records, and by name a column of all of them."""
 
-    def __init__(self, records: Sequence[dict[str, Any]] = ()) -> None:
-        self._records = list(records)
-
-    @overload
-    def __getitem__(self, place: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[dict[str, Any]]: ...
-    @overload
-    def __getitem__(self, place: str) -> NDArray[np.float64]: ...
-    def __getitem__(self, place: int | slice | str) -> dict[str, Any] | list[dict[str, Any]] | NDArray[np.float64]:
+    def __getitem__(self, place: Any) -> Any:
         """Return a record, or the values of a metric in all rounds (NaN where it was not taken)."""
-        if isinstance(place, str):
-            if place not in METRICS:
-                raise KeyError(f"Expected one of {', '.join(METRICS)}; got {place!r}.")
-            column = [record[place] for record in self._records]
-            return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
-        return self._records[place]
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self._records)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rounds) and self._records == other._records
-
-    __hash__ = None  # type: ignore[assignment]
+        if not isinstance(place, str):
+            return super().__getitem__(place)
+        if place not in METRICS:
+            raise KeyError(f"Expected one of {', '.join(METRICS)}; got {place!r}.")
+        column = [record[place] for record in self]
+        return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
 
     def __repr__(self) -> str:
         return f"<{len(self)} rounds: {', '.join(METRICS)}>"
@@ -329,7 +309,7 @@ class Run:
     @property
     def final(self) -> dict[str, Any]:
         """The last round."""
-        return self.rounds[-1]
+        return dict(self.rounds[-1])
 
 
 def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Plan:

@@ -72,7 +72,7 @@ class ImageTask:
         return self.initial_parameters.size
 
     @property
-    def classes(self) -> int | None:
+    def classes(self) -> int:
         """Number of classes in the data."""
         return self.dataset.classes
 
@@ -105,12 +105,13 @@ class ImageTask:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuadraticLearning:
-    """A task whose optimum is known; its loss is reported as the gap to it. Its parts are those of `ImageTask`."""
+    """A task whose optimum is known; its loss is reported as the gap to it."""
 
     task: KnownTask
     engine: QuadraticEngine
     code_digest: ClassVar[str] = ""
     classes: ClassVar[int | None] = None
+    trained_by: ClassVar[str] = QuadraticEngine.name
 
     @property
     def dimension(self) -> int:
@@ -126,11 +127,6 @@ class QuadraticLearning:
     def data_digest(self) -> str:
         """SHA-256 of the task's description, which determines every device's data."""
         return sha256(repr(self.task).encode())
-
-    @property
-    def trained_by(self) -> str:
-        """The engine."""
-        return self.engine.name
 
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
         """Return the gap L − L*."""
@@ -149,8 +145,7 @@ def build_task(scenario: Scenario) -> Task:
 
     Raises:
         DataError: the data set is missing or damaged.
-        ScenarioError: there are more devices than images, the model does not fit the images, or the dimension that is
-            written down is not the model's.
+        ScenarioError: devices, images, model and dimension do not fit together.
     """
     learning, run = scenario.learning, scenario.run
     if learning.synthetic:
@@ -235,11 +230,7 @@ def _known(scenario: Scenario) -> QuadraticLearning:
 
 
 def ridge_task(scenario: Scenario) -> RidgeTask:
-    """Return the ridge regression of a scenario, its data not drawn yet.
-
-    Raises:
-        ScenarioError: there are fewer features than labels need, or fewer samples than devices.
-    """
+    """Return the ridge regression of a scenario, its data not drawn yet; raises ScenarioError where there is none."""
     described = scenario.learning.ridge or RidgeSection()
     try:
         return RidgeTask(

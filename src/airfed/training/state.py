@@ -77,11 +77,7 @@ class Averages:
         return replace(self, latest=model, done=self.done + 1, sums=sums)
 
     def model(self, name: Average) -> Parameters:
-        """Return the model that the receiver would release.
-
-        Raises:
-            ValueError: that average is not kept.
-        """
+        """Return the model that the receiver would release; raises ValueError for an average that is not kept."""
         if name not in self.names:
             raise ValueError(f"Expected one of the averages {', '.join(self.names)}; got {name!r}.")
         total = self.sums.get(name)
@@ -136,11 +132,7 @@ def tensor_file(tensors: Mapping[str, NDArray[np.floating]], metadata: dict[str,
 
 
 def decode(content: bytes) -> Checkpoint:
-    """Return the checkpoint of a file.
-
-    Raises:
-        ValueError, KeyError, SafetensorError: it is damaged, or not what a run saves.
-    """
+    """Return the checkpoint of a file; raises ValueError, KeyError or SafetensorError where it is damaged."""
     tensors = load_tensors(content)  # checks the header: what follows is a file that safetensors could have written
     header_size = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + header_size]).get("__metadata__") or {}
