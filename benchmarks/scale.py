@@ -50,10 +50,10 @@ CHILD = """
 import json, resource, sys, time
 from pathlib import Path
 from airfed import scenario
-from airfed.training import cluster, execution
+from airfed.training import distributed, execution
 begin = time.perf_counter()
 marks = []
-with cluster.join() as group:
+with distributed.join() as group:
     execution.execute(
         scenario.load(sys.argv[1]), Path(sys.argv[2]), group=group,
         on_start=lambda setup, first: marks.append(time.perf_counter()),

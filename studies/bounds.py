@@ -19,8 +19,7 @@ from airfed.planning import Plan
 from airfed.scenario import Scenario
 from airfed.text.phrases import TERMS
 from airfed.training.loop import federated_averaging
-from airfed.training.setup import prepare
-from airfed.training.task import ImageTask
+from airfed.training.setup import ImageTask, prepare
 
 MODELS: Final = ("logistic", "cnn")
 _EVERY: Final = 5  # local steps between two measurements, at least

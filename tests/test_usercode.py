@@ -10,7 +10,7 @@ import pytest
 from airfed import _usercode, scenario
 from airfed.learning import models
 from airfed.scenario import template
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 MAKE = "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, {width}))\n"
 

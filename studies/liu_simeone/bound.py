@@ -20,10 +20,11 @@ from scipy import special
 
 from airfed import _validate
 from airfed.experiments.records import require
+from airfed.keys import ScenarioError
 from airfed.privacy import gaussian_mu
-from airfed.scenario import Scenario, ScenarioError
+from airfed.scenario import Scenario
 from airfed.scenario.learning_section import RIDGE
-from airfed.training.task import ridge_task
+from airfed.training.setup import ridge_task
 
 Floats = NDArray[np.float64]
 

@@ -28,13 +28,13 @@ from airfed.privacy.exposure import Exposure
 from airfed.privacy.ledger import Ledger, LedgerError, Members
 from airfed.problem import Budget
 from airfed.scenario import Scenario
-from airfed.training import books, execution, metrics, noise, setup
+from airfed.training import charging, execution, formats, noise, recorder, setup
 from airfed.training import loop as training
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
 from airfed.training.noise import SecureNoise, SeededNoise
 from airfed.training.run import Run
-from airfed.training.task import QuadraticLearning
+from airfed.training.setup import QuadraticLearning
 
 FAST = {"pairs": 240, "trials": 6000, "samples": 150_000}
 # At μ ≈ 0.75 a round an error of √2 takes some 1,500 trials a side to prove.
@@ -702,7 +702,7 @@ def changed_data_refused(world, path, patch):
 
 
 def changed_data_accepted(patch):
-    patch.setattr(books, "check_same", lambda directory, setup, remote: None)
+    patch.setattr(recorder, "_check_same", lambda directory, setup, remote: None)
 
 
 def edits_detected(world, path, patch):
@@ -828,7 +828,7 @@ def private_record_is_private(world, path, patch):
 
 
 def norms_in_the_private_record(patch):
-    patch.setattr(metrics, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
+    patch.setattr(formats, "UNNOISED", ("loss", "power_transmitted", "power_transmitted_total"))
 
 
 def each_device_pays_for_its_own_rounds(world, path, patch):
@@ -837,7 +837,7 @@ def each_device_pays_for_its_own_rounds(world, path, patch):
     def members(plan, index):
         return Members.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
 
-    patch.setattr(books, "_members", members)
+    patch.setattr(charging, "round_members", members)
     plan = execute(world(policy__name="uniform", policy__size=3), path).setup.plan
     expected = np.zeros(6)
     expected[plan.scheduled] = plan.mu_total

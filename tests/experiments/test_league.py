@@ -24,7 +24,7 @@ from airfed.privacy.ledger import Ledger
 from airfed.problem import InfeasibleError
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
-from airfed.training.task import QuadraticLearning
+from airfed.training.setup import QuadraticLearning
 
 TINY = Path(__file__).parents[1] / "tiny.toml"
 PROMISED = {

@@ -16,9 +16,9 @@ from airfed.experiments.measure import Unmeasured, better_half, means, measure, 
 from airfed.experiments.pilots import Cell, design
 from airfed.experiments.points import dataset_digest
 from airfed.experiments.records import Record
+from airfed.keys import ScenarioError
 from airfed.planning import load_response
-from airfed.scenario import ScenarioError
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 SCENARIO = """
 seed = 0

@@ -15,8 +15,8 @@ import pytest
 from airfed.cli import main
 from airfed.experiments import points, records, sweep, watching
 from airfed.privacy.ledger import Ledger
-from airfed.training.averages import AVERAGES
 from airfed.training.directory import RunDirectory, RunError
+from airfed.training.state import AVERAGES
 
 EXPERIMENT = """
 base = "scenario.toml"

@@ -15,11 +15,11 @@ from airfed import flower
 from airfed.aircomp import Airs, Superposition
 from airfed.flower import NobodyThere, OverTheAirFedAvg, messages
 from airfed.privacy.ledger import BudgetExhausted, Ledger
-from airfed.training.averages import Averages
 from airfed.training.directory import RunDirectory, RunError
 from airfed.training.execution import execute
 from airfed.training.loop import Diverged
 from airfed.training.run import Run
+from airfed.training.state import Averages
 
 
 class Nothing:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from airfed import scenario
 from airfed.learning.data import DataError, load, shape_of
 from airfed.learning.published import CIFAR as FILES
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 NAMES = [*FILES["train"], *FILES["test"]]
 

@@ -20,7 +20,7 @@ from airfed.learning.engine import make_engine
 from airfed.learning.fused import available
 from airfed.learning.recognition import Unlike, recognise
 from airfed.network import Network
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 if not available():
     pytest.skip("the fused engine needs numba", allow_module_level=True)

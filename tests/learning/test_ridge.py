@@ -11,7 +11,7 @@ from airfed.explorer.design import from_scenario
 from airfed.learning.quadratic import QuadraticEngine, RidgeTask
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 
 def task(**change):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from airfed import seeds
+from airfed.keys import ScenarioError
 from airfed.learning.data import partition
-from airfed.scenario import ScenarioError
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from airfed.privacy.exposure import Exposure
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, Members
 from airfed.privacy.shared_ledger import open_account, spent
 from airfed.problem import Budget
-from airfed.training.agreement import check_account
+from airfed.training.charging import check_account
 
 HEADER = {"scenario": "x", "delta": 1e-5, "unit": "device"}
 MUS = st.floats(1e-3, 10.0) | st.sampled_from([0.1, 0.3, 0.5])

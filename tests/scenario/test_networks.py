@@ -19,7 +19,7 @@ from airfed.scenario import ScenarioError
 from airfed.scenario.learning_section import traits
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 EIGHT = Path(__file__).parents[1] / "eight.toml"
 LAYERS = {"convolutions": [[3, 5], [4, 3]], "hidden": [6]}

@@ -16,7 +16,7 @@ from airfed import scenario
 from airfed.experiments import figures
 from airfed.privacy import gaussian_delta
 from airfed.scenario import ScenarioError, worlds
-from airfed.training.task import ridge_task
+from airfed.training.setup import ridge_task
 
 
 def made_up(**change):

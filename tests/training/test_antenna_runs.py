@@ -15,14 +15,13 @@ from airfed.cli.app import main
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.text.phrases import ADVERSARIES
 from airfed.training import setup as setups
-from airfed.training.cluster import Group
 from airfed.training.directory import RunError, sha256
+from airfed.training.distributed import Group, check_equal
 from airfed.training.execution import execute
 from airfed.training.loop import NoiseFault, _check_noise, federated_averaging
 from airfed.training.noise import SecureNoise
 from airfed.training.run import Run
 from airfed.training.setup import prepare, signal_digests
-from airfed.training.shared import check_equal
 
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))
 SEARCHED = {"policy.name": "optimal", "link.combining": "optimal"}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airfed.training.averages import AVERAGES, Averages
+from airfed.training.state import AVERAGES, Averages
 
 
 def begun(rounds, names=AVERAGES, size=3):

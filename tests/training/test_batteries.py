@@ -12,9 +12,11 @@ from airfed.audit.subject import Subject
 from airfed.cli import main
 from airfed.privacy.ledger import BudgetExhausted, Ledger, LedgerError, Members
 from airfed.problem import Budget
-from airfed.training import books
-from airfed.training.batteries import Batteries
+from airfed.training import charging
+from airfed.training.charging import Batteries, LedgerBooks
+from airfed.training.directory import RunDirectory
 from airfed.training.execution import execute, prepare
+from airfed.training.recorder import RunBooks
 from airfed.training.run import Run
 
 HEADER = {"scenario": "x", "delta": 1e-5, "unit": "device"}
@@ -158,7 +160,7 @@ def some_devices(monkeypatch):
     def members(plan, index):
         return Members.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
 
-    monkeypatch.setattr(books, "_members", members)
+    monkeypatch.setattr(charging, "round_members", members)
 
 
 def test_books_charge_those_who_transmit(world, tmp_path, some_devices):
@@ -212,14 +214,6 @@ def test_half_a_line_is_charged_to_everybody(world, tmp_path, some_devices, sour
     everybody = [charge.round_index for charge in ledger.charges if charge.members is None]
     assert everybody == ([] if source == "seeded" else [before])  # who it was about is not known
     assert (ledger.device_mus() > 0).all() == (source == "secure")
-
-
-def test_half_a_line_is_charged_as_the_most_exposed_of_the_rounds_that_it_may_be_about(world):
-    plan = prepare(world(**SMALL)).plan
-    mus = (0.1, 0.5, 0.2, 0.5, 0.4, 0.3, 0.2, 0.1)
-    moved = SimpleNamespace(sequence=[SimpleNamespace(mu=mu) for mu in mus])
-    assert [books._most_exposed(moved, range(*ends)) for ends in ((0, 8), (0, 3), (2, 3), (4, 8))] == [3, 1, 2, 4]
-    assert books._most_exposed(plan, range(2, 6)) == 5  # all alike: the last
 
 
 @pytest.mark.parametrize("change", ["another", "fewer", "more"])
@@ -342,15 +336,15 @@ def test_half_a_line_costs_the_power_of_the_dearest_round_that_it_may_be_about(w
         file = tmp_path / "run/ledger.jsonl"
     else:
         file = tmp_path / "ledger"
-        books.LedgerBooks(file, plan)
+        LedgerBooks(file, plan)
     with file.open("ab") as stream:
         stream.write(b'{"alignment": 0.')
     if kind == "run":
         first = Ledger.load(file, repair=True).rounds
-        book = books.RunBooks(setup, books.RunDirectory(tmp_path / "run"))
+        book = RunBooks(setup, RunDirectory(tmp_path / "run"))
         rounds = range(book.state.round_index, first + 1)
     else:
-        book, rounds = books.LedgerBooks(file, plan), range(plan.rounds)
+        book, rounds = LedgerBooks(file, plan), range(plan.rounds)
     torn = book.ledger.charges[-1]
     assert torn.members is None
     assert torn.mu == max(plan.sequence.mus[list(rounds)])

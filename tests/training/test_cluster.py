@@ -16,12 +16,11 @@ from airfed.aircomp import Air
 from airfed.learning.engine import worker_count
 from airfed.privacy.ledger import Ledger
 from airfed.scenario import parse, template
-from airfed.training import cluster
-from airfed.training.cluster import Group, LostProcess, join
+from airfed.training import distributed
 from airfed.training.directory import RunError
+from airfed.training.distributed import Group, LostProcess, SharedNoise, check_equal, join
 from airfed.training.noise import SeededNoise
 from airfed.training.setup import prepare
-from airfed.training.shared import SharedNoise, check_equal
 
 
 def run(processes, scenario, out, *extra):
@@ -203,7 +202,7 @@ def free_port():
 )
 def test_who_never_comes_is_named(environment, monkeypatch, rank, sentence):
     pytest.importorskip("torch")
-    monkeypatch.setattr(cluster, "_GATHERING", 0.5)
+    monkeypatch.setattr(distributed, "_GATHERING", 0.5)
     environment(rank, free_port())
     with pytest.raises(LostProcess, match=sentence), join(0.5):
         raise AssertionError("nobody else is there")
@@ -227,25 +226,15 @@ def test_an_environment_that_makes_no_sense_is_one_sentence(environment, monkeyp
 def test_an_address_that_only_its_own_host_reaches_is_refused():
     names = ["rank 0 on host0 (127.0.1.1)", "rank 1 on host1 (10.0.0.2)"]
     with pytest.raises(ValueError, match=r"rank 0 on host0 \(127.0.1.1\) is known by its own name"):
-        cluster._check_reachable(names)
-    cluster._check_reachable(names[:1])
-    cluster._check_reachable(names[1:])
+        distributed._check_reachable(names)
+    distributed._check_reachable(names[:1])
+    distributed._check_reachable(names[1:])
 
 
 def test_the_own_address_is_the_one_on_the_way_to_the_other():
-    assert cluster.own_address("127.0.0.1", 1) == "127.0.0.1"
+    assert distributed.own_address("127.0.0.1", 1) == "127.0.0.1"
     with pytest.raises(ValueError, match="Expected MASTER_ADDR to be a host that can be reached"):
-        cluster.own_address("no.invalid", 1)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the addresses of interfaces")
-def test_the_interface_is_the_one_with_the_address():
-    names = [name for _, name in socket.if_nameindex()]
-    assert cluster._interface("127.0.0.1") == cluster._interface("127.0.1.1") == "lo"
-    here = cluster.own_address("192.0.2.1", 1) if len(names) > 1 else "127.0.0.1"
-    assert cluster._interface(here) in names
-    with pytest.raises(ValueError, match="Expected GLOO_SOCKET_IFNAME to name the network interface of"):
-        cluster._interface("192.0.2.1")
+        distributed.own_address("no.invalid", 1)
 
 
 class Alive:
@@ -265,7 +254,7 @@ class Alive:
 
 
 def waiting_cluster(beat):
-    made = cluster.Cluster.__new__(cluster.Cluster)
+    made = distributed.Cluster.__new__(distributed.Cluster)
     made._heartbeat, made._patience = beat, 50.0
     return made
 

@@ -20,11 +20,11 @@ from airfed import scenario
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.training import setup
-from airfed.training.books import RunBooks
 from airfed.training.directory import RunDirectory, RunError
 from airfed.training.execution import execute
+from airfed.training.recorder import RunBooks
 from airfed.training.run import Run
-from airfed.training.task import QuadraticLearning
+from airfed.training.setup import QuadraticLearning
 
 pytestmark = pytest.mark.usefixtures("no_flush")
 TINY = tomllib.loads(Path(__file__).parents[1].joinpath("tiny.toml").read_text(encoding="utf-8"))

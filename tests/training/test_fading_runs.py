@@ -11,7 +11,7 @@ from airfed import scenario
 from airfed.aircomp import CLIP_MARGIN, Air
 from airfed.audit import Subject, audit
 from airfed.privacy.ledger import Ledger
-from airfed.training import books as bookkeeping
+from airfed.training import charging
 from airfed.training.execution import execute
 from airfed.training.loop import federated_averaging
 from airfed.training.run import Run
@@ -142,16 +142,16 @@ def test_a_stale_gain_is_noticed(monkeypatch):
 
 
 def test_a_charge_of_other_devices_is_noticed(tmp_path, monkeypatch):
-    real = bookkeeping._members
+    real = charging.round_members
 
     def members(plan, index):
         devices = real(plan, index).devices
         silent = np.setdiff1d(np.arange(8), devices)
         if silent.size:
             devices = np.sort(np.append(devices[1:], silent[0]))
-        return bookkeeping.Members.of(devices, 8)
+        return charging.Members.of(devices, 8)
 
-    monkeypatch.setattr(bookkeeping, "_members", members)
+    monkeypatch.setattr(charging, "round_members", members)
     execute(world(), tmp_path / "run")
     monkeypatch.undo()
     run = Run.open(tmp_path / "run")

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from airfed.training import heartbeat
-from airfed.training.heartbeat import Heartbeat
+from airfed.training import distributed
+from airfed.training.distributed import Heartbeat
 
 dist = pytest.importorskip("torch.distributed")
 
@@ -16,7 +16,7 @@ BEAT = 0.02  # s
 @pytest.fixture
 def beats(monkeypatch):
     """Three processes that share a store; they are lost after 20 beats."""
-    monkeypatch.setattr(heartbeat, "_BEAT", BEAT)
+    monkeypatch.setattr(distributed, "_BEAT", BEAT)
     store = dist.HashStore()
     made = [Heartbeat(store, rank, 3, 20 * BEAT) for rank in range(3)]
     for one in made:
@@ -77,7 +77,7 @@ class Broken:
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_where_the_store_does_not_answer_its_host_is_lost(monkeypatch, wait_for, ended):
-    monkeypatch.setattr(heartbeat, "_BEAT", BEAT)
+    monkeypatch.setattr(distributed, "_BEAT", BEAT)
     store = Broken(ended)
     one = Heartbeat(store, 0, 1, 20 * BEAT)
     one.start()

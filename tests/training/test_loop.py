@@ -16,11 +16,10 @@ from airfed.network import builtin
 from airfed.planning import Amplitudes, Plan
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
 from airfed.training import loop as training
-from airfed.training.cluster import Group
+from airfed.training.distributed import Group, SharedTrainer
 from airfed.training.loop import Diverged, NoBooks, Stopped, federated_averaging
 from airfed.training.noise import SeededNoise
 from airfed.training.setup import prepare
-from airfed.training.shared import SharedTrainer
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from airfed import scenario
 from airfed.aircomp import CLIP_MARGIN, Air, Airs
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.training import books as bookkeeping
+from airfed.training import charging
 from airfed.training.execution import execute
 from airfed.training.loop import federated_averaging
 from airfed.training.run import Run
@@ -128,14 +128,14 @@ def test_half_a_line_is_charged_at_least_as_much_as_the_round_that_it_may_be_abo
 
 
 def test_charging_the_first_round_throughout_is_noticed(tmp_path, monkeypatch):
-    real = bookkeeping._charge
-    monkeypatch.setattr(bookkeeping, "_charge", lambda ledger, plan, index, **rest: charge(ledger, plan, index, **rest))
+    real = charging.charge_round
 
     def charge(ledger, plan, index, **rest):
         cheap = [replace(entry, mu=plan.sequence[0].mu) for entry in plan.sequence]
         changed = SimpleNamespace(sequence=cheap, constant=plan.constant, problem=plan.problem)
         return real(ledger, changed, index, **rest)
 
+    monkeypatch.setattr(charging, "charge_round", charge)
     execute(world(), tmp_path / "run")
     run = Run.open(tmp_path / "run")
     with pytest.raises(LedgerError, match="another μ"):

@@ -14,7 +14,7 @@ from airfed.training import noise, setup
 from airfed.training.directory import RunDirectory, RunError
 from airfed.training.execution import execute
 from airfed.training.noise import SecureNoise, SeededNoise
-from airfed.training.task import QuadraticLearning
+from airfed.training.setup import QuadraticLearning
 
 TASK = QuadraticTask(dimension=20, num_devices=3, smoothness=2.0, strong_convexity=1.0, seed=0)
 QUADRATIC = QuadraticLearning(task=TASK, engine=QuadraticEngine(TASK, learning_rate=0.1))

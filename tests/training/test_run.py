@@ -18,11 +18,10 @@ from airfed.learning.quadratic import QuadraticEngine
 from airfed.planning.limits import allowed_mu
 from airfed.privacy.ledger import Ledger, LedgerError
 from airfed.report.records import ReportError, read_run
-from airfed.training.books import RunBooks
-from airfed.training.directory import RunDirectory, RunError, sha256
+from airfed.training.directory import RunDirectory, RunError, progress, runs_below, sha256
 from airfed.training.execution import execute
-from airfed.training.finding import progress, runs_below
-from airfed.training.records import FORMAT
+from airfed.training.formats import FORMAT
+from airfed.training.recorder import RunBooks
 from airfed.training.run import Run
 from airfed.training.setup import PROBE_ROUND
 

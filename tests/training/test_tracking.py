@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from airfed._extras import MissingExtra
-from airfed.training.execution import execute
-from airfed.training.metrics import UNNOISED
-from airfed.training.tracking import FOLDER, scalars
+from airfed.training.execution import LOG_FOLDER, execute, scalars
+from airfed.training.formats import UNNOISED
 
 pytestmark = pytest.mark.usefixtures("no_flush")
 LOGGED = {"run__log": ["tensorboard"], "run__checkpoint_every": 3}
@@ -19,7 +18,7 @@ def read_back(path):
     """(tag, step, value) of every figure in the log of a run, in the order written; parsed here, not by its writer."""
     from tensorboardX.proto.event_pb2 import Event
 
-    (file,) = (path / FOLDER).iterdir()
+    (file,) = (path / LOG_FOLDER).iterdir()
     content, place, found = file.read_bytes(), 0, []
     while place < len(content):
         (length,) = struct.unpack_from("<Q", content, place)  # then 4 bytes of checksum, the record, 4 bytes more
@@ -31,7 +30,7 @@ def read_back(path):
 
 def expected(path):
     records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [(tag, each["round"] + 1, pytest.approx(value)) for each in records for tag, value in scalars(each)]
+    return [(tag, each["round"] + 1, pytest.approx(value)) for each in records for tag, value in scalars(each).items()]
 
 
 def test_the_log_is_the_record(world, tmp_path):
@@ -55,7 +54,7 @@ def test_a_resumed_run_has_every_round_once_and_the_same_bits(world, tmp_path, c
 def test_a_log_changes_no_result(world, tmp_path):
     execute(world(run__checkpoint_every=3), tmp_path / "plain")
     execute(world(**LOGGED), tmp_path / "logged")
-    assert not (tmp_path / "plain" / FOLDER).exists()
+    assert not (tmp_path / "plain" / LOG_FOLDER).exists()
     for name in ("model.safetensors", "metrics.jsonl", "devices.csv", "plan.json"):
         assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "logged" / name).read_bytes()
     # It is no part of what a run is: whoever goes on with one may log it, or not.

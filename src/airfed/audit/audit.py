@@ -24,7 +24,7 @@ from airfed.privacy import gaussian_epsilon
 from airfed.privacy.ledger import Ledger
 from airfed.problem import InfeasibleError, Trust
 from airfed.scenario import ScenarioError
-from airfed.scenario.usercode import own_policy
+from airfed.scenario.sections import own_policy
 from airfed.training.loop import NoiseFault
 from airfed.training.run import Run
 

@@ -62,7 +62,7 @@ def _epsilon(book: Ledger) -> dict[str, Any]:
 
 def _battery(book: Ledger, plan: Plan | None) -> dict[str, Any]:
     """The distribution of the shares that are used, where there are batteries."""
-    from airfed.training.batteries import Batteries
+    from airfed.training.charging import Batteries
 
     if plan is None or (used := Batteries(plan, book).used) is None:
         return {}

@@ -46,7 +46,6 @@ def report(
 
 def _runs_in(given: Path) -> list[Path]:
     """The directory itself where it is a run, else every run up to three folders below it, else itself again."""
-    from airfed.training.directory import RunDirectory
-    from airfed.training.finding import runs_below
+    from airfed.training.directory import RunDirectory, runs_below
 
     return [given] if RunDirectory(given).exists else runs_below(given) or [given]

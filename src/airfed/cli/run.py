@@ -1,4 +1,4 @@
-"""airfed run and data: train for real."""
+"""airfed run: train for real."""
 
 from __future__ import annotations
 
@@ -10,30 +10,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-)
 
 from airfed.cli.plan import Json, Policy, Rounds, ScenarioFile, Seed, read, with_policy
 from airfed.text import output, tables
 from airfed.text.live import LiveLine
 from airfed.text.phrases import ADVERSARIES, count, privacy_terms
 
-LOST = 5  # the exit code where another process of the run, or its host, was lost
-
 if TYPE_CHECKING:
     from airfed.training.setup import Setup
 
-data = App(name="data", help="Get and verify data sets.")
+LOST = 5  # the exit code where another process of the run, or its host, was lost
 
 
 def run(
@@ -48,19 +40,18 @@ def run(
     json: Json = False,
 ) -> int:
     """Plan, train over the air, meter and record."""
-    from airfed.training import cluster  # here: planning alone must not pay for importing an engine
+    from airfed.training import distributed  # here: planning alone must not pay for importing an engine
     from airfed.training.execution import execute
 
-    world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
+    scenario = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     leads = os.environ.get("RANK", "0") == "0"
     console = output.make_console(stderr=json, quiet=not leads)
-    logging.basicConfig(
-        level="INFO", format="%(message)s", handlers=[RichHandler(console=console, show_path=False, show_time=False)]
-    )
+    handler = RichHandler(console=console, show_path=False, show_time=False)
+    logging.basicConfig(level="INFO", format="%(message)s", handlers=[handler])
     line = LiveLine(console)
 
     def start(setup: Setup, first_round: int) -> None:
-        tables.print_plan(console, world.name, setup.plan)
+        tables.print_plan(console, scenario.name, setup.plan)
         console.print(f"\nengine: {setup.task.trained_by} · privacy: {setup.noise.privacy}")
         if first_round:
             done = first_round == setup.plan.rounds
@@ -69,67 +60,24 @@ def run(
 
     started = time.monotonic()
     try:
-        with cluster.join(world.run.patience) as group, signals() as caught, line:
-            outcome = execute(
-                world,
-                out,
-                resume=resume,
-                on_start=start,
-                on_round=line.update,
-                stop=lambda: bool(caught),
-                group=group,
-            )
-    except cluster.LostProcess as error:
+        with distributed.join(scenario.run.patience) as group, signals() as caught, line:
+            told: Any = {"on_start": start, "on_round": line.update, "stop": lambda: bool(caught)}
+            outcome = execute(scenario, out, resume=resume, group=group, **told)
+    except distributed.LostProcess as error:
         print(f"airfed: {error}", file=sys.stderr)
-        cluster.leave(LOST)
+        distributed.leave(LOST)
     if not leads:
         return 0
-    seconds = time.monotonic() - started
     summary = _summary(outcome, out)
     if json:
         output.print_json(summary)
     else:
-        _print_summary(console, summary, seconds)
+        _print_summary(console, summary, time.monotonic() - started)
     if outcome.status == "stopped" and caught:
         return 128 + caught[0]
     if outcome.status == "lost":
-        cluster.leave(LOST)
+        distributed.leave(LOST)
     return 0 if outcome.status in ("finished", "exhausted") else 2
-
-
-@data.command
-def fetch(
-    name: Annotated[Literal["mnist", "fashion-mnist", "cifar-10"], Parameter(help="Which data set.")],
-    /,
-    *,
-    source: Annotated[Path | None, Parameter(help="A folder that holds its files already.")] = None,
-    data_dir: Annotated[Path | None, Parameter(help="Where to keep it (default: $AIRFED_DATA or the cache).")] = None,
-    json: Json = False,
-) -> int:
-    """Get a data set, verify its checksums and keep it."""
-    from airfed.learning.published import fetch as get
-
-    console = output.make_console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    progress = Progress(*columns, console=console, transient=True)
-    bars: dict[str, Any] = {}
-
-    def report(what: str, done: int, total: int | None) -> None:
-        progress.start()  # not before: a mistake is one sentence and no empty bar
-        if what not in bars:
-            bars[what] = progress.add_task(what, total=total)
-        progress.update(bars[what], completed=done, total=total)
-
-    try:
-        folder = get(name, source=source, data_dir=data_dir, progress=report)
-    finally:
-        if bars:
-            progress.stop()
-    if json:
-        output.print_json({"name": name, "folder": str(folder)})
-    else:
-        output.say(f"{name}: verified, in {folder}")
-    return 0
 
 
 @contextmanager
@@ -153,7 +101,7 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
     from airfed.training.hints import hints
 
     plan, records, ledger = outcome.setup.plan, outcome.records, outcome.ledger
-    last = records[-1] if records else {}
+    last, budget = records[-1] if records else {}, plan.problem.budget
     several = plan.problem.fleet.antennas > 1 and plan.method.radio
     return {
         "status": outcome.status,
@@ -169,12 +117,12 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
         "accuracy": last.get("accuracy"),
         "power_planned": ledger.power_planned if ledger.rounds else None,
         "power_transmitted": last.get("power_transmitted_total"),
-        "power_budget": plan.problem.budget.total_power,
+        "power_budget": budget.total_power,
         "private": plan.private,
         "epsilon_round": plan.epsilon_round,
         "epsilon_total": ledger.epsilon_total if ledger.rounds else None,
-        "delta": plan.problem.budget.delta,
-        "relation": plan.problem.budget.relation,
+        "delta": budget.delta,
+        "relation": budget.relation,
         "unit": "device",
         **({"antennas": plan.problem.fleet.antennas, "trust": plan.problem.link.trust} if several else {}),
         "hints": hints(plan, records, classes=outcome.setup.task.classes),
@@ -182,30 +130,27 @@ def _summary(outcome: Any, out: Path) -> dict[str, Any]:
 
 
 def _print_summary(console: Console, summary: dict[str, Any], seconds: float) -> None:
-    console.print(
-        f"\n[bold]{summary['status']}[/bold] after {summary['rounds']} of "
-        f"{count(summary['rounds_planned'], 'round')}, {seconds:.1f} s"
-    )
+    rounds, charged = summary["rounds"], summary["charged"]
+    planned = count(summary["rounds_planned"], "round")
+    console.print(f"\n[bold]{summary['status']}[/bold] after {rounds} of {planned}, {seconds:.1f} s")
     if summary["message"]:
         console.print(summary["message"], markup=False)
-    if summary["charged"] != summary["rounds"]:
-        console.print(f"{count(summary['charged'], 'round')} charged: planned power and ε count all of them")
-    if summary["charged"]:
-        if summary["accuracy"] is not None and summary["loss"] is None:
-            console.print(f"accuracy {summary['accuracy']:.2%} (test)")
-        elif summary["accuracy"] is not None:
-            console.print(f"accuracy {summary['accuracy']:.2%} (test), loss {summary['loss']:.4f} (training)")
-        elif summary["loss"] is not None:
-            console.print(f"loss {summary['loss']:.6g}")
+    if charged != rounds:
+        console.print(f"{count(charged, 'round')} charged: planned power and ε count all of them")
+    if charged:
+        accuracy, loss = summary["accuracy"], summary["loss"]
+        if accuracy is not None:
+            console.print(f"accuracy {accuracy:.2%} (test)" + ("" if loss is None else f", loss {loss:.4f} (training)"))
+        elif loss is not None:
+            console.print(f"loss {loss:.6g}")
         metered = summary["power_transmitted"]
         sent = "" if metered is None else f"{metered:.4g} W transmitted, "  # a private record leaves it out
         console.print(f"power {sent}{summary['power_planned']:.4g} W planned (worst case)")
         if summary["private"]:
             against = f"; against {ADVERSARIES[summary['trust']]}" if "trust" in summary else ""
-            console.print(
-                f"privacy ε = {summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total "
-                f"({privacy_terms(summary['delta'], summary['relation'])}; {summary['privacy']}{against})"
-            )
+            terms = f"{privacy_terms(summary['delta'], summary['relation'])}; {summary['privacy']}{against}"
+            spent = f"{summary['epsilon_round']:.4g} per round, {summary['epsilon_total']:.4g} in total"
+            console.print(f"privacy ε = {spent} ({terms})")
         else:
             console.print("[bold red]privacy none: the method has no ε; its record stands for infinity[/bold red]")
     for hint in summary["hints"]:

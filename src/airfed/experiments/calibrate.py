@@ -16,9 +16,10 @@ from scipy import optimize
 
 from airfed import seeds
 from airfed.experiments.steps import Steps, Tell, counted
+from airfed.keys import ScenarioError
 from airfed.network import Network
-from airfed.scenario import Scenario, ScenarioError
-from airfed.training.task import ImageTask, QuadraticLearning, build_task
+from airfed.scenario import Scenario
+from airfed.training.setup import ImageTask, QuadraticLearning, build_task
 
 if TYPE_CHECKING:
     from airfed.learning import curvature

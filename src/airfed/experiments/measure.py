@@ -13,7 +13,7 @@ from airfed.experiments.pilots import Cell, Pilots
 from airfed.experiments.points import Point
 from airfed.experiments.records import Record
 from airfed.planning import Response
-from airfed.training.averages import AVERAGES
+from airfed.training.state import AVERAGES
 
 Floats = NDArray[np.float64]
 Run = Callable[[str, Sequence[Point]], Sequence[Record]]

@@ -19,11 +19,12 @@ import numpy as np
 from airfed import __version__
 from airfed._files import DataError
 from airfed.experiments.points import Point, content_key, dataset_digest
+from airfed.keys import ScenarioError
 from airfed.learning import data
 from airfed.problem import InfeasibleError
-from airfed.scenario import Scenario, ScenarioError
+from airfed.scenario import Scenario
 from airfed.scenario.learning_section import data_source, traits
-from airfed.training.task import build_task
+from airfed.training.setup import build_task
 
 _DEVICES: Final = 20  # that train, at least ...
 _IMAGES: Final = 800  # ... and what they hold together, at least: fewer images teach too little

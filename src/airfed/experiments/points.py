@@ -39,9 +39,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from airfed import _files, scenario
-from airfed.scenario import Scenario, ScenarioError, flatten
+from airfed.keys import ScenarioError
+from airfed.scenario import Scenario, flatten
 from airfed.scenario.learning_section import user_code
-from airfed.training.records import FORMAT
+from airfed.training.formats import FORMAT
 
 _KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
 _QUICK_KEYS: Final = ("set", "axes", "variants")

@@ -18,7 +18,7 @@ from airfed._disk import write_whole
 from airfed.experiments.points import Point
 from airfed.training import directory
 from airfed.training.directory import RunError
-from airfed.training.records import flat
+from airfed.training.formats import flat
 from airfed.training.run import Run
 
 RECORD_FORMAT: Final = 1

@@ -16,7 +16,7 @@ from rich.console import Console
 from airfed.experiments import records
 from airfed.experiments.points import Point
 from airfed.text.live import work_line
-from airfed.training.finding import progress
+from airfed.training.directory import progress
 
 _POLL_SECONDS: Final = 0.5
 

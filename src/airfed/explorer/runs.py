@@ -25,8 +25,7 @@ from airfed.plotting.drawings import drawing
 from airfed.plotting.training import training_chart
 from airfed.privacy.ledger import Ledger
 from airfed.text.phrases import ADVERSARIES, count, number, privacy_terms
-from airfed.training.directory import RunDirectory, RunError
-from airfed.training.finding import runs_below
+from airfed.training.directory import RunDirectory, RunError, runs_below
 from airfed.training.run import Run
 
 _MOST_RUNS: Final = 500

@@ -8,10 +8,9 @@ ClientApp, which clips and precodes what a device sends, and `OverTheAirFedAvg` 
 from airfed._extras import explained
 
 with explained():
-    from airfed.flower.app import client_app, server_app
-    from airfed.flower.mod import over_the_air_mod
+    from airfed.flower.app import client_app, over_the_air_mod, server_app
     from airfed.flower.strategy import NobodyThere, OverTheAirFedAvg
-    from airfed.training.books import LedgerBooks
+    from airfed.training.charging import LedgerBooks
     from airfed.training.loop import Books
 
 __all__ = ["Books", "LedgerBooks", "NobodyThere", "OverTheAirFedAvg", "client_app", "over_the_air_mod", "server_app"]

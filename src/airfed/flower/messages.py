@@ -44,12 +44,8 @@ class Order:
         learning_rate: τ.
         clip_norm: ϖ.
         amplitude: √(φ_k P_k) [√W], with which this device transmits an update of norm ϖ.
-        phase: −arg(fᴴh_k) [rad], by which its radio turns the carrier where the receiver combines several antennas: of
-            the combiner and the others' channels a device is told nothing. None with one antenna, whose phase the radio
-            knows by itself; then the order does not hold it.
-
-    Raises:
-        ValueError: a value that no plan has.
+        phase: −arg(fᴴh_k) [rad], by which its radio turns the carrier where the receiver combines several antennas.
+            None with one antenna, whose phase the radio knows by itself; then the order does not hold it.
     """
 
     round_index: int
@@ -73,16 +69,11 @@ class Order:
 
     def to_record(self) -> ConfigRecord:
         """Return the order as a record of a message."""
-        values = {name.replace("_", "-"): value for name, value in self.__dict__.items() if value is not None}
-        return ConfigRecord(values)
+        return ConfigRecord({name.replace("_", "-"): value for name, value in vars(self).items() if value is not None})
 
     @classmethod
     def of(cls, message: Message) -> Order:
-        """Return the order in a training message.
-
-        Raises:
-            ValueError: there is none, or not one of a plan.
-        """
+        """Return the order in a training message; raises ValueError where there is none, or not one of a plan."""
         record = message.content.config_records.get(RECORD)
         if record is None:
             raise ValueError(f"Expected a record {RECORD!r} in the message: is the strategy OverTheAirFedAvg?")
@@ -94,11 +85,7 @@ class Order:
 
 
 def question(node_id: int, *, ttl: float) -> Message:
-    """Return the message that asks a node which device it is.
-
-    It is of the type "train", although it trains nothing: Flower calls a mod only around functions that the app has
-    registered, and every app that trains has registered this one.
-    """
+    """Return the message that asks a node which device it is; of type "train", for which every app calls its mods."""
     content = RecordDict({RECORD: ConfigRecord({"ask": "device"})})
     return Message(content=content, dst_node_id=node_id, message_type=MessageType.TRAIN, ttl=ttl)
 
@@ -115,13 +102,8 @@ def answer(message: Message, device: int) -> Message:
 
 
 def answered_device(reply: Message) -> int:
-    """Return the device index in the reply to a question.
-
-    Raises:
-        ValueError: it holds none; says why.
-    """
-    content = _content(reply)
-    record = content.get(RECORD)
+    """Return the device index in the reply to a question; raises ValueError where it holds none."""
+    record = _content(reply).get(RECORD)
     device = record.get("device") if isinstance(record, MetricRecord) else None
     if isinstance(device, bool) or not isinstance(device, int) or device.bit_length() > _INTEGER_BITS:
         raise ValueError("is over_the_air_mod among its mods?")
@@ -164,11 +146,7 @@ def sender(reply: Message) -> Address | None:
 
 
 def received_update(reply: Message, air: Air, device: int, dimension: int) -> NDArray[np.float64]:
-    """Return the update (1, d) of a device from its transmission; the air clips it once more.
-
-    Raises:
-        ValueError: the reply holds an error, or anything but one signal of the right kind; says which.
-    """
+    """Return the update (1, d) of a device, not clipped yet; raises ValueError for anything but one proper signal."""
     content = _content(reply)
     record = content.get(RECORD)
     if not isinstance(record, ArrayRecord) or "signal" not in record:
@@ -185,14 +163,18 @@ def received_update(reply: Message, air: Air, device: int, dimension: int) -> ND
 
 
 def flatten(arrays: ArrayRecord) -> NDArray[np.float64]:
-    """Return all arrays of a record one after the other, as one vector.
-
-    Raises:
-        ValueError: there are none, or one does not hold floating-point numbers.
-    """
+    """Return all arrays of a record one after the other; raises ValueError for none, or one that holds no floats."""
     if not arrays:
         raise ValueError("Expected an ArrayRecord that holds a model, got an empty one.")
-    return np.concatenate([_real(name, array) for name, array in arrays.items()])
+    parts = []
+    for name, array in arrays.items():
+        parts.append(decode(array, "an array of the model"))
+        if parts[-1].dtype.kind != "f":
+            raise ValueError(
+                f"Expected floating-point arrays only, got {parts[-1].dtype} for {name!r}: only what is trained can be "
+                "averaged over the air; leave counters and other buffers out of the ArrayRecord."
+            )
+    return np.concatenate([part.astype(np.float64) for part in parts])
 
 
 def unflatten(vector: NDArray[np.float32], like: Mapping[str, Array]) -> ArrayRecord:
@@ -206,12 +188,9 @@ def unflatten(vector: NDArray[np.float32], like: Mapping[str, Array]) -> ArrayRe
 
 
 def decode(array: object, name: str, *, most_values: int | None = None) -> NDArray[Any]:
-    """Return the numbers of a Flower Array as one vector, in the order of the array's C layout.
+    """Return the numbers of a Flower Array as one vector; raises ValueError for all but what `numpy.save` writes.
 
     Flower's own reader lets NumPy evaluate the header, allocate what it claims, and open archives and pickles.
-
-    Raises:
-        ValueError: it is not what `numpy.save` writes for an array of numbers, or not of the size that it claims.
     """
     if not isinstance(array, Array) or array.stype != "numpy.ndarray" or not isinstance(array.data, bytes):
         raise ValueError(f"expected {name} to be an array that NumPy has written")
@@ -243,13 +222,3 @@ def _content(reply: Message) -> RecordDict:
     if not isinstance(content, RecordDict):
         raise ValueError("the reply holds no records")
     return content
-
-
-def _real(name: str, array: Array) -> NDArray[np.float64]:
-    values = decode(array, "an array of the model")
-    if values.dtype.kind != "f":
-        raise ValueError(
-            f"Expected floating-point arrays only, got {values.dtype} for {name!r}: only what is trained can be "
-            "averaged over the air; leave counters and other buffers out of the ArrayRecord."
-        )
-    return values.astype(np.float64)

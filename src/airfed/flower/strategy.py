@@ -6,8 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -17,14 +18,13 @@ from numpy.typing import NDArray
 
 from airfed.aircomp import CLIP_MARGIN, Air, Airs, Reception
 from airfed.flower import messages
-from airfed.flower.post import Clock, Post
-from airfed.flower.roster import Roster
+from airfed.flower.nodes import Clock, Roster, SafeGrid
 from airfed.planning import Plan
 from airfed.text.phrases import ADVERSARIES
-from airfed.training.averages import Averages
-from airfed.training.books import LedgerBooks
+from airfed.training.charging import LedgerBooks
 from airfed.training.loop import Books, Diverged, receive, transmit
 from airfed.training.noise import NoiseSource, SecureNoise
+from airfed.training.state import Averages
 
 Updates = NDArray[np.float64]
 _LOG = logging.getLogger("flwr")
@@ -35,7 +35,7 @@ class NobodyThere(RuntimeError):
     """No scheduled device is there, so that a round cannot begin."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True)
 class _Sent:
     """The round that is under way: what was sent, and to whom."""
 
@@ -51,23 +51,18 @@ class OverTheAirFedAvg(Strategy):
     In each round everyone who is scheduled is charged before anything is sent; a round for which nobody is there is not
     charged. What comes back is clipped again, superposed, and received with noise that is drawn once, here. A device
     that fails, is late, or sends anything but a signal counts as zero; the divisor stays |K|, and its power is metered
-    at its worst. No metrics of devices are
-    collected and nothing is evaluated on them: neither would be covered by ε. Evaluate on the server (`evaluate_fn` of
-    `start`).
+    at its worst. No metrics of devices are collected and nothing is evaluated on them: no ε would cover that. Evaluate
+    on the server (`evaluate_fn` of `start`).
 
     Args:
         plan: whom to sample, and all else.
         books: where rounds are charged; a path makes a ledger there (`LedgerBooks`).
-        airs: how the signals of each round arrive; without them the devices' channels are as the plan knows them.
+        airs: how the signals of each round arrive; by default over the channels that the plan knows.
         noise: draws the receiver's noise; fresh from the operating system by default.
-        first_round: i to begin with, where an earlier training is gone on with.
-        averages: of the models of the rounds before that, where the plan averages them (`averages` of the strategy
-            that trained those).
+        first_round: i to begin with, where an earlier training is resumed.
+        averages: of the models of the rounds before that, where the plan averages them (the strategy's `averages`).
         wait_for_devices: [s] for how long the first round waits for scheduled devices that are not there yet.
         clock: tells the time; the module `time` but in tests.
-
-    Raises:
-        ValueError: a training whose models are averaged is gone on with, without the averages of the rounds before.
 
     Implements [Yan23, Algorithm 2], second half.
     """
@@ -122,10 +117,7 @@ class OverTheAirFedAvg(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train, and return the model and what `evaluate_fn` said of it after each round.
-
-        Where the plan averages the models, it is the average that is evaluated and returned; the devices go on with the
-        model itself.
+        """Train, and return the model, averaged where the plan says so, and what `evaluate_fn` said of it.
 
         Args:
             grid: where the devices are.
@@ -146,7 +138,7 @@ class OverTheAirFedAvg(Strategy):
         if not 1 <= rounds <= left:
             raise ValueError(f"Expected num_rounds={rounds} from 1 to {left}, the rounds that the plan has left.")
         self._ttl = timeout + _GRACE
-        careful = Post(grid, self._clock)
+        careful = SafeGrid(grid, self._clock)
         self.averages, self._released = self._averages_before, None
         evaluate = evaluate_fn and (lambda index, arrays: evaluate_fn(index, self.released or arrays))
         result = super().start(careful, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate)
@@ -155,19 +147,13 @@ class OverTheAirFedAvg(Strategy):
 
     @property
     def released(self) -> ArrayRecord | None:
-        """The model after the last whole round, averaged where the plan says so; None before the first.
-
-        Where `start` raises, because a budget is spent, say, this is how far the training got.
-        """
+        """The model after the last whole round, averaged where the plan says so, also where `start` has raised."""
         return self._released
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Find the scheduled devices, charge the round, and return the messages that let them train.
-
-        All that can fail comes before the charge: a round that was charged is sent.
-        """
+        """Find the scheduled devices, charge the round after all that can fail, and return the messages."""
         plan, learning = self.plan, self.plan.problem.learning
         index = self.first_round + server_round - 1
         if not index < plan.rounds:
@@ -178,7 +164,7 @@ class OverTheAirFedAvg(Strategy):
         if not np.isfinite(model).all():
             raise ValueError("Expected a model of finite numbers, got one with a NaN or an Inf.")
         decided, air = plan.sequence[index], self.airs.at(index)
-        wanted = decided.scheduled.tolist()
+        wanted: list[int] = decided.scheduled.tolist()
         nodes = self.roster.find(grid, wanted, wait=self._wait)
         self._wait = 0.0
         if not nodes:
@@ -189,28 +175,20 @@ class OverTheAirFedAvg(Strategy):
         absent = sorted(set(wanted) - nodes.keys())
         if absent:
             _LOG.warning("round %d: devices %s are not there; they count as zero", index + 1, absent)
-        amplitude = dict(zip(wanted, air.transmit_amplitude.tolist(), strict=True))
-        phase = dict(zip(wanted, air.transmit_phase.tolist(), strict=True)) if air.antennas > 1 else {}
-        outgoing = {
-            device: messages.training(
-                node,
-                arrays,
-                config,
-                messages.Order(
+        outgoing = {}
+        for place, device in enumerate(wanted):
+            if device in nodes:
+                order = messages.Order(
                     round_index=index,
                     local_steps=decided.local_steps,
                     learning_rate=learning.learning_rate,
                     clip_norm=decided.clip_norm,
-                    amplitude=amplitude[device],
-                    phase=phase.get(device),
-                ),
-                ttl=self._ttl,
-                group_id=str(index),
-            )
-            for device, node in nodes.items()
-        }
-        # Everyone who is scheduled, before anything is sent, and after all that can fail.
-        self.books.charge(index)
+                    amplitude=float(air.transmit_amplitude[place]),
+                    phase=float(air.transmit_phase[place]) if air.antennas > 1 else None,
+                )
+                sent = messages.training(nodes[device], arrays, config, order, ttl=self._ttl, group_id=str(index))
+                outgoing[device] = sent
+        self.books.charge(index)  # all scheduled devices, before anything is sent
         self._sent = _Sent(index=index, arrays=arrays, outgoing=outgoing)
         return list(outgoing.values())
 
@@ -222,10 +200,12 @@ class OverTheAirFedAvg(Strategy):
         if sent is None or sent.index != self.first_round + server_round - 1:
             raise ValueError(f"Expected the replies of the round that was sent out; got those of {server_round}.")
         parameters = messages.flatten(sent.arrays).astype(np.float32)
-        arrived = _Arrived(self._uploads(sent, replies))
-        superposition = transmit(self.plan, self.airs, arrived, parameters=parameters, index=sent.index)
-        if not arrived.devices:  # nothing was added up, and no noise is drawn: the charge covers the next try
+        uploads = self._uploads(sent, replies)
+        first = next(uploads, None)
+        if first is None:  # nothing is added up, and no noise is drawn: the charge covers the next try
             raise Diverged(f"Round {sent.index + 1}: no device sent anything that can be used.")
+        arrived = _Arrived(chain((first,), uploads))
+        superposition = transmit(self.plan, self.airs, arrived, parameters=parameters, index=sent.index)
         done = receive(self.plan, superposition, self.noise, self.books, parameters=parameters, index=sent.index)
         decided = self.plan.sequence[sent.index]
         reception = _with_clipped(done.reception, decided.clip_norm)
@@ -274,32 +254,26 @@ class OverTheAirFedAvg(Strategy):
 
     def summary(self) -> None:
         """Log what the plan has decided."""
-        plan, budget = self.plan, self.plan.problem.budget
-        _LOG.info("\t├──> Plan (%s):", plan.policy)
-        _LOG.info("\t│\t├── devices: %d of %d", plan.num_scheduled, plan.problem.fleet.num_devices)
-        _LOG.info("\t│\t├── rounds: %d, of which done: %d", plan.rounds, self.first_round)
-        _LOG.info("\t│\t└── alignment: %.4g, limited by %s", plan.alignment, plan.binding)
-        _LOG.info("\t└──> Privacy (%s noise, added by the server):", self.noise.privacy)
-        _LOG.info("\t \t├── each round: ε = %.4g at δ = %.3g", plan.epsilon_round, budget.delta)
-        _LOG.info("\t \t└── all rounds: ε = %.4g", plan.epsilon_total)
-        if plan.problem.fleet.antennas > 1:
-            _LOG.info("\t \t    against %s", ADVERSARIES[plan.problem.link.trust])
+        plan, problem = self.plan, self.plan.problem
+        _LOG.info("\tplan (%s): %d of %d devices", plan.policy, plan.num_scheduled, problem.fleet.num_devices)
+        _LOG.info("\trounds: %d, of which done: %d", plan.rounds, self.first_round)
+        _LOG.info("\tprivacy (%s noise, added by the server):", self.noise.privacy)
+        epsilons = (plan.epsilon_round, plan.epsilon_total, problem.budget.delta)
+        _LOG.info("\tε = %.4g each round, %.4g all rounds, at δ = %.3g", *epsilons)
+        if problem.fleet.antennas > 1:
+            _LOG.info("\tagainst %s", ADVERSARIES[problem.link.trust])
 
 
-class _Arrived:
+class _Arrived(NamedTuple):
     """Stands for the devices in the round loop of `airfed.training.loop`: their updates are here already."""
 
-    def __init__(self, uploads: Iterator[tuple[NDArray[np.intp], Updates]]) -> None:
-        self._uploads = uploads
-        self.devices = 0
+    uploads: Iterator[tuple[NDArray[np.intp], Updates]]
 
     def updates(
         self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], Updates]]:
         """Yield what has arrived."""
-        for chunk, update in self._uploads:
-            self.devices += chunk.size
-            yield chunk, update
+        yield from self.uploads
 
 
 def _with_unheard(reception: Reception, air: Air, *, told: list[int]) -> Reception:

@@ -23,7 +23,7 @@ from airfed import _files
 from airfed.problem import InfeasibleError
 
 Average = Literal["none", "tail", "exponential"]
-"""Averages of the models that the receiver may take; `airfed.training.averages` says what they are."""
+"""Averages of the models that the receiver may take; `airfed.training.state` says what they are."""
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 AXES: Final = ("share", "rounds", "clip_norm", "noise")

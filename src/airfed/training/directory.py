@@ -1,9 +1,9 @@
-"""A run on disk: what was decided, what happened, and enough to go on after any interruption.
+"""A run on disk: what was decided, what happened, and enough to resume after any interruption.
 
 A run directory holds `scenario.toml` (as resolved), `plan.json`, `run.json` (versions and digests), `metrics.jsonl`,
 `metrics.csv`, `devices.csv`, `ledger.jsonl`, `model.safetensors` and `checkpoints/`. Every file is either appended to
 line by line and flushed, or replaced whole: written beside its place, flushed to the disk and renamed. No pickle is
-ever read. This module writes the files and checks each on its own; what they say together is `airfed.training.run`.
+ever read. This module writes the files and checks each on its own; `airfed.training.run` checks them together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -25,11 +25,9 @@ from safetensors import SafetensorError
 
 from airfed._disk import flush, locked, write_whole
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.training import records
-from airfed.training.checkpoints import Checkpoint, decode, encode
-from airfed.training.records import FORMAT, Manifest, PlanFigures
-
-__all__ = ["Checkpoint", "OtherVersion", "RunDirectory", "RunError", "sha256"]
+from airfed.training import formats
+from airfed.training.formats import FORMAT, Manifest, PlanFigures
+from airfed.training.state import Checkpoint, decode, encode
 
 _LOG = logging.getLogger(__name__)
 _Checked = TypeVar("_Checked")
@@ -37,6 +35,11 @@ _KEPT_CHECKPOINTS: Final = 3
 _LARGEST: Final = 2**28  # bytes of a file that is read as a whole; a plan of 10⁶ devices has 60 MB
 _LARGEST_CHECKPOINT: Final = 2**33  # bytes
 _LONGEST_LINE: Final = 2**16  # bytes of a round's record
+_OWN_FILES: Final = {
+    *("scenario.toml", "plan.json", "run.json", "metrics.jsonl", "metrics.csv", "devices.csv", "ledger.jsonl"),
+    *("model.safetensors", ".lock"),
+}
+_HALF_WRITTEN: Final = re.compile(rf"\.({'|'.join(map(re.escape, sorted(_OWN_FILES)))})(\.\d+)?\.part")
 
 
 class RunError(ValueError):
@@ -49,7 +52,7 @@ class OtherVersion(RunError):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The files of one run."""
+    """The files of one run. What cannot be read raises `RunError`, what cannot be written `OSError`."""
 
     path: Path
 
@@ -63,42 +66,28 @@ class RunDirectory:
         return self.file("run.json").is_file()
 
     def check(self, *, resume: bool) -> None:
-        """Raise unless a run can begin here or, with `resume`, go on. Nothing is written.
+        """Raise RunError unless a run can begin here or, with `resume`, go on. Nothing is written.
 
         A beginning that was cut short before `run.json` counts as none, unless anything in it speaks of a round.
-
-        Raises:
-            RunError: a run is here already, there is none to resume, or the folder holds something else.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"Expected {self.path} to be a folder; it is a file.")
         if self.exists:
             if not resume:
                 raise RunError(f"Expected no run in {self.path}; give another --out, or --resume to go on with it.")
-            self._check_kinds()
             return
         if resume and not self.path.is_dir():
             raise RunError(f"Expected a run to resume in {self.path}; there is none.")
         found = sorted(item.name for item in self.path.iterdir()) if self.path.is_dir() else []
-        # Without our lock even a scenario.toml is somebody else's.
-        mine = ".lock" in found
-        strangers = [name for name in found if not (mine and (name in _OWN_FILES or _HALF_WRITTEN.fullmatch(name)))]
-        if strangers:
-            raise RunError(f"Expected {self.path} to be empty or a run; it holds {strangers[0]!r}.")
+        own = {*_OWN_FILES, "checkpoints"} if ".lock" in found else set()  # without our lock all are somebody else's
+        for name in found:
+            if name not in own and not (own and _HALF_WRITTEN.fullmatch(name)):
+                raise RunError(f"Expected {self.path} to be empty or a run; it holds {name!r}.")
         if trace := self._trace():
             raise RunError(
                 f"Expected run.json beside {trace} in {self.path}: what was spent there cannot be gone on with, and "
                 "must not be forgotten. Bring run.json back, or give another --out."
             )
-
-    def _check_kinds(self) -> None:
-        """Raise where a folder is in the place of a file: before a round is spent that could not be saved."""
-        folder = self.file("checkpoints")
-        if folder.exists() and not folder.is_dir():
-            raise RunError(f"Expected {folder} to be a folder; it is none. Move it away.")
-        for file in (*map(self.file, sorted(_OWN_FILES - {folder.name})), *self._checkpoint_files()):
-            if file.exists() and not file.is_file():
-                raise RunError(f"Expected {file} to be a file; it is none. Move it away.")
 
     def _trace(self) -> str:
         """What a run has left that got further than its beginning, in a directory without run.json; "" for nothing."""
@@ -108,13 +97,11 @@ class RunDirectory:
         if self._checkpoint_files():
             return "checkpoints"
         ledger = self.file("ledger.jsonl")
-        if not ledger.exists() and not ledger.is_symlink():
-            return ""
         try:
-            unused = not Ledger.load(ledger).charges
+            used = (ledger.exists() or ledger.is_symlink()) and bool(Ledger.load(ledger).charges)
         except LedgerError:
-            unused = False
-        return "" if unused else ledger.name
+            used = True
+        return ledger.name if used else ""
 
     def begin(
         self, *, scenario: bytes, plan: bytes, manifest: Mapping[str, Any], ledger_header: Mapping[str, Any]
@@ -123,9 +110,6 @@ class RunDirectory:
 
         The ledger's first line holds the digests of the three other files: with the chain that begins there, none of
         them can be changed unnoticed.
-
-        Raises:
-            OSError: it cannot be written.
         """
         run = json.dumps({"format": FORMAT, **manifest}, indent=1).encode()
         self.file("checkpoints").mkdir(parents=True, exist_ok=True)
@@ -138,12 +122,7 @@ class RunDirectory:
         return ledger
 
     def manifest(self) -> Manifest:
-        """Return `run.json`.
-
-        Raises:
-            OtherVersion: another version of airfed made the run.
-            RunError: it is missing or damaged.
-        """
+        """Return `run.json`; raises `OtherVersion` where another version of airfed made the run."""
         file = self.file("run.json")
         if not file.exists():
             raise RunError(f"Expected a run in {self.path}; there is none.")
@@ -155,42 +134,31 @@ class RunDirectory:
         if isinstance(form, int) and form != FORMAT:
             version = "airfed 0.2.0 or older" if form < FORMAT else "a later version of airfed"
             raise OtherVersion(f"The run in {self.path} was made by {version}, and can be read by that version.")
-        return self._checked(records.MANIFEST, content, file.name)
+        return self._checked(formats.MANIFEST, content, file.name)
 
     def plan(self) -> PlanFigures:
-        """Return `plan.json`.
-
-        Raises:
-            RunError: it is missing or damaged.
-        """
-        return self._checked(records.PLAN, self.read("plan.json"), "plan.json")
+        """Return `plan.json`."""
+        return self._checked(formats.PLAN, self.read("plan.json"), "plan.json")
 
     def devices(self) -> list[dict[str, float]]:
-        """Return what each device has transmitted, as `devices.csv` says; empty where there is none.
-
-        Raises:
-            RunError: it is damaged.
-        """
-        if not self.file("devices.csv").exists():
+        """Return what each device has transmitted, as `devices.csv` says; empty where there is none."""
+        file = self.file("devices.csv")
+        if not file.exists():
             return []
         try:
-            lines = io.StringIO(self.read("devices.csv").decode())
+            lines = io.StringIO(self.read(file.name).decode())
             read = csv.DictReader(lines, restval="")  # a cell that is missing is no number, and is named
-            rows: list[dict[str, Any]] = [dict(records.DEVICE.validate_strings(row)) for row in read]
+            rows: list[dict[str, Any]] = [dict(formats.DEVICE.validate_strings(row)) for row in read]
         except (UnicodeDecodeError, csv.Error):
-            raise RunError(f"{self.file('devices.csv')} is damaged.") from None
+            raise RunError(f"{file} is damaged.") from None
         except ValidationError as error:
-            raise RunError(f"{self.file('devices.csv')} is damaged: {records.complaint(error)}.") from None
+            raise RunError(f"{file} is damaged: {formats.complaint(error)}.") from None
         if not rows:
-            raise RunError(f"{self.file('devices.csv')} is damaged: it names no device.")
+            raise RunError(f"{file} is damaged: it names no device.")
         return rows
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file.
-
-        Raises:
-            RunError: it cannot be read, or is absurdly large.
-        """
+        """Return the content of a file."""
         file = self.file(name)
         try:
             if not file.is_file():
@@ -205,16 +173,13 @@ class RunDirectory:
         try:
             return kind.validate_json(content)
         except ValidationError as error:
-            raise RunError(f"{self.file(name)} is damaged: {records.complaint(error)}.") from None
+            raise RunError(f"{self.file(name)} is damaged: {formats.complaint(error)}.") from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to this run; make its folder if there is none.
-
-        Raises:
-            RunError: another process is at it, or the folder cannot be written.
-        """
+        """Keep other processes from writing to this run; make its folder, and remove it again if nothing is written."""
         with ExitStack() as stack:
+            new = not self.path.exists()
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(self.file(".lock")))
@@ -224,14 +189,16 @@ class RunDirectory:
                 raise RunError(f"Cannot write to {self.path}: {error.strerror}. Give another --out.") from None
             for left in (*self.path.glob(".*.part"), *self.path.glob("checkpoints/.*.part")):  # by a kill in mid-write
                 left.unlink(missing_ok=True)
-            yield
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    if new and [item.name for item in self.path.iterdir()] == [".lock"]:
+                        self.file(".lock").unlink()
+                        self.path.rmdir()
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint whole, then forget all but the last few.
-
-        Raises:
-            OSError: the disk is full or the like; the older checkpoints are untouched.
-        """
+        """Write a checkpoint whole, then forget all but the last few."""
         folder = self.file("checkpoints")
         write_whole(folder / f"round-{checkpoint.round_index:06d}.safetensors", encode(checkpoint))
         for old in self._checkpoint_files()[_KEPT_CHECKPOINTS:]:
@@ -253,39 +220,26 @@ class RunDirectory:
         return sorted(found, key=lambda file: (len(file.name), file.name), reverse=True)  # newest first, past 10⁶ too
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Add one round to `metrics.jsonl`; on return it is on the disk, so that no checkpoint is ahead of it.
-
-        Raises:
-            ValueError: a number is not finite.
-        """
+        """Add one round to `metrics.jsonl`; on return it is on the disk, so that no checkpoint is ahead of it."""
         with self.file("metrics.jsonl").open("ab") as stream:
             flush(stream, json.dumps(record, allow_nan=False).encode() + b"\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the rounds recorded so far.
-
-        Raises:
-            RunError: a line is damaged, or is not of the round it should be (a half-written last line, which a crash
-                leaves, is passed over).
-        """
+        """Return the rounds recorded so far; a half-written last line, which a crash leaves, is passed over."""
         file = self.file("metrics.jsonl")
         found: list[dict[str, Any]] = []
         for number, line in enumerate(self._metric_lines(), start=1):
             try:
-                record: dict[str, Any] = dict(records.ROUND.validate_json(line))
+                record: dict[str, Any] = dict(formats.ROUND.validate_json(line))
             except ValidationError as error:
-                raise RunError(f"{file}: line {number} is damaged: {records.complaint(error)}.") from None
+                raise RunError(f"{file}: line {number} is damaged: {formats.complaint(error)}.") from None
             if record["round"] != len(found):
                 raise RunError(f"{file}: line {number} is of round {record['round'] + 1}, not of round {number}.")
             found.append(record)
         return found
 
     def rewind_metrics(self, rounds: int) -> None:
-        """Forget the rounds from number `rounds` on: they will be trained again.
-
-        Raises:
-            RunError: a round before that is missing.
-        """
+        """Forget the rounds from number `rounds` on: they will be trained again."""
         kept = self._metric_lines()[:rounds]
         if len(kept) < rounds:
             raise RunError(f"Expected {rounds} rounds in {self.file('metrics.jsonl')}; it holds {len(kept)}.")
@@ -303,17 +257,13 @@ class RunDirectory:
         """Write `metrics.csv`, what each device transmitted (`devices.csv`, if it is known), and the trained model."""
         rounds = self.read_metrics()
         if rounds:
-            write_whole(self.file("metrics.csv"), csv_text([records.flat(record) for record in rounds]).encode())
+            write_whole(self.file("metrics.csv"), csv_text([formats.flat(record) for record in rounds]).encode())
         if devices:
             write_whole(self.file("devices.csv"), csv_text(devices).encode())
         write_whole(self.file("model.safetensors"), model)
 
     def model_digest(self) -> str:
-        """Return the SHA-256 of the trained model's file; "" where there is none.
-
-        Raises:
-            RunError: it cannot be read.
-        """
+        """Return the SHA-256 of the trained model's file; "" where there is none."""
         file = self.file("model.safetensors")
         try:
             if not file.is_file():
@@ -324,21 +274,38 @@ class RunDirectory:
             raise RunError(f"Cannot read {file}: {error.strerror}.") from None
 
 
-_OWN_FILES: Final = {
-    "scenario.toml",
-    "plan.json",
-    "run.json",
-    "metrics.jsonl",
-    "metrics.csv",
-    "devices.csv",
-    "ledger.jsonl",
-    "model.safetensors",
-    "checkpoints",
-    ".lock",
-}
+def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list[Path]:
+    """Return the run directories up to `depth` levels below a folder, by their paths; a sweep keeps its runs two down.
+
+    Hidden folders and links are not followed; `most` ends the search. A folder below that cannot be listed is returned
+    as well: there may be a run in it. Where the folder itself cannot be listed, OSError is raised.
+    """
+    found: list[Path] = []
+    todo = [(folder, 0)]
+    while todo and (most is None or len(found) < most):
+        here, level = todo.pop()
+        try:
+            if level and RunDirectory(here).exists:
+                found.append(here)
+            elif level < depth and here.is_dir():
+                inner = (item for item in here.iterdir() if not item.name.startswith("."))
+                todo += [(item, level + 1) for item in inner if item.is_dir() and not item.is_symlink()]
+        except FileNotFoundError:  # gone since it was found
+            continue
+        except OSError:
+            if not level:
+                raise
+            found.append(here)
+    return sorted(found)
 
 
-_HALF_WRITTEN: Final = re.compile(rf"\.({'|'.join(map(re.escape, sorted(_OWN_FILES)))})(\.\d+)?\.part")
+def progress(path: Path) -> float:
+    """Return which part of a run is done, from 0 to 1, by the number of its lines alone; 0 before it begins."""
+    directory = RunDirectory(path)
+    try:
+        return min(len(directory._metric_lines()) / directory.manifest()["rounds"], 1.0)
+    except RunError:
+        return 0.0
 
 
 def sha256(content: bytes) -> str:

@@ -7,22 +7,25 @@ checkpoint, repeats the rounds since and, where noise is seeded, ends with the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from airfed import _extras
 from airfed.privacy.ledger import BudgetExhausted, Ledger
 from airfed.scenario import Scenario
-from airfed.training import shared, tracking
-from airfed.training.books import RunBooks
-from airfed.training.cluster import Group, LostProcess
+from airfed.training import distributed, formats
 from airfed.training.directory import RunDirectory, RunError
+from airfed.training.distributed import Group, LostProcess
 from airfed.training.loop import Diverged, Round, Stopped, federated_averaging
+from airfed.training.recorder import RunBooks
 from airfed.training.setup import Setup, prepare
+
+LOG_FOLDER: Final = "tensorboard"  # in the run directory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,6 +36,7 @@ class Outcome:
         status: "finished", "stopped" (by a signal), "lost" (another process was), "exhausted" (a budget was) or
             "diverged".
         message: why, where it did not finish.
+        setup: what was trained.
         records: the rounds, as in `metrics.jsonl`.
         ledger: what was charged; None where another process keeps it.
     """
@@ -58,36 +62,34 @@ def execute(
 
     Args:
         scenario: what to run.
-        out: the run directory; new, or with `resume` one of the same scenario.
-        resume: go on where an earlier run of the same scenario and data stopped.
+        out: the run directory; new, or with `resume` an interrupted run of the same scenario and data.
+        resume: go on where that run stopped.
         on_start: told the set-up and the first round to train.
         on_round: told each round's record.
         stop: asked often; True ends the run with a checkpoint.
-        group: the processes that share this run (`cluster.join`); every one of them calls `execute`. Rank 0 keeps the
-            directory, the others only train.
+        group: the processes that share this run (`distributed.join`); every one of them calls `execute`.
 
     Raises:
         RunError: the directory is in the way, is busy, or belongs to another scenario or other data.
         LostProcess: before the first round, or where this is not rank 0.
         ScenarioError, DataError, InfeasibleError: as in `prepare`.
     """
-    tracking.check(scenario)
     group = Group() if group is None else group
-    directory = RunDirectory(out)
-    leads = group.rank == 0
+    directory, leads = RunDirectory(out), group.rank == 0
     try:
         with ExitStack() as stack:
-            with shared.all_or_none(group):
-                spent = spent_before(scenario, directory, resume=resume) if leads else 0.0
+            with distributed.all_or_none(group):
+                spent = stack.enter_context(_claimed(scenario, directory, resume=resume)) if leads else 0.0
             spent = float(group.broadcast(np.array([spent]))[0])
-            with shared.all_or_none(group):
+            with distributed.all_or_none(group):
                 setup = prepare(scenario, spent=spent)
                 stack.callback(setup.task.engine.close)
-                shared.check_equal(group, setup)
+                distributed.check_equal(group, setup)
             books: RunBooks | None = None
-            with shared.all_or_none(group):
+            with distributed.all_or_none(group):
                 if leads:
-                    books = stack.enter_context(_books(setup, directory, resume=resume, on_round=on_round))
+                    log = stack.enter_context(_log(scenario, directory, on_round))
+                    books = RunBooks(setup, directory, on_round=log)
             if books is None:
                 return _follow(setup, group, stop)
             on_start(setup, books.state.round_index)
@@ -113,60 +115,76 @@ def open_run(
     """Prepare a scenario and yield the books of its run directory, for a training whose devices are elsewhere.
 
     Every round ends with a checkpoint, and a round that is sent out again is charged again: other devices may answer
-    the second time, and then it is another signal.
-
-    Args:
-        scenario, out, resume, on_round: as in `execute`.
-        remote: what trains the devices, for the record.
-
-    Raises:
-        RunError, ScenarioError, DataError, InfeasibleError: as in `execute`.
+    the second time. `remote` says what trains the devices, for the record; all else is as in `execute`.
     """
-    tracking.check(scenario)
     directory = RunDirectory(out)
-    setup = prepare(scenario, spent=spent_before(scenario, directory, resume=resume))
-    with closing(setup.task.engine), _books(setup, directory, resume=resume, remote=remote, on_round=on_round) as books:
-        yield books
-
-
-def spent_before(scenario: Scenario, directory: RunDirectory, *, resume: bool) -> float:
-    """Return μ that the scenario's account had spent when its run in a directory was, or is now, planned.
-
-    Raises:
-        RunError: no run can begin in the directory or, with `resume`, go on.
-    """
-    directory.check(resume=resume)
-    if directory.exists:
-        directory.manifest()  # of this version, or it is said so
-        return float(Ledger.load(directory.file("ledger.jsonl"), repair=True).header.get("spent", 0.0))
-    return scenario.account_spent()
+    with _claimed(scenario, directory, resume=resume) as spent:
+        setup = prepare(scenario, spent=spent)
+        with closing(setup.task.engine), _log(scenario, directory, on_round) as log:
+            yield RunBooks(setup, directory, remote=remote, on_round=log)
 
 
 @contextmanager
-def _books(
-    setup: Setup,
-    directory: RunDirectory,
-    *,
-    resume: bool,
-    remote: str = "",
-    on_round: Callable[[dict[str, Any]], None] = lambda record: None,
-) -> Iterator[RunBooks]:
-    """The books of a directory, which is this process's until the end; what cannot begin leaves nothing behind."""
+def _claimed(scenario: Scenario, directory: RunDirectory, *, resume: bool) -> Iterator[float]:
+    """Check and lock a directory; yield μ that the scenario's account had spent when its run was, or is now, planned.
+
+    A new directory is removed again where the run cannot begin.
+    """
+    if scenario.run.log:
+        _extras.require("tensorboardX")
+    directory.check(resume=resume)
     with directory.locked():
-        directory.check(resume=resume)
-        with closing(tracking.Tracking(setup.scenario, directory)) as track:
+        if directory.exists:
+            directory.manifest()  # of this version, or it is said so
+            yield float(Ledger.load(directory.file("ledger.jsonl"), repair=True).header.get("spent", 0.0))
+        else:
+            yield scenario.account_spent()
 
-            def tell(record: dict[str, Any]) -> None:
-                track(record)
-                on_round(record)
 
-            yield RunBooks(setup, directory, remote=remote, on_round=tell)
+@contextmanager
+def _log(
+    scenario: Scenario, directory: RunDirectory, on_round: Callable[[dict[str, Any]], None]
+) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield what writes a record for TensorBoard, if the scenario wants it, and then tells `on_round`.
+
+    The log is begun anew with the first round of each life of a run, from all records that count by then: after a
+    resume no round is twice in it, and none is missing.
+    """
+    with ExitStack() as stack:
+        writer: Any = None
+
+        def write(record: dict[str, Any]) -> None:
+            nonlocal writer
+            if scenario.run.log:
+                records = [record]
+                if writer is None:
+                    from tensorboardX import SummaryWriter
+
+                    for old in directory.file(LOG_FOLDER).glob("events.out.tfevents.*"):
+                        old.unlink()
+                    writer = stack.enter_context(SummaryWriter(str(directory.file(LOG_FOLDER)), write_to_disk=True))
+                    records = directory.read_metrics()
+                for each in records:
+                    for tag, value in scalars(each).items():
+                        writer.add_scalar(tag, value, each["round"] + 1)
+                writer.flush()
+            on_round(record)
+
+        yield write
+
+
+def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of a record by their tags.
+
+    >>> scalars({"round": 3, "loss": None, "averages": {"tail": {"accuracy": 0.5}}})
+    {'averages/tail/accuracy': 0.5}
+    """
+    row = formats.flat(record)
+    return {name.replace(".", "/"): float(row[name]) for name in row if row[name] is not None and name != "round"}
 
 
 def _lead(books: RunBooks, group: Group, stop: Callable[[], bool]) -> Outcome:
-    """Train, keep the books, and return how it ended."""
-    setup = books.setup
-    status, message = "finished", ""
+    setup, status, message = books.setup, "finished", ""
     try:
         for _ in _rounds(setup, group, stop, books):
             if group.size == 1 and stop() and books.state.round_index < setup.plan.rounds:
@@ -179,13 +197,8 @@ def _lead(books: RunBooks, group: Group, stop: Callable[[], bool]) -> Outcome:
     except Diverged as error:
         status, message = "diverged", str(error)
     books.conclude(finished=status not in ("stopped", "lost"))
-    return Outcome(
-        status=status,
-        message=message,
-        setup=setup,
-        records=books.directory.read_metrics(),
-        ledger=books.ledger,
-    )
+    records = books.directory.read_metrics()
+    return Outcome(status=status, message=message, setup=setup, records=records, ledger=books.ledger)
 
 
 def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:
@@ -201,25 +214,18 @@ def _follow(setup: Setup, group: Group, stop: Callable[[], bool]) -> Outcome:
 
 def _rounds(setup: Setup, group: Group, stop: Callable[[], bool], books: RunBooks | None = None) -> Iterator[Round]:
     """The rounds of the run, in step with the other processes: all go on, or all stop."""
+    plan, airs, engine, noise = setup.plan, setup.airs, setup.task.engine, setup.noise
     first, parameters = (0, setup.task.initial_parameters) if books is None else books.start
     if group.size == 1:
         return federated_averaging(
-            setup.plan,
-            setup.airs,
-            setup.task.engine,
-            setup.noise,
-            books,
-            parameters=parameters,
-            first_round=first,
-            stop=stop,
+            plan, airs, engine, noise, books, parameters=parameters, first_round=first, stop=stop
         )
-    # A stop is heeded only where all processes meet, not between chunks.
-    return federated_averaging(
-        setup.plan,
-        setup.airs,
-        shared.SharedTrainer(setup.task.engine, group, stop),
-        shared.SharedNoise(setup.noise, group),
-        shared.SharedBooks(books, group, stop, last_round=setup.plan.rounds - 1),
+    return federated_averaging(  # a stop is heeded only where all processes meet, not between chunks
+        plan,
+        airs,
+        distributed.SharedTrainer(engine, group, stop),
+        distributed.SharedNoise(noise, group),
+        distributed.SharedBooks(books, group, stop),
         parameters=group.broadcast(parameters),
         first_round=int(group.broadcast(np.array([first]))[0]),
         merge=group.merge,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Final
 
 from airfed.planning import Plan
@@ -34,88 +34,53 @@ def hints(plan: Plan, rounds: Sequence[Mapping[str, Any]], *, classes: int | Non
         rounds: the records of its rounds, as in metrics.jsonl.
         classes: of the data, where it has any.
     """
-    if not rounds:
-        return []
-    found = _devices(plan, rounds)
-    if complaint := _complaint(rounds, classes):
-        found += [complaint, *_signal(plan, rounds)]
-    return found[:MOST]
 
+    def values(name: str) -> list[float]:
+        return [record[name] for record in rounds if record.get(name) is not None]
 
-def _devices(plan: Plan, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
-    refused, missing = _values(rounds, "refused"), _values(rounds, "missing")
-    if any(refused):
-        bad = sum(map(bool, refused))
+    if bad := sum(map(bool, values("refused"))):
         found.append(
             f"Updates with NaN or Inf came in {bad} of {len(rounds)} rounds and were counted as zero: try a smaller "
             "learning_rate."
         )
-    absent = sum(missing) / len(missing) if missing else 0.0
-    if absent >= _ABSENT * plan.num_scheduled:
+    absent = fmean(values("missing") or [0.0])
+    if rounds and absent >= _ABSENT * plan.num_scheduled:
         found.append(
             f"{absent:.3g} of {plan.num_scheduled} devices were missing in the average round: their privacy was paid "
             "for, and their updates did not come."
         )
-    return found
-
-
-def _complaint(rounds: Sequence[Mapping[str, Any]], classes: int | None) -> str:
-    """What is poor about the training; "" if nothing is."""
-    accuracy = _values(rounds, "accuracy")
-    losses = _losses(rounds)
-    if _rose(losses):
-        return f"The loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: try a smaller learning_rate."
-    if accuracy and classes and accuracy[-1] <= _GUESSING / classes:
-        return f"The accuracy, {accuracy[-1]:.1%}, is that of guessing among {classes} classes."
-    if losses and classes and losses[-1] > math.log(classes):
-        return (
-            f"The loss, {losses[-1]:.3g}, is above {math.log(classes):.3g}, that of guessing among {classes} classes."
-        )
-    if len(losses) > 1 and losses[-1] > _HARDLY * losses[0]:
-        return f"The loss hardly fell, from {losses[0]:.3g} to {losses[-1]:.3g}: more total_steps may help."
-    return ""
-
-
-def _signal(plan: Plan, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was wrong with the updates and with how they arrived."""
-    found = []
+    losses, accuracy = values("loss") or values("test_loss"), values("accuracy")
+    rose = len(losses) > 1 and losses[-1] > losses[0]
+    if rose:
+        found.append(f"The loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: try a smaller learning_rate.")
+    elif accuracy and classes and accuracy[-1] <= _GUESSING / classes:
+        found.append(f"The accuracy, {accuracy[-1]:.1%}, is that of guessing among {classes} classes.")
+    elif losses and classes and losses[-1] > math.log(classes):
+        guess = f"{math.log(classes):.3g}, that of guessing among {classes} classes"
+        found.append(f"The loss, {losses[-1]:.3g}, is above {guess}.")
+    elif len(losses) > 1 and losses[-1] > _HARDLY * losses[0]:
+        found.append(f"The loss hardly fell, from {losses[0]:.3g} to {losses[-1]:.3g}: more total_steps may help.")
+    else:
+        return found[:MOST]
     clip_norm = plan.problem.learning.clip_norm
-    clipped, means = _values(rounds, "clipped_share"), _values(rounds, "update_norm_mean")
-    largest, ratio = _values(rounds, "update_norm_max"), _values(rounds, "signal_to_noise_db")
+    clipped, means = values("clipped_share"), values("update_norm_mean")
     if clipped and means and median(clipped) >= _CLIPPED:
         share = "Every" if min(clipped) == 1 else "Nearly every"
-        fact = f"{share} update was clipped, from a norm of {median(means):.3g} to clip_norm = {clip_norm:g}"
         # Where the loss rose, longer steps are no cure.
-        advice = "." if _rose(_losses(rounds)) else ": raise it, or take more rounds of fewer steps."
-        found.append(fact + advice)
+        advice = "." if rose else ": raise it, or take more rounds of fewer steps."
+        found.append(
+            f"{share} update was clipped, from a norm of {median(means):.3g} to clip_norm = {clip_norm:g}{advice}"
+        )
+    largest, ratio = values("update_norm_max"), values("signal_to_noise_db")
     if ratio and median(ratio) <= _FAINT:
         faint = f"The sum of the updates arrived {-median(ratio):.0f} dB below the noise"
-        if largest and median(largest) < _SMALL * clip_norm:
+        if largest and 0 < median(largest) < _SMALL * clip_norm:
+            unit = 10.0 ** (math.floor(math.log10(median(largest))) - 1)
             found.append(
                 f"{faint}: the largest update had a norm of {median(largest):.2g} where clip_norm is {clip_norm:g}; a "
-                f"clip_norm of {_round_up(median(largest)):g} is louder at the same power and privacy."
+                f"clip_norm of {math.ceil(median(largest) / unit) * unit:g} is louder at the same power and privacy."
             )
         else:
             found.append(f"{faint}: more {_LIMITS[plan.binding]}, which is the limit, or a smaller model would help.")
-    return found
-
-
-def _rose(losses: Sequence[float]) -> bool:
-    return len(losses) > 1 and losses[-1] > losses[0]
-
-
-def _losses(rounds: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The training loss or, where the record leaves it out, the test loss."""
-    return _values(rounds, "loss") or _values(rounds, "test_loss")
-
-
-def _values(rounds: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """The metric in the rounds that have it."""
-    return [record[name] for record in rounds if record.get(name) is not None]
-
-
-def _round_up(value: float) -> float:
-    """The value, rounded up to two digits."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1) if value > 0 else 1.0
-    return math.ceil(value / unit) * unit
+    return found[:MOST]

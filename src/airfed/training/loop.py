@@ -10,15 +10,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed.aircomp import Reception
+from airfed.aircomp import Reception, Superposition
 from airfed.planning import Plan
 from airfed.training.noise import NoiseSource
 
 Parameters = NDArray[np.float32]
 
-# A round's noise must look like what the plan claims. A healthy source exceeds this with probability below 2e⁻³³ a
-# round (Chernoff, any d): no false alarm in 10⁵ rounds but with probability 1e-9. It is 8 standard deviations of the
-# empirical variance where d is large; half the σ is seen from d = 104 on.
+# A healthy noise source exceeds this with probability below 2e⁻³³ a round (Chernoff, any d). It is 8 standard
+# deviations of the empirical variance where d is large; half the σ is seen from d = 104 on.
 _NOISE_SURPRISE: Final = 33.0
 
 
@@ -43,27 +42,10 @@ class Trainer(Protocol):
         """Yield (devices, their updates), as `Engine.updates` does; devices that yield nothing are missing."""
 
 
-class Sum(Protocol):
-    """The signals of one round, adding up: `airfed.aircomp.Superposition`."""
-
-    @property
-    def noise_size(self) -> int:
-        """How many values the noise of the round has."""
-
-    def add(self, devices: NDArray[np.intp], updates: NDArray[np.floating[Any]]) -> None:
-        """Let devices transmit their updates."""
-
-    def digest(self) -> str:
-        """Return the digest of all that was added up: equal for equal signals only."""
-
-    def receive(self, noise: NDArray[np.float64]) -> Reception:
-        """Return what the receiver makes of them."""
-
-
 class Medium(Protocol):
     """Where signals add up: `airfed.aircomp.Airs`."""
 
-    def open_round(self, dimension: int, index: int) -> Sum:
+    def open_round(self, dimension: int, index: int) -> Superposition:
         """Return an empty superposition of round `index`."""
 
 
@@ -85,7 +67,7 @@ class Books(Protocol):
             signal: digest of what the devices have sent.
 
         Returns:
-            What sets the noise of this transmission apart from that of the same signal elsewhere; "" for nothing.
+            A name that sets this transmission's noise apart from that of the same signal elsewhere, or "".
         """
 
     def settle(self, done: Round) -> None:
@@ -131,18 +113,17 @@ def federated_averaging(
     """Yield the rounds of a plan, from `first_round` on: charge, transmit, receive, settle.
 
     Args:
-        plan: its `sequence` says K, θ_i, E_i and ϖ_i of each round; τ and σ.
+        plan: K, θ_i, E_i and ϖ_i of each round; τ and σ.
         air: how the uploads arrive.
         trainer: trains the devices.
         noise: draws r^i.
         books: where rounds are charged and settled; without them nothing is written down.
         parameters: m^i at the start.
         first_round: i to begin with.
-        stop: asked between chunks of devices.
+        stop: asked between chunks of devices; True raises `Stopped`.
         merge: adds the superpositions of other processes to this one's.
 
     Raises:
-        Stopped: `stop` said so.
         BudgetExhausted: the next round does not fit; nothing of it was transmitted.
         NoiseFault: the noise drawn is not what the plan claims.
         Diverged: every update of a round, or the model, is not a number.
@@ -169,13 +150,8 @@ def transmit(
     parameters: Parameters,
     index: int,
     stop: Callable[[], bool] = lambda: False,
-) -> Sum:
-    """Let the scheduled devices train and send; return their signals, added up in the air.
-
-    Args:
-        plan, air, trainer, parameters, stop: as in `federated_averaging`.
-        index: i.
-    """
+) -> Superposition:
+    """Let the devices scheduled in round `index` train and send; return their signals, added up in the air."""
     decided = plan.sequence[index]
     superposition = air.open_round(parameters.size, index)
     uploads = trainer.updates(parameters, decided.scheduled, steps=decided.local_steps, round_index=index)
@@ -187,22 +163,11 @@ def transmit(
 
 
 def receive(
-    plan: Plan,
-    superposition: Sum,
-    noise: NoiseSource,
-    books: Books,
-    *,
-    parameters: Parameters,
-    index: int,
+    plan: Plan, superposition: Superposition, noise: NoiseSource, books: Books, *, parameters: Parameters, index: int
 ) -> Round:
     """Add the receiver's noise, recover the mean, step the model along it, and return the finished round.
 
-    The digest of the exact sum is a part of what names the noise: two different signals never get the same.
-
-    Args:
-        plan, noise, books, parameters: as in `federated_averaging`.
-        superposition: what the devices have sent.
-        index: i.
+    The digest of the exact sum is a part of the noise's name: two different signals never get the same noise.
     """
     learning, noise_std = plan.problem.learning, plan.sequence.signal(index).noise_std
     signal = superposition.digest()
@@ -221,13 +186,7 @@ def receive(
 
 
 def _check_noise(noise: NDArray[np.float64], noise_std: float) -> None:
-    """Raise where the noise that privacy rests on is missing or of another size than planned.
-
-    Args:
-        noise: (d,), or of several antennas the real and the imaginary part of each, (2A, d): each part, and all
-            together, must be as planned.
-        noise_std: σ.
-    """
+    """Raise where the noise (d,), or any part of that of several antennas (2A, d), is missing or not of size σ."""
     noise = np.atleast_2d(noise)
     parts, dimension = noise.shape
     surprise = _NOISE_SURPRISE + math.log(parts)  # the more parts, the more chances of a false alarm

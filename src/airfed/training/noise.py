@@ -2,8 +2,8 @@
 
 In a deployment the air makes it. In a simulation it is drawn here, from one of two sources. `SeededNoise` repeats
 itself exactly for the same signal and round, and never for another signal: the round loop puts a digest of the exact
-sum into what names the noise. Since the seed is known, the privacy it gives is *simulated*. `SecureNoise` takes the
-operating system's entropy and keeps nothing.
+sum into its name. Since the seed is known, the privacy it gives is *simulated*. `SecureNoise` takes the operating
+system's entropy and keeps nothing.
 """
 
 from __future__ import annotations
@@ -34,25 +34,20 @@ class NoiseSource(Protocol):
         """Whether a round's noise can be drawn again."""
 
     def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
-        """Return `dimension` independent N(0, noise_std²) values for this round.
+        """Return independent N(0, noise_std²) values for a round.
 
         Args:
             round_index: i.
             dimension: d; with A antennas 2Ad, the real and the imaginary part of each of them.
             noise_std: σ.
-            transmission: what sets this transmission of the round apart from others: its name (`Books.send`) and the
-                digest of the exact sum.
+            transmission: name of this transmission of the round (`Books.send`), and the digest of the exact sum.
         """
         ...
 
 
 @dataclass(frozen=True)
 class SeededNoise:
-    """Noise keyed by (what shapes the signal, round, σ, transmission).
-
-    Args:
-        key: a digest of everything that shapes the signal: `noise_key` makes one.
-    """
+    """Noise keyed by (`noise_key`, round, σ, transmission)."""
 
     key: bytes
     privacy: ClassVar[str] = "simulated"
@@ -83,9 +78,6 @@ class SecureNoise:
 
 
 def noise_key(signal: Mapping[str, str]) -> bytes:
-    """Return the key of a run's noise from the digests of all that shapes its signal, by name.
-
-    Where any of them changes, the noise of every round is another, whatever is sent.
-    """
+    """Return the key of a run's noise, from digests by name: where any of them changes, all noise does."""
     content = json.dumps(dict(signal), sort_keys=True)
     return hashlib.sha256(f"airfed noise 3\n{content}".encode()).digest()

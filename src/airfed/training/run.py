@@ -1,9 +1,8 @@
 """A run as it is on disk: the only reader of a run directory.
 
-Nothing in a file is believed before it is checked: each file on its own (`airfed.training.records`), and all of them
+Nothing in a file is believed before it is checked: each file on its own (`airfed.training.formats`), and all of them
 against the ledger, whose first line names the scenario, the plan and the manifest by their digests and whose chain
-holds every ε and every watt. What is wrong is told, not raised, so that a bad run can be shown as bad. Of a run that
-another version made nothing is read: `errors` says so.
+holds every ε and every watt. Errors are listed, not raised, so that a bad run can be shown as bad.
 """
 
 from __future__ import annotations
@@ -26,13 +25,34 @@ from airfed.planning import Plan
 from airfed.privacy.ledger import Ledger, LedgerError, Members
 from airfed.problem import Trust
 from airfed.scenario import Scenario, load
-from airfed.training.books import check_header, check_rounds, verified_ledger
+from airfed.training.charging import check_header, check_rounds, verified_ledger
 from airfed.training.directory import OtherVersion, RunDirectory, RunError
-from airfed.training.records import Manifest, PlanFigures
-from airfed.training.rounds import Rounds
+from airfed.training.formats import METRICS, Manifest, PlanFigures
 
 _RTOL: Final = 1e-9  # sums that are added up in another order
 _Read = TypeVar("_Read")
+
+
+class Rounds(list[dict[str, Any]]):
+    """The rounds of a run: a list of records, and by name a column of all of them."""
+
+    def __getitem__(self, place: Any) -> Any:
+        """Return a record, or the values of a metric in all rounds (NaN where it was not taken)."""
+        if not isinstance(place, str):
+            return super().__getitem__(place)
+        if place not in METRICS:
+            raise KeyError(f"Expected one of {', '.join(METRICS)}; got {place!r}.")
+        column = [record[place] for record in self]
+        return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rounds: {', '.join(METRICS)}>"
+
+    def to_pandas(self) -> Any:
+        """Return the rounds as a pandas DataFrame, one column per metric."""
+        import pandas  # type: ignore[import-untyped]
+
+        return pandas.DataFrame({name: self[name] for name in METRICS})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +65,7 @@ class Run:
         devices: planned and transmitted power of each scheduled device [W]; empty where the run did not meter them.
         checkpoint: the round that the newest checkpoint goes on with; None where there is none.
         finished: whether its model was written.
-        errors: what is wrong with it. Asking for a part that could not be read raises the first of them.
+        errors: all that is wrong with it. A part that could not be read raises the first of them.
 
     >>> import airfed, tempfile, tomllib
     >>> from airfed.scenario import parse, template
@@ -72,11 +92,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """Return the run in a directory, whatever state it is in.
-
-        Raises:
-            RunError: there is no run.
-        """
+        """Return the run in a directory, whatever state it is in; raises `RunError` where there is none."""
         directory = RunDirectory(Path(path))
         if not directory.exists:
             raise RunError(f"Expected a run in {path}; there is none.")
@@ -106,20 +122,17 @@ class Run:
         devices = tried(directory.devices) or []
         if ledger is not None:
             tried(lambda: check_rounds(rounds, ledger))
+            gone = []
             if ledger.torn and not is_locked(directory.file(".lock")):
-                errors.append(
-                    LedgerError(f"{ledger.path}: its last line is half-written; airfed run --resume repairs it.")
-                )
+                gone.append(f"{ledger.path}: its last line is half-written; airfed run --resume repairs it.")
             if newest is not None and not ledger.contains(newest.ledger_head):
-                errors.append(
-                    LedgerError(
-                        f"{ledger.path}: lines that the checkpoint after round {newest.round_index} has seen are gone."
-                    )
-                )
+                seen = f"lines that the checkpoint after round {newest.round_index} has seen"
+                gone.append(f"{ledger.path}: {seen} are gone.")
             if newest is None and finished:
-                errors.append(LedgerError(f"{path}: the checkpoints of a finished run are gone."))
+                gone.append(f"{path}: the checkpoints of a finished run are gone.")
             if newest is not None and recorded is not None and len(rounds) < newest.round_index:
-                errors.append(LedgerError(f"{path}: rounds that a checkpoint has seen are gone from the metrics."))
+                gone.append(f"{path}: rounds that a checkpoint has seen are gone from the metrics.")
+            errors += map(LedgerError, gone)
             if plan is not None and scenario is not None:
                 tried(lambda: _check_charges(scenario, plan, ledger))
                 tried(lambda: _check_devices(devices, plan, rounds, directory))
@@ -138,19 +151,14 @@ class Run:
         )
 
     def checked(self) -> Run:
-        """Return the run, or raise the first thing that is wrong with it.
-
-        Raises:
-            LedgerError: charges are gone or do not agree with the rest.
-            RunError, ScenarioError: a file is damaged.
-        """
+        """Return the run, or raise the first of its errors, one of the ledger before others."""
         for error in sorted(self.errors, key=lambda error: not isinstance(error, LedgerError)):
             raise error
         return self
 
     @property
     def problem(self) -> str:
-        """What is wrong with it, in one sentence; "" where nothing is."""
+        """Its first error, in one sentence; "" where there is none."""
         return str(self.errors[0]) if self.errors else ""
 
     @property
@@ -217,10 +225,10 @@ class Run:
         """Try to break the run's privacy claim; the result's `verdict` is "pass" or "fail".
 
         Args:
-            trials: canaries a side; 100,000 unless told.
+            trials: canaries a side; by default 100,000.
             seed: of the adversary's own choices.
-            against: who attacks, of a run with several antennas: somebody who keeps every antenna's signal ("radio") or
-                is handed the combined one ("combiner"); as the claim has it unless told.
+            against: the adversary of a run with several antennas, who sees every antenna's signal ("radio") or only the
+                combined one ("combiner"); by default the one of the claim.
         """
         from airfed import audit
 
@@ -255,7 +263,7 @@ class Run:
         return float(taken[-1]) if taken.size else None
 
     def series(self, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what was taken of a metric, and after which round, counted from 1.
+        """Return the values of a metric, and after which round each was taken, counted from 1.
 
         ε and the planned power are the ledger's, charge by charge: a round that was sent twice counts twice.
         """
@@ -301,7 +309,7 @@ class Run:
     @property
     def final(self) -> dict[str, Any]:
         """The last round."""
-        return self.rounds[-1]
+        return dict(self.rounds[-1])
 
 
 def _plan(scenario: Scenario, figures: PlanFigures, ledger: Ledger | None) -> Plan:

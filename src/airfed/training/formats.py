@@ -1,22 +1,20 @@
-"""What the files of a run may hold: types and ranges, checked on reading; nothing in a file is believed before."""
+"""What the files of a run hold: types and ranges, checked on reading, and the lines that a run writes of each round."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    NotRequired,  # before Python 3.12 pydantic needs these
-)
+from typing import Annotated, Any, Final, Literal, NotRequired
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from airfed.planning import Average
-from airfed.problem import Combining, Trust
+from airfed.planning import Average, Plan
+from airfed.privacy.ledger import Charge
 from airfed.scenario import flatten
+from airfed.training.loop import Round
 
 FORMAT: Final = 3  # of the run directory; raised when an older airfed could misread it
 
@@ -71,40 +69,12 @@ class RoundRecord(TypedDict):
 
 METRICS: Final = tuple(name for name in RoundRecord.__annotations__ if name != "averages")  # a number each
 
-
-def flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as the row of a table: a table within it as columns of its own, "averages.tail.accuracy"."""
-    row = flatten(record)
-    row.pop("averages", None)  # of a round in which none was evaluated
-    return row
-
-
-class Terms(TypedDict):
-    """The terms of the bound."""
-
-    initial_gap: Amount
-    participation: Amount
-    local_drift: Amount
-    noise: Amount
-
-
-class BoundFigures(TypedDict):
-    """The bound of a plan."""
-
-    total: Amount
-    terms: Terms
-
-
-class Limits(TypedDict):
-    """The largest θ that each limit allows."""
-
-    privacy: NotRequired[Amount]
-    peak_power: NotRequired[Amount]
-    total_power: NotRequired[Amount]
-    device_power: NotRequired[Amount]
-
-
-LimitName = Literal["privacy", "peak_power", "total_power", "device_power"]
+# Figures that depend on the devices' data without any noise on them: no ε covers them. The noise's own norm is one:
+# with the received signal it tells how far the noise-free one is. `run.record = "private"` leaves them out.
+UNNOISED: Final = (
+    *("loss", "update_norm_mean", "update_norm_max", "clipped_share", "refused", "missing"),
+    *("fading_error", "noise_error", "signal_to_noise_db", "power_transmitted", "power_transmitted_total"),
+)
 
 
 class RoundFigures(TypedDict):
@@ -122,9 +92,9 @@ class RoundFigures(TypedDict):
 
 
 class PlanFigures(TypedDict):
-    """`plan.json`: a plan's `to_dict`."""
+    """`plan.json`, a plan's `to_dict`: what is needed to make the plan again; the rest is kept as it is."""
 
-    __pydantic_config__ = _READING  # type: ignore[misc]
+    __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
 
     policy: Text
     num_devices: Count
@@ -140,37 +110,18 @@ class PlanFigures(TypedDict):
     objective: Literal["bound", "measured"]
     average: Average
     method: dict[Text, bool | int | float | Text]
-    private: bool
-    channel_uses: Amount
-    air_time: Amount | None
     predicted_accuracy: Share | None
     predicted_loss: Amount | None
     predicted_basis: Text
     predicted_interval: Annotated[list[Share], Field(min_length=2, max_length=2)] | None
-    bound: BoundFigures
-    binding: LimitName
-    limits: Limits
-    violations: list[LimitName]
-    power: list[Amount]
     power_total: Amount
-    amplification: Amount
     mu_round: Amount
     mu_total: Amount
     epsilon_round: Amount
     epsilon_total: Amount
-    epsilon_paper: Amount
-    epsilon_paper_validity: Literal["proved", "unproven", "unsafe"]
-    delta: Amount
-    scope: Literal["round", "total"]
-    relation: Literal["replace", "add_remove"]
     notes: list[Text]
-    antennas: NotRequired[Annotated[int, Field(ge=2)]]
-    combining: NotRequired[Combining]
-    trust: NotRequired[Trust]
     combiner: NotRequired[list[Pair] | list[list[Pair]]]
-    epsilon_total_against: NotRequired[dict[Trust, Amount | None]]
     lower_bound: Amount | None
-    most_exposed: NotRequired[Whole]
     sequence: NotRequired[list[RoundFigures]]
 
 
@@ -213,3 +164,56 @@ def complaint(error: ValidationError) -> str:
     place = ".".join(str(part) for part in first["loc"]) or "it"
     came = "" if first["type"] in ("missing", "json_invalid") else f", got {str(first['input'])[:60]!r}"
     return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}{came}"
+
+
+def flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as the row of a table: a table within it as columns of its own, "averages.tail.accuracy"."""
+    row = flatten(record)
+    row.pop("averages", None)  # of a round in which none was evaluated
+    return row
+
+
+def round_record(
+    plan: Plan, done: Round, charge: Charge, quality: Mapping[str, float], *, transmitted_total: float, private: bool
+) -> dict[str, Any]:
+    """Return the line of a round in `metrics.jsonl`, with all figures or, where `private`, those that ε covers."""
+    reception, decided = done.reception, plan.sequence[done.index]
+    record = {
+        "round": done.index,
+        "steps": done.steps,
+        **quality_record(quality, private=private),
+        "update_norm_mean": reception.norm_mean,
+        "update_norm_max": reception.norm_max,
+        "clipped_share": reception.clipped / decided.scheduled.size,
+        "refused": reception.heard - reception.usable,
+        "missing": decided.scheduled.size - reception.heard,
+        "fading_error": reception.fading_error,
+        "noise_error": reception.noise_error,
+        "signal_to_noise_db": 10 * math.log10(reception.signal_to_noise) if reception.signal_to_noise else None,
+        "power_planned": decided.power_planned,
+        "power_transmitted": reception.power,
+        "power_planned_total": plan.sequence.power_planned(done.index + 1),
+        "power_transmitted_total": transmitted_total,
+        "epsilon_round": charge.epsilon_round,
+        "epsilon_total": charge.epsilon_total,
+    }
+    return record | dict.fromkeys(UNNOISED) if private else record
+
+
+def quality_record(quality: Mapping[str, float], *, private: bool) -> dict[str, float | None]:
+    """Return what a record says of a model; None where it was not evaluated or cannot be written as JSON."""
+    finite = {name: value for name, value in quality.items() if math.isfinite(value)}
+    hidden = UNNOISED if private else ()
+    return {name: None if name in hidden else finite.get(name) for name in Quality.__annotations__}
+
+
+def device_rows(plan: Plan, energy: NDArray[np.float64], rounds: int) -> list[dict[str, Any]]:
+    """Return the lines of `devices.csv` after a number of rounds, with what each device has transmitted [W]."""
+    columns = {
+        "device": plan.scheduled,
+        "gain": plan.problem.fleet.mean_gain(rounds)[plan.scheduled],
+        "power_planned": plan.sequence.device_power(rounds),
+        "power_transmitted": energy,
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
