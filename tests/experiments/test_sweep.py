@@ -129,7 +129,7 @@ def test_two_workers_find_what_one_finds(folder, expanded):
     assert [record.rounds for record in together] == [record.rounds for record in alone]
 
 
-def test_progress_counts_every_point_and_those_that_failed(folder, expanded):
+def test_progress_counts_every_point_and_those_that_failed(folder):
     threshold = '"policy.name" = ["threshold"]\n"policy.threshold" = [0.0, 1e9]\n'
     (folder / "experiment.toml").write_text(EXPERIMENT + threshold)
     console = Console(file=io.StringIO(), width=100)

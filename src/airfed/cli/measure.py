@@ -82,7 +82,7 @@ def measure(
     from airfed.experiments.pilots import measure as measured
 
     console = exports.make_console(format, stderr=json, quiet=json)
-    grid = {"rounds": rounds, "clip_norms": clip_norms, "noise": noise, "seeds": seeds}
+    grid: dict[str, Any] = {"rounds": rounds, "clip_norms": clip_norms, "noise": noise, "seeds": seeds}
     pilots = design(world, dataset=data, images=images, devices=devices, quick=quick, **grid)
     folder = out.with_name(f"{out.name}.pilots")
     about = f"{pilots.about()['model']} on {pilots.about()['dataset']}, which stands for the devices' data"

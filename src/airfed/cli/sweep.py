@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -108,7 +108,7 @@ def run_points(
     with signals() as caught:
         if points:
             console.print(sweep.remaining(points, out), soft_wrap=True)
-        options = {"jobs": jobs, "backend": backend, "address": address}
+        options: dict[str, Any] = {"jobs": jobs, "backend": backend, "address": address}
         records = sweep.run(points, out, console=console, title=title, stop=lambda: bool(caught), **options)
     return records, caught
 

@@ -344,7 +344,10 @@ def _picture(league: League, rows: Sequence[Mapping[str, Any]], column: str, lab
         for place, row in enumerate(shown):
             at = row[column] if math.isfinite(row[column]) else 1.2 * edge
             half = None if row[f"{metric}_high"] is None else row[f"{metric}_high"] - row[metric]
-            mark = {"fmt": _MARKERS[place % len(_MARKERS)], "color": colours.PALETTE[colours.policy(row["policy"])]}
+            mark: dict[str, Any] = {
+                "fmt": _MARKERS[place % len(_MARKERS)],
+                "color": colours.PALETTE[colours.policy(row["policy"])],
+            }
             axes.errorbar(at, row[metric], half, ms=6, capsize=2, lw=1, alpha=0.85, label=plain(row["policy"]), **mark)
         if len(bounded) < len(shown):
             axes.axvline(edge, color="black", lw=0.8, ls=":")

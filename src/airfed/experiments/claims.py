@@ -153,13 +153,10 @@ def check(results: DataFrame) -> list[Verdict]:
 
     Fig. 4 and Fig. 5 share runs, over I and over E = T/I: a comparison of the same runs is listed once.
     """
-    found: list[Verdict] = []
-    for experiment, test in TESTS.items():
-        own = results[results["experiment"] == experiment]
-        for verdict in test(own) if len(own) else ():
-            if not any(old.effect == verdict.effect and old.figure != verdict.figure for old in found):
-                found.append(verdict)
-    return found
+    own = {name: results[results["experiment"] == name] for name in TESTS} if len(results) else {}
+    found = [verdict for name, table in own.items() if len(table) for verdict in TESTS[name](table)]
+    over_rounds = [verdict.effect for verdict in found if verdict.figure == "fig4"]
+    return [verdict for verdict in found if verdict.figure != "fig5" or verdict.effect not in over_rounds]
 
 
 def _scheduling(results: DataFrame) -> list[Verdict]:

@@ -385,5 +385,6 @@ def _on_one_grid(rows: Rows, labels: Sequence[str], column: str) -> tuple[Floats
     for curve, label in enumerate(labels):
         for place, seed in enumerate(seeds):
             own = sorted((row["step"], row[column]) for row in rows if (row["label"], row["seed"]) == (label, seed))
-            values[curve, place] = np.interp(steps, *np.array(own).T, left=np.nan)
+            at, value = np.array(own, dtype=np.float64).T
+            values[curve, place] = np.interp(steps, at, value, left=np.nan)
     return steps, values

@@ -145,23 +145,20 @@ def read(out: Path, point: Point) -> Record | None:
         content = json.loads(file.read_bytes())
         if content["format"] != RECORD_FORMAT:
             raise RunError(f"Expected a record of format {RECORD_FORMAT} in {file}; this one is of another version.")
-        if not 0 <= float(content["seconds"]) < math.inf:
+        status, message, seconds = str(content["status"]), str(content["message"]), float(content["seconds"])
+        if not 0 <= seconds < math.inf:
             raise ValueError("no duration")
-        found = {name: str(content[name]) for name in ("status", "message")}
-        record = Record(point=point, **found, seconds=float(content["seconds"]))
     except FileNotFoundError:
         return None
     except RunError:
         raise
     except (OSError, ValueError, KeyError, TypeError):
         raise RunError(f"Cannot read {file}: it is damaged; remove it to have the point taken up again.") from None
-    if not record.ended:
-        return record
     try:
-        run = Run.open(run_path(out, point.key)).checked()
+        run = Run.open(run_path(out, point.key)).checked() if status in ENDED else None
     except ValueError as error:  # of the ledger, the scenario or the run
         raise RunError(str(error)) from None
-    return Record(point=point, **found, seconds=record.seconds, run=run)
+    return Record(point=point, status=status, message=message, seconds=seconds, run=run)
 
 
 def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
