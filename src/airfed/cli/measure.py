@@ -23,23 +23,20 @@ if TYPE_CHECKING:
     from airfed.planning import Response
 
 
-def _numbers(kind: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
-    text = tokens[0].value
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"expected numbers with commas between them, as in 1,2,5; got {text!r}.") from None
+def _list(text: str, *, whole: bool) -> Parameter:
+    """A list of numbers, written with commas: 10,20,40."""
 
+    def parsed(kind: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
+        given = tokens[0].value
+        try:
+            if whole and re.fullmatch(r"[0-9]{1,39}(,[0-9]{1,39})*", given) is None:
+                raise ValueError
+            return tuple((int if whole else float)(part) for part in given.split(","))
+        except ValueError:
+            kind, example = ("whole numbers", "10,20,40") if whole else ("numbers", "1,2,5")
+            raise ValueError(f"expected {kind} with commas between them, as in {example}; got {given!r}.") from None
 
-def _whole_numbers(kind: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
-    text = tokens[0].value
-    if re.fullmatch(r"[0-9]{1,39}(,[0-9]{1,39})*", text) is None:
-        raise ValueError(f"expected whole numbers with commas between them, as in 10,20,40; got {text!r}.")
-    return tuple(int(part) for part in text.split(","))
-
-
-def _list(text: str, converter: Any) -> Parameter:
-    return Parameter(help=text, converter=converter, n_tokens=1, negative="", show_default=False)
+    return Parameter(help=text, converter=parsed, n_tokens=1, negative="", show_default=False)
 
 
 Whole = tuple[int, ...]
@@ -58,12 +55,10 @@ def measure(
     devices: Annotated[
         int | None, Parameter(help="Devices that train in a pilot (default: 20 or more).", converter=whole_number)
     ] = None,
-    rounds: Annotated[Whole, _list("Numbers of rounds, as in 10,20,40 (default: five up to T).", _whole_numbers)] = (),
-    clip_norms: Annotated[
-        Real, _list("Clipping norms, as in 1,2,5 (default: from the updates' norms).", _numbers)
-    ] = (),
-    noise: Annotated[Real, _list("σ/(|K|θ), as in 0.001,0.01,0.1 (default: from the scenario).", _numbers)] = (),
-    seeds: Annotated[Whole, _list("Two or more seeds (default: 101,102).", _whole_numbers)] = (101, 102),
+    rounds: Annotated[Whole, _list("Numbers of rounds, as in 10,20,40 (default: five up to T).", whole=True)] = (),
+    clip_norms: Annotated[Real, _list("Clipping norms, as in 1,2,5 (default: by the updates).", whole=False)] = (),
+    noise: Annotated[Real, _list("σ/(|K|θ), as in 0.001,0.01,0.1 (default: from the scenario).", whole=False)] = (),
+    seeds: Annotated[Whole, _list("Two or more seeds (default: 101,102).", whole=True)] = (101, 102),
     jobs: Jobs = None,
     quick: Annotated[bool, Parameter(help="A coarser grid, fewer devices.", negative="")] = False,
     json: Json = False,
@@ -144,10 +139,7 @@ def _print_best(console: Console, response: Response, rows: Sequence[dict[str, A
     for row in rows:
         table.add_row(*(f"{row[name]:{form}}" for name, form in forms.items()))
     console.print(table)
-    edges = {float(response.clip_norm[0]), float(response.clip_norm[-1])}
-    if response.clip_norm.size > 1 and (found := {row["clip_norm"] for row in rows} & edges):
-        console.print(
-            f"ϖ = {' and '.join(f'{norm:g}' for norm in sorted(found))} is at the edge of what was measured: there may "
-            "be better beyond it (--clip-norms).",
-            soft_wrap=True,
-        )
+    norms = response.clip_norm.tolist()
+    if len(norms) > 1 and (found := {row["clip_norm"] for row in rows} & {norms[0], norms[-1]}):
+        edge = f"ϖ = {' and '.join(f'{norm:g}' for norm in sorted(found))} is at the edge of what was measured"
+        console.print(f"{edge}: there may be better beyond it (--clip-norms).", soft_wrap=True)

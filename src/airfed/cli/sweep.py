@@ -80,27 +80,14 @@ def sweep(
 
 
 def job_count(jobs: int | None) -> int:
-    """Return how many points to run at a time.
-
-    Raises:
-        ValueError: fewer than one.
-    """
-    if jobs is None:
-        return len(os.sched_getaffinity(0))
-    if jobs < 1:
+    """Return how many points to run at a time."""
+    if jobs is not None and jobs < 1:
         raise ValueError(f"Expected --jobs={jobs} >= 1.")
-    return jobs
+    return jobs or len(os.sched_getaffinity(0))
 
 
 def run_points(
-    console: Console,
-    title: str,
-    points: Sequence[Point],
-    out: Path,
-    *,
-    jobs: int,
-    backend: BackendName = "loky",
-    address: str | None = None,
+    console: Console, title: str, points: Sequence[Point], out: Path, **options: Any
 ) -> tuple[list[Record], list[int]]:
     """Run the points that are left under a progress bar; return all records, and the signals that stopped it."""
     from airfed.experiments import sweep
@@ -108,7 +95,6 @@ def run_points(
     with signals() as caught:
         if points:
             console.print(sweep.remaining(points, out), soft_wrap=True)
-        options: dict[str, Any] = {"jobs": jobs, "backend": backend, "address": address}
         records = sweep.run(points, out, console=console, title=title, stop=lambda: bool(caught), **options)
     return records, caught
 

@@ -44,20 +44,7 @@ def run(
     jobs: int = 1,
     console: Console | None = None,
 ) -> League:
-    """Train the methods that are not trained yet, write tables and pictures, and return the benchmark.
-
-    Args:
-        world: the scenario; its own seed is the first.
-        out: directory of the benchmark.
-        seeds: how many, one after the other.
-        policies: methods; by default all of `SCHEMES` and the scenario's own policy.
-        jobs: runs at a time.
-        console: shows the progress bar.
-
-    Raises:
-        RunError: the directory belongs to another scenario, is busy, or cannot be written.
-        ValueError: `seeds` is below 1, a policy is unknown, none applies, or joblib is not installed.
-    """
+    """Train the methods that are not trained yet, write tables and pictures, and return the benchmark."""
     field = Field.of(world, seeds=seeds, policies=policies)
     sweep.check_backend("loky")  # before anything is written
     claim(world, out)
@@ -68,17 +55,7 @@ def run(
 
 
 def one_total(world: Scenario, total: float | None = None) -> Scenario:
-    """Return the scenario with a budget for the whole training: methods with more rounds would otherwise spend more.
-
-    Args:
-        world: the scenario.
-        total: ε of the whole training; by default what full participation spends where the budget is per round (the
-            optimum, where full participation is infeasible), and the scenario's own where it is a total already.
-
-    Raises:
-        InfeasibleError: there is no plan to take it from, or it spends nothing.
-        ValueError: `total` is not above 0.
-    """
+    """Return the scenario with a budget for the whole training: methods with more rounds would otherwise spend more."""
     if total is not None:
         _validate.positive(total=total)
     elif world.budget.scope == "total":
@@ -100,28 +77,16 @@ def one_total(world: Scenario, total: float | None = None) -> Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """The methods of a benchmark and their points. `Field.of` makes one.
+    """The methods of a benchmark and their points. `Field.of` makes one."""
 
-    Args:
-        world: the scenario.
-        seeds: of every method.
-        points: one run each, method by method.
-        absent: why a method is left out, by its name.
-    """
-
-    world: Scenario
-    seeds: tuple[int, ...]
-    points: tuple[Point, ...]
-    absent: Mapping[str, str]
+    world: Scenario  # the scenario
+    seeds: tuple[int, ...]  # of every method
+    points: tuple[Point, ...]  # one run each, method by method
+    absent: Mapping[str, str]  # why a method is left out, by its name
 
     @classmethod
     def of(cls, world: Scenario, *, seeds: int, policies: Sequence[str] | None = None) -> Field:
-        """Return the methods and points of a benchmark.
-
-        Raises:
-            ValueError: `seeds` is below 1, a policy is unknown, none applies, or the runs would be charged to a shared
-                ledger.
-        """
+        """Return the methods and points of a benchmark."""
         if seeds < 1:
             raise ValueError(f"Expected seeds={seeds} >= 1.")
         if world.account_path is not None:
@@ -163,11 +128,7 @@ class Field:
 
 
 def claim(world: Scenario, out: Path) -> None:
-    """Make the directory this scenario's, or check that it is.
-
-    Raises:
-        RunError: it belongs to another scenario, or cannot be written.
-    """
+    """Make the directory this scenario's, or check that it is."""
     file = out / "league.toml"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -186,11 +147,7 @@ def claim(world: Scenario, out: Path) -> None:
 
 
 def write(league: League, records: Sequence[Record], out: Path) -> list[Path]:
-    """Write the table, the sweep's own tables and, where matplotlib is installed, the pictures; return the files.
-
-    Raises:
-        RunError: they cannot be written.
-    """
+    """Write the table, the sweep's own tables and, where matplotlib is installed, the pictures; return the files."""
     content = {
         "league.csv": league.to_csv().encode(),
         "league.tex": league.to_latex().encode(),

@@ -38,21 +38,13 @@ _WIDE: Final = 30.0  # losses that differ by a larger factor have a logarithmic 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A method in a benchmark.
+    """A method in a benchmark."""
 
-    Args:
-        policy: its name.
-        runs: results by seed, for the seeds whose run ended.
-        reasons: why there is no run, by seed.
-        failed: whether it has a plan, and training failed all the same.
-        applies: whether it differs from the other methods in this scenario.
-    """
-
-    policy: str
-    runs: Mapping[int, Mapping[str, Any]]
-    reasons: Mapping[int, str]
-    failed: bool = False
-    applies: bool = True
+    policy: str  # its name
+    runs: Mapping[int, Mapping[str, Any]]  # results by seed, for the seeds whose run ended
+    reasons: Mapping[int, str]  # why there is no run, by seed
+    failed: bool = False  # whether it has a plan, and training failed all the same
+    applies: bool = True  # whether it differs from the other methods in this scenario
 
     @property
     def private(self) -> bool | None:

@@ -41,21 +41,14 @@ class Norms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was estimated, and how.
+    """What was estimated, and how."""
 
-    Args:
-        smoothness, strong_convexity, initial_gap: ζ, ϱ and G.
-        optimum: L*, or the lower bound that stands for it.
-        how: for each of the three, how it was obtained, as a sentence.
-        norms: of the updates over E, the larger of start and middle of the training.
-    """
-
-    smoothness: float
+    smoothness: float  # ζ, ϱ and G
     strong_convexity: float
     initial_gap: float
-    optimum: float
-    how: dict[str, str]
-    norms: tuple[Norms, ...]
+    optimum: float  # L*, or the lower bound that stands for it
+    how: dict[str, str]  # for each of the three, how it was obtained, as a sentence
+    norms: tuple[Norms, ...]  # of the updates over E, the larger of start and middle of the training
 
     def apply(self, world: Scenario) -> Scenario:
         """Return the scenario with the three constants set."""
@@ -99,13 +92,6 @@ def calibrate(world: Scenario, on_step: Callable[[str], None] = lambda step: Non
       everywhere). For any other model there is no such constant; what the proof of Theorem 1 uses of it is
       ‖∇L‖² ≥ 2ϱ(L − L*), and ϱ is the largest for which that held on the path.
     - G = L(m⁰) − L*. For a linear model L* is found by L-BFGS; otherwise 0, which no cross-entropy is below.
-
-    Args:
-        world: the scenario.
-        on_step: called with the name of each step when it begins.
-
-    Raises:
-        ScenarioError, DataError: the scenario or its data is wrong.
     """
     task = build_task(world)
     try:

@@ -28,23 +28,14 @@ Place = TypeVar("Place", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One comparison behind a claim.
+    """One comparison behind a claim."""
 
-    Args:
-        claim: what the paper says, as a sentence.
-        figure: on whose records it is tested.
-        comparison: what is compared with what.
-        effect: the difference, positive where the claim is right.
-        unit: of the effect.
-        remark: what a reader must know.
-    """
-
-    claim: str
-    figure: str
-    comparison: str
-    effect: Estimate
-    unit: str = "points"
-    remark: str = ""
+    claim: str  # what the paper says, as a sentence
+    figure: str  # on whose records it is tested
+    comparison: str  # what is compared with what
+    effect: Estimate  # the difference, positive where the claim is right
+    unit: str = "points"  # of the effect
+    remark: str = ""  # what a reader must know
 
     @property
     def passed(self) -> bool:

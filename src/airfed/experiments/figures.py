@@ -52,11 +52,7 @@ class Study:
         return tuple(sorted({seed for seed, _ in self.complete()}))
 
     def complete(self) -> list[tuple[int, Record]]:
-        """Return the records of those seeds, each with its seed.
-
-        Raises:
-            RunError: there is none; the sentence is that of a point that failed.
-        """
+        """Return the records of those seeds, each with its seed."""
         seeded = [(int(record.point.values.get("seed", self.base.seed)), record) for record in self.records]
         bad = {seed: record for seed, record in seeded if not _measured(record)}
         found = [(seed, record) for seed, record in seeded if seed not in bad]
@@ -108,11 +104,7 @@ def with_records(found: Studies, records: Sequence[Record]) -> dict[str, Study]:
 
 
 def training(experiment: Experiment, records: Sequence[Record]) -> Figure:
-    """Return accuracy and loss over training of any sweep, one curve per variant, averaged over the seeds.
-
-    Raises:
-        RunError: no seed is complete, or the runs have no accuracy.
-    """
+    """Return accuracy and loss over training of any sweep, one curve per variant, averaged over the seeds."""
     study = Study(experiment=experiment, points=[record.point for record in records], records=records)
     rows = [{**row, "label": row["label"] or experiment.name} for row in training_rows(study)]
     if not rows:
@@ -126,11 +118,7 @@ def training(experiment: Experiment, records: Sequence[Record]) -> Figure:
 
 
 def save(name: str, rows: Rows, figure: Figure, out: Path) -> list[Path]:
-    """Write NAME.png, NAME.pdf and NAME.csv and return the files.
-
-    Raises:
-        RunError: they cannot be written.
-    """
+    """Write NAME.png, NAME.pdf and NAME.csv and return the files."""
     content = {ending: encoded(figure, ending) for ending in ("png", "pdf")}
     content["csv"] = data_frame(rows).to_csv(index=False).encode()
     try:
@@ -231,13 +219,7 @@ FIGURES: Final = {
 
 
 def settings(world: Scenario, *, seeds: Sequence[int] = (), extra: str = "") -> str:
-    """Return the settings of a figure in a few sentences, and which of them the paper does not give.
-
-    Args:
-        world: what its points share.
-        seeds: that were averaged over.
-        extra: what is particular to the figure.
-    """
+    """Return the settings of a figure in a few sentences, and which of them the paper does not give."""
     learning, budget, channel = world.learning, world.budget, world.channel
     gains = f"Rayleigh (scale {channel.scale:g})" if isinstance(channel, RayleighChannel) else channel.model
     if channel.minimum:

@@ -54,24 +54,16 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pilots:
-    """The runs that a surrogate is measured by.
+    """The runs that a surrogate is measured by."""
 
-    Args:
-        base: the scenario of the pilots, without what the grid and the seeds set.
-        devices: that transmit in a pilot with full participation.
-        images: that each device holds.
-        share, rounds, clip_norm, noise: the axes of the surrogate.
-        seeds: of the runs.
-    """
-
-    base: Scenario
-    devices: int
-    images: int
-    share: tuple[float, ...]
+    base: Scenario  # the scenario of the pilots, without what the grid and the seeds set
+    devices: int  # that transmit in a pilot with full participation
+    images: int  # that each device holds
+    share: tuple[float, ...]  # the axes of the surrogate
     rounds: tuple[int, ...]
     clip_norm: tuple[float, ...]
     noise: tuple[float, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # of the runs
 
     @property
     def cells(self) -> list[Cell]:
@@ -141,9 +133,6 @@ def design(
         noise: σ/(|K|θ); by default two per decade, up to more than the scenario's own plans have.
         seeds: two or more; the data and the initial model have the same seed, so best not the scenario's.
         quick: a coarser grid by default.
-
-    Raises:
-        ScenarioError, DataError: the model has no accuracy, a list is wrong, or the data cannot be loaded.
     """
     if world.learning.synthetic:
         raise ScenarioError(f"Expected a model that classifies: {world.learning.model!r} has no accuracy to measure.")
@@ -265,13 +254,6 @@ def measure(pilots: Pilots, run: Run) -> Response:
     At each noise every grid point is run with the first seed, and the better half of the (I, ϖ) with the other seeds,
     too: a point that is never chosen needs no precision. A point that is hardly better than chance is not run with more
     noise. A pilot that diverges counts as chance level.
-
-    Args:
-        pilots: to run.
-        run: runs named points and returns their records (`sweep.run`).
-
-    Raises:
-        Unmeasured: a pilot was stopped or failed.
     """
     chance = 1.0 / data.load(data_source(pilots.base)).classes
     guess = np.array([[chance] * len(AVERAGES), [-math.log(chance)] * len(AVERAGES)])

@@ -60,48 +60,28 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A base scenario and what is varied.
+    """A base scenario and what is varied."""
 
-    Args:
-        name: of the experiment; part of the names of its scenarios.
-        title: the question that it answers.
-        base: the scenario of every point, with `set` applied.
-        axes: dotted key → values.
-        variants: at least one; by default one without a label that changes nothing.
-    """
-
-    name: str
-    title: str
-    base: Scenario
-    axes: Mapping[str, tuple[Any, ...]]
-    variants: tuple[Variant, ...]
+    name: str  # of the experiment; part of the names of its scenarios
+    title: str  # the question that it answers
+    base: Scenario  # the scenario of every point, with `set` applied
+    axes: Mapping[str, tuple[Any, ...]]  # dotted key → values
+    variants: tuple[Variant, ...]  # at least one; by default one without a label that changes nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run of an experiment.
+    """One run of an experiment."""
 
-    Args:
-        label: of its variant.
-        values: of the axes, by dotted key.
-        scenario: None where the values make no valid scenario.
-        key: content hash of everything that shapes the record; names the run directory.
-        problem: why there is no scenario.
-    """
-
-    label: str
-    values: Mapping[str, Any]
-    scenario: Scenario | None
-    key: str
-    problem: str = ""
+    label: str  # of its variant
+    values: Mapping[str, Any]  # of the axes, by dotted key
+    scenario: Scenario | None  # None where the values make no valid scenario
+    key: str  # content hash of everything that shapes the record; names the run directory
+    problem: str = ""  # why there is no scenario
 
 
 def load(path: str | Path, *, quick: bool = False) -> Experiment:
-    """Return the experiment in a TOML file, with its [quick] table applied if asked.
-
-    Raises:
-        ScenarioError: the file is missing or not TOML, a key in it is unknown, an axis is empty, or the base is wrong.
-    """
+    """Return the experiment in a TOML file, with its [quick] table applied if asked."""
     file = Path(path)
     try:
         return _parse(_files.read_toml(file, "an experiment"), folder=file.parent, name=file.stem, quick=quick)
@@ -154,13 +134,6 @@ def expand(experiment: Experiment, *, keyed: bool = True) -> list[Point]:
     """Return the points: each variant at each combination of the axes' values, its own axes last.
 
     A point that makes no valid scenario carries the sentence that says why; the others are not affected.
-
-    Args:
-        experiment: to expand.
-        keyed: whether to compute keys, which need the data; points that are only planned have none.
-
-    Raises:
-        ScenarioError: no point at all makes a valid scenario (an unknown key, say).
     """
     points = []
     for variant in experiment.variants:
@@ -185,9 +158,6 @@ def content_key(world: Scenario) -> str:
 
     That is the scenario as resolved (without its name and how it is computed), which rounds and averages are evaluated,
     the gains drawn (they may come from a file), the data, a user's own model, and the format of run directories.
-
-    Raises:
-        ScenarioError, DataError: the gains or the data cannot be read.
     """
     problem = world.problem(dimension=1)  # the gains do not depend on d, which only the loaded model may know
     content = {

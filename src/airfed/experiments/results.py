@@ -37,21 +37,13 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """How a point ended.
+    """How a point ended."""
 
-    Args:
-        point: of the sweep.
-        status: "finished", "exhausted", "diverged", "stopped" or "failed".
-        message: the reason, unless it finished.
-        seconds: of computing, over all attempts.
-        run: its run directory, once it has ended.
-    """
-
-    point: Point
-    status: str
-    message: str = ""
-    seconds: float = 0.0
-    run: Run | None = None
+    point: Point  # of the sweep
+    status: str  # "finished", "exhausted", "diverged", "stopped" or "failed"
+    message: str = ""  # the reason, unless it finished
+    seconds: float = 0.0  # of computing, over all attempts
+    run: Run | None = None  # its run directory, once it has ended
 
     @property
     def plan(self) -> Mapping[str, Any]:
@@ -133,11 +125,7 @@ def peek(out: Path, key: str) -> dict[str, Any]:
 
 
 def read(out: Path, point: Point) -> Record | None:
-    """Return the record of a point, or None where there is none yet.
-
-    Raises:
-        RunError: the record or its run is damaged, of another version, or lacks a column.
-    """
+    """Return the record of a point, or None where there is none yet."""
     if point.problem:
         return Record(point=point, status="failed", message=point.problem)
     file = record_path(out, point.key)
@@ -162,11 +150,7 @@ def read(out: Path, point: Point) -> Record | None:
 
 
 def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
-    """Write the tidy tables as CSV and, where pyarrow is installed, as Parquet, and return the files.
-
-    Raises:
-        RunError: they cannot be written.
-    """
+    """Write the tidy tables as CSV and, where pyarrow is installed, as Parquet, and return the files."""
     tables = {
         "points": data_frame([record.row() for record in records]),
         "rounds": data_frame([row for record in records for row in record.round_rows()]),

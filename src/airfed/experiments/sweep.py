@@ -47,11 +47,7 @@ class WorkerDied(Exception):
 
 
 def check_backend(backend: Backend, address: str | None = None) -> None:
-    """Raise unless the backend can be used, before any work is done.
-
-    Raises:
-        ValueError: joblib, pandas or the backend is not installed, or an address makes no sense.
-    """
+    """Raise unless the backend can be used, before any work is done."""
     if backend == "loky" and address is not None:
         raise ValueError("Expected an address only with backend ray or dask.")
     _extras.require("joblib", "pandas")
@@ -87,10 +83,6 @@ def run(
         console: shows the progress bar (with Ray, whose backend returns all results at once, only its end).
         title: of the progress bar.
         stop: polled twice a second; True stops every point at its next chance, with a checkpoint.
-
-    Raises:
-        RunError: another sweep is running in `out`, it cannot be written, or workers die before they begin.
-        ValueError: the backend is not installed.
     """
     if points:
         check_backend(backend, address)
@@ -121,17 +113,7 @@ def run(
 
 
 def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int = 0) -> str:
-    """Run or resume one point, write its record and return its key; called in a worker.
-
-    Args:
-        world: the scenario.
-        out, key: of the run and its record.
-        stop_file: exists once all workers have to stop.
-        parent: process that must be alive, and this one's parent; 0 for none.
-
-    Raises:
-        RunError: the record cannot be written.
-    """
+    """Run or resume one point, write its record and return its key; called in a worker."""
     from airfed.training.execution import execute  # lazy: a parent that only reads records needs no engine
 
     def stop() -> bool:
@@ -305,15 +287,9 @@ def _stop_file(out: Path, stop: Callable[[], bool]) -> Iterator[Path]:
 
 
 def _bar(console: Console | None, title: str) -> Progress:
-    columns = (
-        TextColumn(title, markup=False),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    return Progress(*columns, console=console, disable=console is None or console.quiet)
+    columns = (TextColumn(title, markup=False), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}"))
+    off = console is None or console.quiet
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(compact=True), console=console, disable=off)
 
 
 def _reason(error: BaseException) -> str:
