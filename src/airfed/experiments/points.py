@@ -1,28 +1,6 @@
 """An experiment: a base scenario and its variations, read from a TOML file and expanded to points.
 
-```toml
-name = "noise"
-base = "scenario.toml"              # relative to this file
-
-[set]                               # changes to the base, for every point
-"learning.clip_norm" = 5.0
-
-[axes]                              # every combination is a point
-seed = [0, 1, 2]
-"link.noise_std" = [0.3, 1.0]
-
-[[variants]]                        # named sets of keys that change together, combined with every point of the axes
-label = "proposed"
-"policy.name" = "optimal"
-[[variants]]
-label = "uniform, 50"
-"policy.name" = "uniform"
-axes."policy.size" = [25, 50]       # a variant may have axes of its own
-
-[quick]                             # what --quick replaces: set, axes, and which variants remain
-axes.seed = [0]
-```
-
+The file has the keys name, title, base, [set], [axes], [[variants]] and [quick]; docs/figures.md describes them.
 A dotted key may be written in quotes or as nested tables. A key of the base's [policy] that a point's other policy does
 not understand (`size`, `threshold`) is dropped.
 """
