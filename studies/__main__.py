@@ -11,26 +11,49 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from airfed.cli.figures import run_figures
+from airfed.cli.figures import print_verdicts
+from airfed.cli.sweep import job_count, print_outcome, run_points
+from airfed.experiments import claims, figures
+from airfed.text import exports
+from airfed.text.tables import plain_table
 from studies import catalogue, page
 
 
 def main(
-    *names: Annotated[str, Parameter(help=f"Which: {', '.join(each.name for each in catalogue.STUDIES)}.")],
+    *names: Annotated[str, Parameter(help=f"Which: {', '.join(catalogue.STUDIES)}; or figures of the paper.")],
     out: Path = Path("out/studies"),
     quick: bool = False,
-    check: bool = False,
     jobs: int | None = None,
     docs: Annotated[Path | None, Parameter(help="Write the results as this Markdown file.")] = None,
 ) -> int:
     """Run what is missing of the named studies, draw them, and write the numbers behind them."""
-    catalogue.register()
-    write = (
-        None
-        if docs is None
-        else lambda results, drawn: page.write(docs, results, figures=drawn, quick=quick, pictures=out)
-    )
-    return run_figures(list(names), out=out, quick=quick, check=check or docs is not None, jobs=jobs, write=write)
+    console = exports.make_console(None)
+    every = figures.FIGURES | catalogue.STUDIES
+    chosen = {name: every[name] for name in names or catalogue.STUDIES}
+    found = figures.studies(chosen, quick=quick)
+    trained = {title: study for title, study in found.items() if study.points[0].key}
+    points = [point for study in trained.values() for point in study.points]
+    records, caught = run_points(console, "studies", points, out, jobs=job_count(jobs))
+    print_outcome(console, records)
+    if caught:
+        return 128 + caught[0]
+    found |= figures.with_records(trained, records)
+    own = []
+    for name, definition in chosen.items():
+        rows, figure = definition.build(found)
+        figures.save(name, rows, figure, out)
+        own += catalogue.CHECKS[name](rows) if name in catalogue.CHECKS else []
+        if name in catalogue.TABLES:
+            header, *body = catalogue.TABLES[name](rows)
+            table = plain_table(*header, title=name)
+            for cells in body:
+                table.add_row(*cells)
+            console.print(table)
+    results = page.final_results(found)
+    print_verdicts(console, claims.check(results) + own)
+    if docs is not None:
+        page.write(docs, results, figures=list(chosen), quick=quick, pictures=out)
+    return 2 if any(record.status == "failed" for record in records) else 0
 
 
 if __name__ == "__main__":

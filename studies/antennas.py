@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from airfed.experiments import statistics
-from airfed.experiments.records import Record
-from airfed.plotting import colours
-from airfed.plotting.chart import Axis, Chart, Line
-from airfed.plotting.figure import Figure, sheet
+from airfed.experiments.figures import name_metric, ticks_at
+from airfed.experiments.results import Estimate, Record, estimate
+from airfed.plotting.colours import PALETTE
+from airfed.plotting.figure import Axes, Figure
 from airfed.text.phrases import ADVERSARIES, LIMITS
+from studies.curves import sheet
 
 Rows = Sequence[Mapping[str, Any]]
 NOTE: Final = (
@@ -55,42 +56,29 @@ def figure(found: Rows, note: str) -> Figure:
         note: what is printed beside the figure.
     """
     labels = list(dict.fromkeys(row["label"] for row in found))
-    charts = [_chart(label, [row for row in found if row["label"] == label]) for label in labels]
-    half = (len(charts) + 1) // 2
-    letters = [chr(ord("a") + place) for place in range(len(charts))]
-    places = ["".join(letters[:half]), "".join(letters[half:])] if len(charts) > 1 and len(charts) % 2 == 0 else ()
-    return sheet(charts, height=4.8, note=note, titles=True, places=places)
+    panels = {label: partial(_draw, found=[row for row in found if row["label"] == label]) for label in labels}
+    return sheet(panels, height=4.8, note=note, rows=2 if len(panels) > 1 and len(panels) % 2 == 0 else 1)
 
 
-def _chart(label: str, found: Rows) -> Chart:
+def _draw(axes: Axes, found: Rows) -> None:
     numbers = sorted({row["antennas"] for row in found})
-    lines = []
     for place, trust in enumerate(ADVERSARIES):
         reached = [_mean(found, number, trust, "accuracy") for number in numbers]
-        half = np.array([0.0 if each.count < 2 else each.half_width for each in reached])
-        x, colour = np.array(numbers, dtype=np.float64), colours.RUNS[place]
-        mean = np.array([each.mean for each in reached])
-        lines.append(Line(x=x, y=mean, name=f'trust = "{trust}"', colour=colour, spread=half, points=True))
-        expected = np.array([_mean(found, number, trust, "predicted_accuracy").mean for number in numbers])
-        lines.append(Line(x=x, y=expected, colour=colour, dash="dash", weight=0.7))
-    return Chart(
-        title=label,
-        x=Axis(
-            label="antennas",
-            low=0.9 * numbers[0],
-            high=1.1 * numbers[-1],
-            kind="log",
-            places=tuple(map(float, numbers)),
-        ),
-        y=Axis(label="test accuracy", low=0.0, high=1.0, percent=True),
-        parts=tuple(lines),
-    )
+        half = [0.0 if each.count < 2 else each.half_width for each in reached]
+        look = {"color": PALETTE[f"run-{place}"], "label": f'trust = "{trust}"'}
+        axes.errorbar(numbers, [each.mean for each in reached], half, marker="o", ms=3, capsize=2, **look)
+        expected = [_mean(found, number, trust, "predicted_accuracy").mean for number in numbers]
+        axes.plot(numbers, expected, ls="--", lw=0.9, color=PALETTE[f"run-{place}"])
+    ticks_at(axes, np.array(numbers, dtype=float))
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("antennas")
+    name_metric(axes, "accuracy")
 
 
-def _mean(found: Rows, number: int, trust: str, column: str) -> statistics.Estimate:
+def _mean(found: Rows, number: int, trust: str, column: str) -> Estimate:
     values = [row[column] for row in found if row["antennas"] == number and row["trust"] == trust]
     known = [value for value in values if value is not None]
-    return statistics.estimate(known or [np.nan])
+    return estimate(known or [np.nan])
 
 
 def table(found: Rows) -> list[list[str]]:

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import bounds
-from airfed.experiments.calibrate import Calibration, calibrate, mean_gradient, training_loss
-from airfed.experiments.records import require
+from airfed.experiments.calibrate import Calibration, calibrate, mean_update, training_loss
 from airfed.planning import Plan
 from airfed.scenario import Scenario
 from airfed.text.phrases import TERMS
@@ -23,7 +22,6 @@ from airfed.training.setup import ImageTask, prepare
 
 MODELS: Final = ("logistic", "cnn")
 _EVERY: Final = 5  # local steps between two measurements, at least
-_COLUMNS: Final = ("model", "quantity", "rounds", "round", "step", "measured", "bound")
 _WHY: Final = {  # where the theorems give away most
     "participation": "as if each device left out had an update of norm ϖ against that of the others",
     "local_drift": "as if every local step moved by the whole norm ϖ in the worst direction",
@@ -51,11 +49,6 @@ def measure(world: Scenario, *, rounds: Sequence[int]) -> list[dict[str, Any]]:
 
 def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how loose each bound is, one sentence per model and I, from the rows of `measure` (or of their CSV)."""
-    require(
-        rows,
-        (*_COLUMNS, "smoothness", "strong_convexity", "initial_gap", "num_scheduled", *_SHARES.values()),
-        "the rows of the bounds",
-    )
     told = []
     for (model, rounds), row in _last(rows).items():
         measured, bound = float(row["measured"]), float(row["bound"])
@@ -138,7 +131,7 @@ def _run(world: Scenario, constants: Calibration) -> list[dict[str, Any]]:
             steps += done.steps
             seen = done.index % every == every - 1 or done.index + 1 == plan.rounds
             if not convex and (done.index % every == 0):
-                squares.append(float(np.sum(np.square(mean_gradient(task, before)))))  # at m^i, as the theorem has it
+                squares.append(float(np.sum(np.square(mean_update(task, before)))))  # at m^i, as the theorem has it
             before = done.parameters
             if not seen:
                 continue

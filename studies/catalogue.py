@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from pandas import DataFrame
 
-from airfed.experiments import figures, notes, verdicts
-from airfed.experiments.figures import Definition, Rows, Studies, base_of, decided, over_training, training_rows
-from airfed.experiments.results import Results
-from airfed.experiments.verdicts import Verdict
+from airfed.experiments import claims, figures
+from airfed.experiments.claims import Verdict
+from airfed.experiments.figures import Definition, Rows, Studies, decided, over_training, settings, training_rows
 from airfed.plotting.figure import Figure
 from studies import antennas, bounds
 from studies import curves as pictures
@@ -31,18 +31,18 @@ def _thousand(found: Studies) -> tuple[Rows, Figure]:
     rows = training_rows(study)
     kinds = sorted({f"{row['label']}: {row['binding'].replace('_', ' ')}" for row in rows})
     extra = f"Binding limit: {', '.join(kinds)}. P_tot is 100 W per device, so that power is no concern."
-    return over_training(study, rows, extra, varied=("N", "P_tot"))
+    return over_training(study, rows, extra)
 
 
 def _ablation(found: Studies) -> tuple[Rows, Figure]:
     study = found["ablation"]
     extra = "Every design by the response of mnist-5k: devices, I and ϖ that are best with that option."
-    return over_training(study, training_rows(study), extra, varied=("ϖ",))
+    return over_training(study, training_rows(study), extra)
 
 
 def _fading(found: Studies, experiment: str) -> tuple[Rows, Figure]:
     study = found[experiment]
-    shared = base_of(study).channel.common_shadowing_db
+    shared = study.base.channel.common_shadowing_db
     extra = "Gains change in each round; a plan knows those of a round when it comes, and before it only their law."
     extra = f"All devices share shadowing of {shared:g} dB. {extra}" if shared else extra
     return over_training(study, training_rows(study), extra)
@@ -50,10 +50,10 @@ def _fading(found: Studies, experiment: str) -> tuple[Rows, Figure]:
 
 def _bounds(found: Studies) -> tuple[Rows, Figure]:
     study = found["bounds"]
-    world = base_of(study)
+    world = study.base
     rows = bounds.measure(world, rounds=[int(value) for value in study.experiment.axes["policy.rounds"]])
     extra = f"Constants calibrated on the data, τ = 1/ζ. Bound over measured in the end: {bounds.ratios(rows)}."
-    return rows, pictures.bounds_figure(rows, notes.settings(world, extra=extra, varied=("τ", "bound")))
+    return rows, pictures.bounds_figure(rows, settings(world, extra=extra))
 
 
 def _limits(found: Studies) -> tuple[Rows, Figure]:
@@ -74,11 +74,11 @@ def _limits(found: Studies) -> tuple[Rows, Figure]:
                         "binding": plan.binding,
                         "num_scheduled": plan.num_scheduled,
                         "rounds": plan.rounds,
-                        "noise_on_mean": notes.noise_on_mean(plan),
+                        "noise_on_mean": plan.noise_share * plan.clip_norm,
                     }
                 )
     extra = "Optimal plan of one draw per fleet; ε by Lemma 1, which under-states above 7.46 at ξ = 0.001."
-    return rows, pictures.limits_figure(rows, notes.settings(base_of(study), extra=extra, varied=("N", "ε", "P_tot")))
+    return rows, pictures.limits_figure(rows, settings(study.base, extra=extra))
 
 
 def _range(found: Studies) -> tuple[Rows, Figure]:
@@ -95,20 +95,20 @@ def _range(found: Studies) -> tuple[Rows, Figure]:
         }
         for seed, record in study.complete()
     ]
-    return rows, pictures.range_figure(rows, notes.settings(base_of(study), seeds=study.seeds, varied=("σ", "ϖ")))
+    return rows, pictures.range_figure(rows, settings(study.base, seeds=study.seeds))
 
 
 def _liu_simeone(found: Studies) -> tuple[Rows, Figure]:
     study = found["liu-simeone"]
     worlds = {int(p.values["seed"]): liu.world(p.scenario) for p in study.points if p.scenario is not None}
-    rows = liu.rows(worlds, base_of(study).budget.delta)
-    return rows, liu_curves.power_figure(rows, liu_curves.note(base_of(study), draws=len(worlds)))
+    rows = liu.rows(worlds, study.base.budget.delta)
+    return rows, liu_curves.power_figure(rows, liu_curves.note(study.base, draws=len(worlds)))
 
 
 def _antennas(found: Studies) -> tuple[Rows, Figure]:
     study = found["antennas"]
     rows = antennas.rows(study.records, study.seeds)
-    note = notes.settings(base_of(study), seeds=study.seeds, extra=antennas.NOTE, varied=("P_tot", "ϖ"), reference="")
+    note = settings(study.base, seeds=study.seeds, extra=antennas.NOTE)
     return rows, antennas.figure(rows, note)
 
 
@@ -122,64 +122,52 @@ def _prediction(found: Studies) -> tuple[Rows, Figure]:
     return rows, regret_curves.prediction_figure(rows, regret.note(rows))
 
 
-def _check_thousand(results: Results) -> list[Verdict]:
-    kinds = {row["binding"] for row in results.rows if row["label"] == "N = 1000"}
-    remark = f"binding at N = 1000: {', '.join(sorted(kinds)).replace('_', ' ')} (not a claim of the paper)"
+def _check_thousand(results: DataFrame) -> list[Verdict]:
+    kinds = results.loc[results["label"] == "N = 1000", "binding"]
+    remark = f"binding at N = 1000: {', '.join(sorted(set(kinds))).replace('_', ' ')} (not a claim of the paper)"
     claim = "At ε = 1 per round a thousand devices learn what a hundred cannot"
-    return verdicts.differences(results, [("N = 1000", "N = 100")], claim=claim, figure="thousand", remark=remark)
+    return claims.differences(results, "N = 1000", claim=claim, figure="thousand", remark=remark)
 
 
-def _check_ablation(results: Results) -> list[Verdict]:
+def _check_ablation(results: DataFrame) -> list[Verdict]:
     claim = "The same budgets buy more with an average of the models"
-    pairs = [(option, "no option") for option in verdicts.others(results, "no option")]
-    return verdicts.differences(results, pairs, claim=claim, figure="ablation", remark=_OURS)
+    found = claims.differences(results, "no option", claim=claim, figure="ablation", remark=_OURS)
+    return [
+        replace(verdict, effect=-verdict.effect, comparison=" − ".join(reversed(verdict.comparison.split(" − "))))
+        for verdict in found
+    ]
 
 
-def _check_fading(results: Results, figure: str) -> list[Verdict]:
+def _check_fading(results: DataFrame, figure: str) -> list[Verdict]:
     claim = "Where channels change, a plan that prices what is left does better than others on the same budgets"
-    pairs = [("causal", other) for other in verdicts.others(results, "causal")]
-    found = verdicts.differences(results, pairs, claim=claim, figure=figure, remark=_OURS)
+    found = claims.differences(results, "causal", claim=claim, figure=figure, remark=_OURS)
     return [replace(verdict, comparison=f"{figure}: {verdict.comparison}") for verdict in found]
 
 
-STUDIES: Final = (
-    Definition(name="limits", experiments=("limits",), build=_limits, trains=False),
-    Definition(name="thousand", experiments=("thousand",), build=_thousand),
-    Definition(name="range", experiments=("range",), build=_range),
-    Definition(
-        name="bounds",
-        experiments=("bounds",),
-        build=_bounds,
-        trains=False,
-        takes="two calibrations and the trainings of both models, one after another: several minutes",
-    ),
-    Definition(name="ablation", experiments=("ablation",), build=_ablation),
-    Definition(name="fading", experiments=("fading",), build=partial(_fading, experiment="fading")),
-    Definition(name="shadowing", experiments=("shadowing",), build=partial(_fading, experiment="shadowing")),
-    Definition(name="antennas", experiments=("antennas",), build=_antennas, table=antennas.table),
-    Definition(
-        name="liu-simeone", experiments=("liu-simeone",), build=_liu_simeone, trains=False, table=liu_curves.table
-    ),
-    Definition(
-        name="regret",
-        experiments=regret_rows.WORLDS,
-        build=_regret,
-        check=regret.check_regret,
-        table=regret_page.summary,
-    ),
-    Definition(name="prediction", experiments=regret_rows.WORLDS, build=_prediction, check=regret.check_prediction),
+STUDIES: Final = {
+    "limits": Definition(("limits",), _limits, trains=False),
+    "thousand": Definition(("thousand",), _thousand),
+    "range": Definition(("range",), _range),
+    "bounds": Definition(("bounds",), _bounds, trains=False),
+    "ablation": Definition(("ablation",), _ablation),
+    "fading": Definition(("fading",), partial(_fading, experiment="fading")),
+    "shadowing": Definition(("shadowing",), partial(_fading, experiment="shadowing")),
+    "antennas": Definition(("antennas",), _antennas),
+    "liu-simeone": Definition(("liu-simeone",), _liu_simeone, trains=False),
+    "regret": Definition(regret_rows.WORLDS, _regret),
+    "prediction": Definition(regret_rows.WORLDS, _prediction),
+}
+CHECKS: Final = {"regret": regret.check_regret, "prediction": regret.check_prediction}
+"""Verdicts on the rows of a figure."""
+TABLES: Final = {"antennas": antennas.table, "liu-simeone": liu_curves.table, "regret": regret_page.summary}
+"""What the terminal shows of the rows of a figure."""
+
+figures.FOLDERS.append(Path(__file__).parent / "experiments")
+claims.TESTS.update(
+    {
+        "thousand": _check_thousand,
+        "ablation": _check_ablation,
+        "fading": partial(_check_fading, figure="fading"),
+        "shadowing": partial(_check_fading, figure="shadowing"),
+    }
 )
-
-
-def register() -> None:
-    """Put the studies beside the paper's figures."""
-    notes.FOLDERS.append(Path(__file__).parent / "experiments")
-    figures.FIGURES.update({study.name: study for study in STUDIES})
-    verdicts.TESTS.update(
-        {
-            "thousand": _check_thousand,
-            "ablation": _check_ablation,
-            "fading": partial(_check_fading, figure="fading"),
-            "shadowing": partial(_check_fading, figure="shadowing"),
-        }
-    )

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from airfed.experiments import statistics
-from airfed.experiments.curves import appearance, matrix, measured_at
-from airfed.experiments.records import require
-from airfed.plotting import colours
-from airfed.plotting.chart import Axis, Chart, Line, padded
+from airfed.experiments.figures import appearance, name_metric, paired_bands, ticks_at, write_note
+from airfed.experiments.results import data_frame
 from airfed.plotting.colours import PALETTE
-from airfed.plotting.figure import PAGE_INCHES, STYLE, Figure, mpl, sheet, write_note
+from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, mpl, plain
 from airfed.text.phrases import LIMITS
 
 Rows = Sequence[Mapping[str, Any]]
-_PLACES = 100  # of a curve
+
+
+def sheet(panels: Mapping[str, Callable[[Axes], None]], *, height: float, note: str, rows: int = 1) -> Figure:
+    """Return a page of titled panels, each drawn by its function, with one legend above them and a note below."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
+        every = figure.subplots(rows, -(-len(panels) // rows), squeeze=False).flat
+        named: dict[str, Any] = {}
+        for axes, (title, draw) in zip(every, panels.items(), strict=False):
+            draw(axes)
+            axes.set_title(plain(title), loc="left")
+            handles, labels = axes.get_legend_handles_labels()
+            named |= dict(zip(labels, handles, strict=True))
+        figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=4, handlelength=3)
+        write_note(figure, note)
+    return figure
 
 
 def limits_figure(rows: Rows, note: str) -> Figure:
@@ -27,7 +40,6 @@ def limits_figure(rows: Rows, note: str) -> Figure:
         rows: num_devices, epsilon, power_per_device, binding, num_scheduled, on a full grid.
         note: what is printed beside the figure.
     """
-    require(rows, ("num_devices", "epsilon", "power_per_device", "binding", "num_scheduled"), "the rows of the figure")
     fleets = sorted({row["num_devices"] for row in rows})
     kinds = list(LIMITS)
     with mpl.rc_context(STYLE):
@@ -61,34 +73,27 @@ def limits_figure(rows: Rows, note: str) -> Figure:
 
 
 def bounds_figure(rows: Rows, note: str) -> Figure:
-    """Return what was measured laid under what the theorems allow, one panel per model.
+    """Return the measured quantity and its bound, one panel per model.
 
     Args:
         rows: model, quantity, rounds, step, measured, bound.
-        note: what is printed beside the figure.
+        note: printed under the figure.
     """
-    require(rows, ("model", "quantity", "rounds", "step", "measured", "bound"), "the rows of the figure")
-    charts = []
-    for model in dict.fromkeys(row["model"] for row in rows):
+    titles = {"logistic": "logistic regression, Theorem 1", "cnn": "CNN, Theorem 2"}
+
+    def draw(axes: Axes, model: str) -> None:
         own = [row for row in rows if row["model"] == model]
-        lines = []
         for place, rounds in enumerate(dict.fromkeys(row["rounds"] for row in own)):
             curve = [row for row in own if row["rounds"] == rounds]
-            for name, dash in (("bound", "dash"), ("measured", "solid")):
-                x, y = (np.array([row[column] for row in curve], dtype=np.float64) for column in ("step", name))
-                colour = colours.RUNS[(0, 4)[place % 2]]
-                lines.append(Line(x=x, y=y, colour=colour, dash=dash, name=f"{name}, I = {rounds}"))
-        low, high = padded(np.concatenate([line.y for line in lines]), below=1.3, above=1.3)
-        steps = np.concatenate([line.x for line in lines])
-        charts.append(
-            Chart(
-                title="logistic regression, Theorem 1" if model == "logistic" else "CNN, Theorem 2",
-                x=Axis(label="local steps so far", low=0.0, high=float(steps.max()), whole=True),
-                y=Axis(label=own[0]["quantity"], low=low, high=high, kind="log"),
-                parts=tuple(lines),
-            )
-        )
-    return sheet(charts, height=3.1, note=note, titles=True)
+            for name, dash in (("bound", "--"), ("measured", "-")):
+                look = {"ls": dash, "color": PALETTE[f"run-{(0, 4)[place % 2]}"], "label": f"{name}, I = {rounds}"}
+                axes.plot([row["step"] for row in curve], [row[name] for row in curve], **look)
+        axes.set_yscale("log")
+        axes.set_xlabel("local steps so far")
+        axes.set_ylabel(own[0]["quantity"])
+
+    models = dict.fromkeys(row["model"] for row in rows)
+    return sheet({titles[model]: partial(draw, model=model) for model in models}, height=3.1, note=note)
 
 
 def range_figure(rows: Rows, note: str) -> Figure:
@@ -96,27 +101,27 @@ def range_figure(rows: Rows, note: str) -> Figure:
 
     Args:
         rows: label, clip_norm, noise_std, seed, accuracy.
-        note: what is printed beside the figure.
+        note: printed under the figure.
     """
-    require(rows, ("label", "clip_norm", "noise_std", "seed", "accuracy"), "the rows of the figure")
-    norms = sorted({row["clip_norm"] for row in rows})
-    charts = [_range_chart([row for row in rows if row["clip_norm"] == norm], f"ϖ = {norm:g}") for norm in norms]
-    return sheet(charts, height=3.0, note=note, titles=True)
+    table = data_frame(rows)
+    labels = list(table["label"].unique())
 
+    def draw(axes: Axes, norm: float) -> None:
+        own = table[table["clip_norm"] == norm]
+        grids = [
+            own[own["label"] == label].pivot(index="noise_std", columns="seed", values="accuracy").astype(float)
+            for label in labels
+        ]
+        noise = grids[0].index.to_numpy(dtype=float)
+        means, half = paired_bands(np.array([grid.to_numpy().T for grid in grids]), 0)
+        for place, label in enumerate(labels):
+            shifted = noise * 1.03 ** (place - len(labels) / 2)  # side by side: error bars must not hide each other
+            look = {"marker": "o", "ms": 3, "capsize": 2, "label": plain(label), **appearance(place, place == 0)}
+            axes.errorbar(shifted, means[place], half[place], **look)
+        ticks_at(axes, noise)
+        axes.set_ylim(0, 1)
+        axes.set_xlabel("receiver noise σ per real dimension")
+        name_metric(axes, "accuracy", "final ")
 
-def _range_chart(rows: Rows, title: str) -> Chart:
-    labels = list(dict.fromkeys(row["label"] for row in rows))
-    found = [matrix([row for row in rows if row["label"] == label], "noise_std", "accuracy") for label in labels]
-    noise = found[0][0]
-    means, half = statistics.paired_bands(np.array([values.T for _, values in found]), 0)
-    lines = []
-    for place, label in enumerate(labels):
-        shifted = noise * 1.03 ** (place - len(labels) / 2)  # side by side: error bars must not hide each other
-        shown = appearance(place, place == 0)
-        lines.append(Line(x=shifted, y=means[place], spread=half[place], name=label, points=True, **shown))
-    return Chart(
-        title=title,
-        x=measured_at(noise, "receiver noise σ per real dimension"),
-        y=Axis(label="final test accuracy", low=0.0, high=1.0, percent=True),
-        parts=tuple(lines),
-    )
+    norms = sorted(table["clip_norm"].unique())
+    return sheet({f"ϖ = {norm:g}": partial(draw, norm=norm) for norm in norms}, height=3.0, note=note)

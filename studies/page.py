@@ -8,18 +8,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pandas as pd
+from pandas import DataFrame, Series
+
 from airfed import scenario
 from airfed._disk import write_whole
-from airfed.experiments import notes, points
-from airfed.experiments.figures import FIGURES
-from airfed.experiments.notes import definition_file
-from airfed.experiments.results import Results, final_table
-from airfed.experiments.statistics import Estimate, estimate
-from airfed.experiments.verdicts import Verdict, check, count
-from airfed.text.exports import markdown_table
+from airfed.experiments import claims, points
+from airfed.experiments.claims import Verdict, by_seed, check, final_table, summary
+from airfed.experiments.figures import Studies, definition_file, settings
+from airfed.experiments.results import Estimate, estimate
 from studies import bounds
+from studies.catalogue import CHECKS
+from studies.markdown import markdown_table
 from studies.regret import page as page_of_regret
 from studies.regret import rows as rows_of_regret
+from studies.regret.regret import SizeVerdict
 
 _SECTIONS: Final = {  # a figure and the experiments whose final figures are told below it
     "fig2": (),
@@ -43,7 +46,18 @@ _TABLES: Final = {
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def markdown(results: Results, *, figures: Sequence[str], quick: bool, tables: Tables | None = None) -> str:
+def final_results(found: Studies) -> DataFrame:
+    """Return the final results of studies; one with axes of its own in a variant (regret) has its rows instead."""
+    plain = {name: each for name, each in found.items() if not any(v.axes for v in each.experiment.variants)}
+    return claims.final_results(plain)
+
+
+def read_results(file: Path) -> DataFrame:
+    """Return the final results in a CSV file, exact to the last bit."""
+    return pd.read_csv(file)
+
+
+def markdown(results: DataFrame, *, figures: Sequence[str], quick: bool, tables: Tables | None = None) -> str:
     """Return the page: verdicts, final figures, where each claim holds, how loose the bound is.
 
     Args:
@@ -53,11 +67,11 @@ def markdown(results: Results, *, figures: Sequence[str], quick: bool, tables: T
         tables: the rows behind those of the figures that tell more than final figures (`kept`).
     """
     rows = tables or {}
-    tested = check(results) + [verdict for name in figures for verdict in FIGURES[name].check(rows.get(name, ()))]
+    tested = check(results) + [verdict for name in figures if name in CHECKS for verdict in CHECKS[name](rows[name])]
     parts = [
         _head(results, tested, figures=figures, quick=quick),
         _verdicts(tested),
-        _settings(results) if results.rows else "",
+        _settings(results) if len(results) else "",
         *(_figure(name, results) for name in _SECTIONS if name in figures),
         _range(results) if "range" in figures else "",
         _bounds(rows["bounds"]) if "bounds" in figures else "",
@@ -67,7 +81,7 @@ def markdown(results: Results, *, figures: Sequence[str], quick: bool, tables: T
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def write(page: Path, results: Results, *, figures: Sequence[str], quick: bool, pictures: Path) -> list[Path]:
+def write(page: Path, results: DataFrame, *, figures: Sequence[str], quick: bool, pictures: Path) -> list[Path]:
     """Write the page, the table it is made from (PAGE.csv) and its pictures (beside it, in `images/`).
 
     Args:
@@ -85,8 +99,8 @@ def write(page: Path, results: Results, *, figures: Sequence[str], quick: bool, 
         picture = images / f"{name}.png"
         shutil.copyfile(pictures / picture.name, picture)
         written.append(picture)
-    if results.rows:
-        write_whole(page.with_suffix(".csv"), results.to_csv().encode())
+    if len(results):
+        write_whole(page.with_suffix(".csv"), results.to_csv(index=False).encode())
         written.append(page.with_suffix(".csv"))
     text = markdown(results, figures=figures, quick=quick, tables=kept(page, figures))
     write_whole(page, text.encode())
@@ -116,33 +130,33 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(stream))
 
 
-def _head(results: Results, tested: Sequence[Verdict], *, figures: Sequence[str], quick: bool) -> str:
-    command = f"airfed figures {' '.join(figures)}{' --quick' if quick else ''} --check --docs reproduction.md"
+def _head(results: DataFrame, tested: Sequence[Verdict], *, figures: Sequence[str], quick: bool) -> str:
+    command = f"python -m studies {' '.join(figures)}{' --quick' if quick else ''} --docs reproduction.md"
     sources = []
-    if results.rows:
-        data = ", ".join(results.values("dataset"))
-        sources.append(f"`reproduction.csv` (data: {data}; {len(results.values('seed'))} seeds)")
+    if len(results):
+        data = ", ".join(results["dataset"].unique())
+        sources.append(f"`reproduction.csv` (data: {data}; {results['seed'].nunique()} seeds)")
     if {"regret", "prediction"} & set(figures):
         sources.append("`reproduction-regret.csv`")
     rules = []
-    if not tested or any(verdict.at_most is None for verdict in tested):
+    if not tested or any(not isinstance(verdict, SizeVerdict) for verdict in tested):
         rules.append(
             "A comparison passes where the 95% interval of the difference, paired by seed (Student's t), lies above "
             "zero."
         )
-    if any(verdict.at_most is not None for verdict in tested):
+    if any(isinstance(verdict, SizeVerdict) for verdict in tested):
         rules.append('A comparison that says "at most" passes where the mean is within it, whatever the interval.')
     return (
         "# Reproduction\n\n"
         f"Generated by `{command}` from the records in {' and '.join(sources)}. Do not edit: change the experiments in "
         "`paper/` and run it again.\n\n"
-        f"**{count(tested).sentence()}.** {' '.join(rules)} Accuracy is on test images, in percent; points are "
+        f"**{summary(tested)}.** {' '.join(rules)} Accuracy is on test images, in percent; points are "
         "percentage points."
     )
 
 
 def _verdicts(tested: Sequence[Verdict]) -> str:
-    ours = any(verdict.at_most is not None for verdict in tested)
+    ours = any(isinstance(verdict, SizeVerdict) for verdict in tested)
     rows = [["claim" if ours else "claim of Sec. V", "comparison", "effect [95% interval]", "verdict", "remark"]]
     claim = ""
     for verdict in tested:
@@ -153,42 +167,41 @@ def _verdicts(tested: Sequence[Verdict]) -> str:
                 verdict.comparison,
                 f"{effect.mean:+.2f} [{effect.low:+.2f}, {effect.high:+.2f}] {verdict.unit}",
                 "pass" if verdict.passed else "**FAIL**",
-                verdict.notes,
+                "; ".join(part for part in (verdict.reason, verdict.remark) if part),
             ]
         )
         claim = verdict.claim
     return "## Verdicts\n\n" + markdown_table(rows)
 
 
-def _settings(results: Results) -> str:
+def _settings(results: DataFrame) -> str:
     world = scenario.load(definition_file("world"))
-    known = [name for name in results.values("dataset") if name in scenario.DATASET_SHAPES]
+    known = [name for name in results["dataset"].unique() if name in scenario.DATASET_SHAPES]
     dataset = known[0] if known else world.learning.dataset
     lines = definition_file("world").read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("#").removeprefix(" ") for line in lines if line.startswith("#")]
     reasons = "\n".join(comment[2:])
     return (
         "## What the paper does not say\n\n"
-        f"{notes.settings(world.vary({'learning.dataset': dataset}))}\n\n```text\n{reasons}\n```"
+        f"{settings(world.vary({'learning.dataset': dataset}))}\n\n```text\n{reasons}\n```"
     )
 
 
-def _figure(name: str, results: Results) -> str:
+def _figure(name: str, results: DataFrame) -> str:
     title = points.load(definition_file(name)).title
     parts = [f"## {name}: {title}", f"![{name}](images/{name}.png)"]
     for experiment in _SECTIONS[name]:
-        own = results.of_experiment(experiment)
+        own = results[results["experiment"] == experiment]
         parts += [markdown_table(final_table(own)), _effort(own)]
     return "\n\n".join(parts)
 
 
-def _effort(results: Results) -> str:
-    seconds = sum(row["seconds"] for row in results.rows) / len(results.rows)
-    return f"{len(results.rows)} runs, {seconds:.0f} s each on average."
+def _effort(results: DataFrame) -> str:
+    return f"{len(results)} runs, {results['seconds'].mean():.0f} s each on average."
 
 
-def _range(results: Results) -> str:
-    own = results.of_experiment("range")
+def _range(results: DataFrame) -> str:
+    own = results[results["experiment"] == "range"]
     rows = [
         [
             *("ϖ", "σ", "proposed − full", "best E of 1, 5, 20"),
@@ -196,13 +209,15 @@ def _range(results: Results) -> str:
         ]
     ]
     scheduling, interior, overall = {}, {}, {}
-    places = sorted({(row["learning.clip_norm"], row["link.noise_std"]) for row in own.rows})
+    places = sorted(set(zip(own["learning.clip_norm"], own["link.noise_std"], strict=True)))
     for place in places:
         where = dict(zip(("learning__clip_norm", "link__noise_std"), place, strict=True))
-        by_step = {step: own.by_seed("accuracy", label=f"proposed devices, E = {step}", **where) for step in (1, 5, 20)}
-        best = max(by_step, key=lambda step: sum(by_step[step].values()))
-        proposed = own.by_seed("accuracy", label="proposed, best I", **where)
-        full = own.by_seed("accuracy", label="full, best I", **where)
+        by_step = {
+            step: by_seed(own, "accuracy", label=f"proposed devices, E = {step}", **where) for step in (1, 5, 20)
+        }
+        best = max(by_step, key=lambda step: by_step[step].sum())
+        proposed = by_seed(own, "accuracy", label="proposed, best I", **where)
+        full = by_seed(own, "accuracy", label="full, best I", **where)
         gain, ends = _points(proposed, full), [_points(by_step[best], by_step[end]) for end in (1, 20)]
         rest = _points(proposed, by_step[best])
         cells = [str(gain), str(best), *(str(end) if end.mean else "" for end in ends), str(rest)]
@@ -242,5 +257,5 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
     return "## Bound and reality\n\n![bounds](images/bounds.png)\n\n" + "\n\n".join(bounds.sentences(rows))
 
 
-def _points(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate:
-    return estimate([100 * (first[seed] - second[seed]) for seed in first if seed in second])
+def _points(first: Series, second: Series) -> Estimate:
+    return estimate((100 * (first - second)).dropna())

@@ -12,7 +12,7 @@ from typing import Final
 EXTRAS: Final = {
     "sim": ("torch", "numba", "llvmlite", "mlxtend", "pooch", "PIL"),
     "report": ("matplotlib", "jinja2", "markupsafe"),
-    "sweep": ("joblib", "pyarrow"),
+    "sweep": ("joblib", "pandas", "pyarrow"),
     "web": ("nicegui", "fastapi", "starlette", "uvicorn", "markupsafe"),
     "flower": ("flwr",),
     "track": ("tensorboardX",),

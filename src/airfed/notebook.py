@@ -18,7 +18,7 @@ from airfed.text.tables import as_html, as_text, plain_table
 from airfed.training.run import Run
 
 if TYPE_CHECKING:
-    from airfed.experiments.standings import League
+    from airfed.experiments.benchmark_table import League
 
 
 def run(scenario: Scenario | str | Path, out: str | Path, *, resume: bool = False, progress: bool = True) -> Run:
@@ -169,10 +169,10 @@ def league(
     >>> [(row["policy"], row["rounds"], row["seeds"]) for row in table.rows()]
     [('optimal', 4, 2), ('top_k', 4, 2)]
     """
-    from airfed.experiments import league as leagues
-    from airfed.experiments.watching import progress_display
+    from airfed.experiments import benchmark
 
     world = scenario if isinstance(scenario, Scenario) else load(scenario)
-    with explained(), progress_display(output.make_console(quiet=not progress), "league") as show:
-        world = world if per_round else leagues.one_total(world, total)
-        return leagues.run(world, Path(out), seeds=seeds, policies=policies, jobs=jobs, on_progress=show)
+    console = output.make_console(quiet=not progress)
+    with explained():
+        world = world if per_round else benchmark.one_total(world, total)
+        return benchmark.run(world, Path(out), seeds=seeds, policies=policies, jobs=jobs, console=console)

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from airfed import _validate
-from airfed.experiments.records import require
 from airfed.keys import ScenarioError
 from airfed.privacy import gaussian_mu
 from airfed.scenario import Scenario
@@ -170,7 +169,6 @@ def rows(worlds: Mapping[int, World], delta: float, epsilons: Sequence[float] = 
 
 def means(rows: Sequence[Mapping[str, Any]], account: str) -> dict[float, dict[str, float]]:
     """Return the mean gap over L* of each scheme over the draws, by ε, from the rows of one account."""
-    require(rows, ("account", "epsilon", "seed", *SCHEMES), "the rows of the figure")
     own = [row for row in rows if row["account"] == account]
     return {
         epsilon: {name: float(np.mean([row[name] for row in own if row["epsilon"] == epsilon])) for name in SCHEMES}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-import numpy as np
-
-from airfed.plotting import colours
-from airfed.plotting.chart import Axis, Chart, Line, padded
-from airfed.plotting.figure import Figure, sheet
+from airfed.experiments.figures import appearance
+from airfed.plotting.figure import Axes, Figure
 from airfed.scenario import Scenario
 from airfed.scenario.learning_section import RidgeSection
+from studies.curves import sheet
 from studies.liu_simeone import bound as liu_simeone
 
 Rows = Sequence[Mapping[str, Any]]
@@ -26,26 +25,20 @@ def power_figure(rows: Rows, note: str) -> Figure:
         rows: account, epsilon, seed, adaptive, static, no_privacy.
         note: what is printed beside the figure.
     """
-    found = {account: liu_simeone.means(rows, account) for account in _TITLES}
-    values = [list(each.values()) for gaps in found.values() for each in gaps.values()]
-    low, high = padded(values, below=1.5, above=1.5)
-    charts = []
-    for account, gaps in found.items():
-        epsilon = np.array(list(gaps))
-        lines = []
+
+    def draw(axes: Axes, account: str) -> None:
+        gaps = liu_simeone.means(rows, account)
         for place, (name, text) in enumerate(_NAMES.items()):
-            gap = np.array([each[name] for each in gaps.values()])
-            colour, dash = colours.RUNS[place], colours.DASHES[place]
-            lines.append(Line(x=epsilon, y=gap, name=text, colour=colour, dash=dash, weight=0.9 if place else 1.5))
-        charts.append(
-            Chart(
-                title=_TITLES[account],
-                x=Axis(label="ε of the whole training", low=epsilon[0], high=epsilon[-1], kind="log"),
-                y=Axis(label="bound on (L − L*)/L*", low=low, high=high, kind="log"),
-                parts=tuple(lines),
-            )
-        )
-    return sheet(charts, height=3.0, note=note, titles=True)
+            look = {"label": text, **appearance(place, place == 0)}
+            axes.loglog(list(gaps), [each[name] for each in gaps.values()], **look)
+        axes.set_xlabel("ε of the whole training")
+        axes.set_ylabel("bound on (L − L*)/L*")
+
+    panels = {title: partial(draw, account=account) for account, title in _TITLES.items()}
+    figure = sheet(panels, height=3.0, note=note)
+    left, right = figure.axes
+    left.sharey(right)
+    return figure
 
 
 def note(scenario: Scenario, *, draws: int) -> str:

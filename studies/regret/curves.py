@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from airfed.plotting import colours
+from airfed.experiments.figures import write_note
 from airfed.plotting.colours import PALETTE
-from airfed.plotting.figure import PAGE_INCHES, STYLE, Figure, key, mpl, plain, write_note
+from airfed.plotting.figure import PAGE_INCHES, STYLE, Figure, mpl, plain
 from studies.regret import regret
 from studies.regret.regret import Rows
 
@@ -64,7 +64,7 @@ def regret_figure(rows: Rows, note: str) -> Figure:
         for axes in (left, right):
             axes.grid(axis="y", visible=False)
             axes.tick_params(axis="y", length=0)
-        key(figure, [left, right])
+        figure.legend(loc="outside upper center", ncols=4)
         write_note(figure, note)
     return figure
 
@@ -84,7 +84,7 @@ def prediction_figure(rows: Rows, note: str) -> Figure:
         axes.plot([0, 100], [0, 100], color="black", lw=0.8, zorder=1)
         for place, (name, (error, _)) in enumerate(errors.items()):
             own = [point for point in points if point.world == name]
-            colour = PALETTE[colours.RUNS[place % len(colours.RUNS)]]
+            colour = PALETTE[f"run-{place % 7}"]
             axes.plot(
                 [point.predicted for point in own],
                 [point.realised for point in own],

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from airfed.experiments import notes, points
-from airfed.text.exports import markdown_table
+from airfed.experiments import figures, points
+from studies.markdown import markdown_table
 from studies.regret import regret
 from studies.regret.regret import Rows
 
@@ -41,7 +41,7 @@ def regret_section(rows: Rows) -> str:
     parts = ["## Regret: measured plans against exhaustive grids", "![regret](images/regret.png)"]
     parts += [_READING, markdown_table(summary(rows))]
     for world in found:
-        title = points.load(notes.definition_file(f"regret-{world.name}")).title
+        title = points.load(figures.definition_file(f"regret-{world.name}")).title
         plans = "; ".join(
             f"{name}: {regret.span(rows, world.name, label)}"
             for label, name in (("measured", "measured plan"), ("bound", "bound's plan"))

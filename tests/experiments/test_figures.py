@@ -12,9 +12,8 @@ import pytest
 
 from airfed.cli import main
 from airfed.cli.figures import FigureName
-from airfed.experiments import curves, figures, notes
-from airfed.experiments.records import Record
-from airfed.experiments.results import Results
+from airfed.experiments import claims, figures, points
+from airfed.experiments.results import Record, estimate
 from airfed.training.directory import RunError
 
 
@@ -36,16 +35,33 @@ def small(tmp_path):
     }
 
 
+def changed(experiment, changes):
+    """The experiment in a smaller world."""
+
+    def replaced(axes):
+        return {key: tuple(changes.get(key, values)) for key, values in axes.items()}
+
+    variants = [dataclasses.replace(variant, axes=replaced(variant.axes)) for variant in experiment.variants]
+    varied = {*experiment.axes, *(key for variant in variants for key in variant.axes)}
+    base = experiment.base.vary({key: value for key, value in changes.items() if key not in varied})
+    axes = replaced(experiment.axes)
+    return dataclasses.replace(experiment, base=base, axes=axes, variants=tuple(variants))
+
+
+def studies(*names, quick=True):
+    return figures.studies({name: figures.FIGURES[name] for name in names}, quick=quick)
+
+
 @pytest.mark.parametrize("name", figures.FIGURES)
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_figure_has_its_points(name, quick, monkeypatch):
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
-    found = figures.studies([name], quick=quick)
+    found = studies(name, quick=quick)
     assert set(found) == set(figures.FIGURES[name].experiments)
-    for title, study in found.items():
+    for study in found.values():
         assert study.points
         assert not any(point.problem for point in study.points)
-        if figures.trains(title):
+        if figures.FIGURES[name].trains:
             seeds = {point.values["seed"] for point in study.points}
             assert len(seeds) >= (3 if quick else 5)
             dataset = {point.scenario.learning.dataset for point in study.points}
@@ -61,7 +77,7 @@ def test_a_wrong_name_is_refused_before_anything_heavy_is_imported(monkeypatch, 
 
 def test_figures_share_the_points_they_have_in_common(monkeypatch):
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
-    found = figures.studies(list(figures.FIGURES)[1:], quick=True)
+    found = studies(*list(figures.FIGURES)[1:])
     keys = [point.key for study in found.values() for point in study.points]
     assert len(set(keys)) < len(keys)
     fig4, fig5 = ({point.key for point in found[name].points} for name in ("fig4", "fig5"))
@@ -70,7 +86,7 @@ def test_figures_share_the_points_they_have_in_common(monkeypatch):
 
 def test_a_point_that_diverged_at_once_leaves_out_its_seed_and_nothing_else(monkeypatch):
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
-    found = figures.studies(["fig4", "fig6"], quick=True)
+    found = studies("fig4", "fig6")
     plan = {"num_devices": 100, "num_scheduled": 57, "rounds": 40, "binding": "privacy", "alignment": 0.6}
     good = [{"round": 0, "steps": 5, "loss": 0.5, "accuracy": 0.9, "test_loss": 0.5}]
     empty = [{"round": 0, "steps": 5, "loss": None, "accuracy": None, "test_loss": None}]
@@ -87,19 +103,14 @@ def test_a_point_that_diverged_at_once_leaves_out_its_seed_and_nothing_else(monk
     every = ended(found["fig6"], lambda point: True)
     with pytest.raises(RunError, match="No seed of fig6 is complete: Round 0"):
         _ = every.seeds
-    results = Results.of({"fig4": one, "fig6": every})
-    assert results.values("experiment") == ["fig4"]
-    assert results.values("seed") == [1, 2, 3]
-
-
-def test_an_unknown_figure_is_named():
-    with pytest.raises(ValueError, match="got 'fig7'"):
-        figures.studies(["fig7"], quick=True)
+    results = claims.final_results({"fig4": one, "fig6": every})
+    assert set(results["experiment"]) == {"fig4"}
+    assert set(results["seed"]) == {1, 2, 3}
 
 
 def test_the_note_prints_everything_that_the_paper_leaves_open():
-    world = figures.studies(["fig2"], quick=True)["fig2"].experiment.base
-    note = notes.settings(world, seeds=(0, 1, 2))
+    world = studies("fig2")["fig2"].experiment.base
+    note = figures.settings(world, seeds=(0, 1, 2))
     for text in (
         "N = 100",
         "Rayleigh",
@@ -115,7 +126,7 @@ def test_the_note_prints_everything_that_the_paper_leaves_open():
         assert text in note
     assert "40 images per device" in note
     assert "3 seeds" in note
-    assert "20 images per device" in notes.settings(world.override({"learning.images": 2000}))
+    assert "20 images per device" in figures.settings(world.override({"learning.images": 2000}))
 
 
 def training_rows():
@@ -128,19 +139,33 @@ def training_rows():
 
 
 def test_curves_of_different_rounds_meet_on_one_grid():
-    steps, values = curves._on_one_grid(training_rows(), ["proposed", "other"], "accuracy")
+    steps, values = figures._on_one_grid(training_rows(), ["proposed", "other"], "accuracy")
     assert (steps[0], steps[-1]) == (0, 200)
     assert np.isnan(values[1][:, steps < 20]).all()
     late = steps >= 20
     np.testing.assert_allclose(values[0][:, late], values[1][:, late], atol=1e-12)
 
 
-def test_drawing_needs_its_columns():
-    rows = training_rows()
-    assert len(curves.training_figure(rows, "note").axes) == 2
-    del rows[3]["loss"]
-    with pytest.raises(RunError, match="Expected column 'loss' in line 4"):
-        curves.training_figure(rows, "note")
+def test_a_band_is_the_interval_of_the_difference_from_the_reference():
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(3, 5, 7))
+    means, half = figures.paired_bands(values, 1)
+    np.testing.assert_allclose(means, values.mean(axis=1))
+    for curve in (0, 2):
+        for place in range(7):
+            difference = estimate(values[curve, :, place] - values[1, :, place])
+            assert half[curve, place] == pytest.approx(difference.half_width)
+    assert half[1, 3] == pytest.approx(estimate(values[1, :, 3]).half_width)
+    _, shifted = figures.paired_bands(values + rng.normal(size=(1, 5, 7)) * 100, 1)
+    np.testing.assert_allclose(shifted[[0, 2]], half[[0, 2]])  # what moves all curves together is no difference
+    assert not figures.paired_bands(values[:, :1], 0)[1].any()
+
+
+def test_where_a_curve_has_no_value_there_is_no_band():
+    values = np.ones((2, 3, 2))
+    values[1, :, 1] = np.nan
+    _, half = figures.paired_bands(values, 0)
+    np.testing.assert_array_equal(half, [[0.0, 0.0], [0.0, np.nan]])
 
 
 def test_fig2_is_drawn_without_data_or_training(tmp_path, capsys):
@@ -159,8 +184,8 @@ def test_fig2_is_drawn_without_data_or_training(tmp_path, capsys):
 def test_every_trained_figure_from_the_command_to_the_verdicts(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AIRFED_DEBUG", "1")
     changes = small(tmp_path)
-    real = figures.studies
-    monkeypatch.setattr(figures, "studies", lambda names, quick: real(names, quick=quick, changes=changes))
+    load = points.load
+    monkeypatch.setattr(points, "load", lambda path, quick: changed(load(path, quick=quick), changes))
     names = ["fig3", "fig4", "fig5", "fig6"]
     arguments = ["--quick", "--out", str(tmp_path / "out"), "--jobs", "1", "--check"]
     assert main(["figures", *names, *arguments, "--json"]) == 0

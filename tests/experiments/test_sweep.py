@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import io
 import json
 import os
 import signal
@@ -11,9 +12,10 @@ import sys
 import numpy as np
 import pyarrow.parquet
 import pytest
+from rich.console import Console
 
 from airfed.cli import main
-from airfed.experiments import points, records, sweep, watching
+from airfed.experiments import points, results, sweep
 from airfed.privacy.ledger import Ledger
 from airfed.training.directory import RunDirectory, RunError
 from airfed.training.state import AVERAGES
@@ -54,17 +56,17 @@ def test_what_ended_is_not_run_again(folder, expanded, monkeypatch):
 def test_the_epsilon_of_a_point_is_what_its_ledger_has_charged(folder, expanded, monkeypatch):
     out = folder / "out"
     first, _ = sweep.run(expanded, out)
-    ledger = Ledger.load(records.run_path(out, expanded[0].key) / "ledger.jsonl")
+    ledger = Ledger.load(results.run_path(out, expanded[0].key) / "ledger.jsonl")
     assert first.row()["epsilon_total"] == ledger.epsilon_total == pytest.approx(first.plan["epsilon_total"])
     monkeypatch.setattr(Ledger, "epsilon_total", 42.0)
-    assert records.read(out, expanded[0]).row()["epsilon_total"] == 42.0
+    assert results.read(out, expanded[0]).row()["epsilon_total"] == 42.0
 
 
 def test_all_averages_are_in_the_record_and_in_both_tables(folder):
     (folder / "experiment.toml").write_text(EXPERIMENT + '[set]\n"run.averages" = "all"\n"run.evaluate_every" = 2\n')
     expanded = points.expand(points.load(folder / "experiment.toml"))
     done = sweep.run(expanded, folder / "out")
-    records.write_tables(folder / "out", done)
+    results.write_tables(folder / "out", done)
     tables = {name: pyarrow.parquet.read_table(folder / "out" / f"{name}.parquet") for name in ("points", "rounds")}
     for name in AVERAGES:
         final = [record.final["averages"][name]["loss"] for record in done]
@@ -87,8 +89,8 @@ def test_an_interrupted_point_goes_on_and_ends_as_if_it_had_not_been(folder, exp
     stop_file = out / "stop"
     from airfed.training.execution import execute
 
-    execute(point.scenario, records.run_path(out.resolve(), point.key), stop=lambda: next(calls, True))
-    assert records.read(out, point) is None
+    execute(point.scenario, results.run_path(out.resolve(), point.key), stop=lambda: next(calls, True))
+    assert results.read(out, point) is None
     assert not stop_file.exists()
     done = sweep.run(expanded, out)
     assert [record.status for record in done] == ["finished", "finished"]
@@ -109,7 +111,7 @@ def test_one_failing_point_is_recorded_and_the_others_go_on(folder):
     done = sweep.run(expanded, folder / "out")
     assert [record.status for record in done] == ["finished", "failed"] * 2
     assert done[1].message.startswith("No plan fits")
-    files = records.write_tables(folder / "out", done)
+    files = results.write_tables(folder / "out", done)
     rows = list(csv.DictReader((folder / "out" / "points.csv").read_text().splitlines()))
     assert [row["status"] for row in rows] == ["finished", "failed"] * 2
     assert [row["clip_norm"] for row in rows] == [str(expanded[0].scenario.learning.clip_norm), ""] * 2
@@ -127,14 +129,20 @@ def test_two_workers_find_what_one_finds(folder, expanded):
     assert [record.rounds for record in together] == [record.rounds for record in alone]
 
 
-def test_progress_ends_at_all_points(folder, expanded):
-    seen = []
-    sweep.run(expanded, folder / "out", on_progress=seen.append)
-    assert (seen[-1].ended, seen[-1].share, seen[-1].points) == (2, 1.0, 2)
+def test_progress_counts_every_point_and_those_that_failed(folder):
+    threshold = '"policy.name" = ["threshold"]\n"policy.threshold" = [0.0, 1e9]\n'
+    (folder / "experiment.toml").write_text(EXPERIMENT + threshold)
+    console = Console(file=io.StringIO(), width=100)
+    sweep.run(
+        points.expand(points.load(folder / "experiment.toml")), folder / "out", console=console, title="thresholds"
+    )
+    shown = " ".join(console.file.getvalue().split())
+    assert shown.startswith("thresholds")
+    assert "4/4 points, 2 failed" in shown
 
 
 def test_a_half_written_run_is_taken_up(folder, expanded):
-    path = records.run_path(folder / "out", expanded[0].key)
+    path = results.run_path(folder / "out", expanded[0].key)
     path.mkdir(parents=True)
     (path / ".lock").touch()
     (path / "scenario.toml").write_text("half")
@@ -144,7 +152,7 @@ def test_a_half_written_run_is_taken_up(folder, expanded):
 
 
 def test_a_run_of_another_version_is_left_alone(folder, expanded):
-    path = records.run_path(folder / "out", expanded[0].key)
+    path = results.run_path(folder / "out", expanded[0].key)
     path.mkdir(parents=True)
     (path / "run.json").write_text('{"format": 99}')
     done = sweep.run(expanded, folder / "out")
@@ -154,48 +162,48 @@ def test_a_run_of_another_version_is_left_alone(folder, expanded):
 
 
 def damage_record(out, point):
-    records.record_path(out, point.key).write_text("{")
+    results.record_path(out, point.key).write_text("{")
 
 
 def age_record(out, point):
-    file = records.record_path(out, point.key)
+    file = results.record_path(out, point.key)
     file.write_text(json.dumps({**json.loads(file.read_text()), "format": 0}))
 
 
 def drop_column(out, point):
-    file = records.run_path(out, point.key) / "metrics.jsonl"
+    file = results.run_path(out, point.key) / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     del lines[1]["loss"]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def drop_run(out, point):
-    (records.run_path(out, point.key) / "run.json").unlink()
+    (results.run_path(out, point.key) / "run.json").unlink()
 
 
 def drop_plan(out, point):
-    (records.run_path(out, point.key) / "plan.json").write_text("[")
+    (results.run_path(out, point.key) / "plan.json").write_text("[")
 
 
 def odd_line(out, point):
-    with (records.run_path(out, point.key) / "metrics.jsonl").open("a") as stream:
+    with (results.run_path(out, point.key) / "metrics.jsonl").open("a") as stream:
         stream.write("5\n")
 
 
 def text_for_a_number(out, point):
-    file = records.run_path(out, point.key) / "metrics.jsonl"
+    file = results.run_path(out, point.key) / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     lines[-1]["loss"] = "<b>0</b>"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def odd_bound(out, point):
-    file = records.run_path(out, point.key) / "plan.json"
+    file = results.run_path(out, point.key) / "plan.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "bound": 5}))
 
 
 def endless(out, point):
-    file = records.record_path(out, point.key)
+    file = results.record_path(out, point.key)
     file.write_text(json.dumps({**json.loads(file.read_text()), "seconds": float("inf")}))
 
 
@@ -218,7 +226,7 @@ def test_a_bad_record_is_one_sentence_and_costs_one_point(folder, expanded, harm
     sweep.run(expanded, out)
     harm(out, expanded[0])
     with pytest.raises(RunError, match=sentence):
-        records.read(out, expanded[0])
+        results.read(out, expanded[0])
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file() and file.name != ".lock"}
     again = sweep.run(expanded, out)
     assert [record.status for record in again] == ["failed", "finished"]
@@ -321,7 +329,7 @@ def test_a_cluster_finds_what_one_process_finds(folder, expanded, backend):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["counts"] == {"finished": 2}
-    there = [records.read(folder / "out", point) for point in expanded]
+    there = [results.read(folder / "out", point) for point in expanded]
     assert [record.rounds for record in there] == [record.rounds for record in alone]
 
 
@@ -379,34 +387,22 @@ def test_a_model_that_misbehaves_costs_its_own_points_only(folder, model, senten
 
 def test_a_worker_whose_sweep_is_dead_begins_nothing(folder, expanded):
     point, out = expanded[0], folder / "out"
-    assert sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getpid()) == ""
+    sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getpid())
     assert not out.exists()
-    assert sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getppid()) == ""
-    assert records.read(out, point).status == "finished"
+    sweep.run_point(point.scenario, out, point.key, folder / "stop", parent=os.getppid())
+    assert results.read(out, point).status == "finished"
 
 
 def test_a_run_that_a_dead_sweep_s_worker_still_holds_is_waited_for(folder, expanded, monkeypatch):
     point, out = expanded[0], folder / "out"
-    path = records.run_path(out, point.key)
+    path = results.run_path(out, point.key)
     held = contextlib.ExitStack()
     held.enter_context(RunDirectory(path).locked())
     waits = []
     monkeypatch.setattr(sweep.time, "sleep", lambda seconds: waits.append(seconds) or held.close())
     sweep.run_point(point.scenario, out, point.key, folder / "stop")
     assert len(waits) == 1
-    assert records.read(out, point).status == "finished"
-
-
-def test_who_was_under_way_at_a_crash_comes_last(folder, expanded, monkeypatch):
-    order = []
-    real = sweep.run_point
-    monkeypatch.setattr(sweep, "run_point", lambda *task: order.append(task[2]) or real(*task))
-    mark = records.mark_path((folder / "out").resolve(), expanded[0].key)
-    mark.parent.mkdir(parents=True)
-    mark.touch()
-    sweep.run(expanded, folder / "out")
-    assert order == [expanded[1].key, expanded[0].key]
-    assert not mark.exists()
+    assert results.read(out, point).status == "finished"
 
 
 def _worker(parent):
@@ -506,15 +502,15 @@ def test_a_disk_that_is_full_costs_no_point_and_is_told(folder, expanded, monkey
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(records, "write", full)
-        done = sweep.run(expanded, folder / "out")
-    assert [record.status for record in done] == ["failed", "failed"]
-    assert all("No space left on device" in record.message for record in done)
+        patch.setattr(results, "write", full)
+        with pytest.raises(RunError, match=r"Cannot write to .*No space left on device.*the same command goes on"):
+            sweep.run(expanded, folder / "out")
+    done = sweep.run(expanded, folder / "out")
+    assert [record.status for record in done] == ["finished", "finished"]
     with monkeypatch.context() as patch:
-        patch.setattr(records, "write_whole", full)
+        patch.setattr(results, "write_whole", full)
         with pytest.raises(RunError, match=r"Cannot write the tables .*No space left"):
-            records.write_tables(folder / "out", done)
-    assert [record.status for record in sweep.run(expanded, folder / "out")] == ["finished", "finished"]
+            results.write_tables(folder / "out", done)
 
 
 def test_what_is_left_is_said_before_and_what_is_done_is_not_counted(folder, expanded, capsys):
@@ -529,12 +525,3 @@ def test_what_is_left_is_said_before_and_what_is_done_is_not_counted(folder, exp
     shown = capsys.readouterr()
     json.loads(shown.out)
     assert shown.err == ""
-
-
-def test_the_time_left_follows_what_is_seen(folder, expanded, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
-    watch = watching.Watch(folder, expanded, on_progress=lambda state: None, stop=lambda: False)
-    assert watch._left(0.0, 2.0) is None
-    clock[0] = 70.0
-    assert watch._left(1.0, 2.0) == pytest.approx(70.0)

@@ -14,7 +14,7 @@ import pytest
 import airfed
 from airfed import policies, scenario
 from airfed.cli import main
-from airfed.experiments import league
+from airfed.experiments import benchmark as league
 from airfed.explorer import design
 from airfed.problem import InfeasibleError
 from airfed.scenario import worlds

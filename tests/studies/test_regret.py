@@ -1,11 +1,13 @@
 """The regret study on made-up rows, whose truth is known; and from the command to the page in small worlds."""
 
 import csv
+import dataclasses
 import io
 import itertools
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +16,12 @@ from studies.regret import curves as regret_curves
 from studies.regret import regret
 from studies.regret import rows as regret_rows
 
-from airfed.experiments import figures
-from airfed.experiments.records import Record, csv_text
-from airfed.experiments.results import Results
-from airfed.experiments.statistics import best_by_others, best_place
+from airfed.experiments import figures, points
+from airfed.experiments.claims import best_by_others, best_place
+from airfed.experiments.results import Record, data_frame
 from airfed.scenario.learning_section import SHIPPED
 from airfed.training.directory import RunError
+from studies import catalogue
 from studies import page as reproduction
 
 ROUNDS, NORMS = (10, 40, 200), (1.0, 5.0)
@@ -141,20 +143,18 @@ def test_expectations_are_judged_where_data_are_iid():
 
 def test_rows_survive_the_csv_to_the_last_verdict():
     told = made_up(measured=0.8812345678)
-    again = regret_rows.typed(csv.DictReader(io.StringIO(csv_text(told))))
+    again = regret_rows.typed(csv.DictReader(io.StringIO(data_frame(told).to_csv(index=False))))
     for check in (regret.check_regret, regret.check_prediction):
         assert [verdict.to_dict() for verdict in check(again)] == [verdict.to_dict() for verdict in check(told)]
-    texts = list(csv.DictReader(io.StringIO(csv_text(told))))
+    texts = list(csv.DictReader(io.StringIO(data_frame(told).to_csv(index=False))))
     texts[4]["noise"] = "much"
     with pytest.raises(RunError, match="Expected numbers in the table"):
         regret_rows.typed(texts)
-    with pytest.raises(RunError, match="Expected column 'noise'"):
-        regret_rows.typed([{key: text for key, text in each.items() if key != "noise"} for each in texts])
 
 
 def test_the_page_tells_every_verdict_and_every_place():
     tables = dict.fromkeys(("regret", "prediction"), made_up(measured=0.88))
-    page = reproduction.markdown(Results(()), figures=["regret", "prediction"], quick=False, tables=tables)
+    page = reproduction.markdown(pd.DataFrame(), figures=["regret", "prediction"], quick=False, tables=tables)
     assert page.count("| **FAIL** |") == 3
     assert page.count("| pass |") == 1
     assert "**1 of 4 comparisons pass.**" in page
@@ -171,10 +171,14 @@ def test_both_pictures_are_drawn():
     assert hollow == {"paper": False, "fashion": False, "unlike": True}
 
 
+def studies(quick):
+    return figures.studies({"regret": catalogue.STUDIES["regret"]}, quick=quick)
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_world_has_its_grid(quick, monkeypatch):
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
-    found = figures.studies(["regret"], quick=quick)
+    found = studies(quick)
     assert tuple(found) == regret_rows.WORLDS
     for title, study in found.items():
         base = study.experiment.base
@@ -210,7 +214,7 @@ def test_one_that_diverged_is_worth_a_guess_and_one_that_failed_costs_its_seed(m
     monkeypatch.setattr("airfed.experiments.points.dataset_digest", lambda dataset: dataset)
     title = "regret-paper"
     monkeypatch.setattr(regret_rows, "WORLDS", (title,))
-    study = figures.studies(["regret"], quick=True)[title]
+    study = studies(True)[title]
 
     def place(point):
         return point.values.get("policy.rounds"), point.values.get("policy.clip_norm")
@@ -252,8 +256,19 @@ def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
         "run.threads": 1,
         "seed": [1],
     }
-    real = figures.studies
-    monkeypatch.setattr(figures, "studies", lambda names, quick: real(names, quick=quick, changes=changes))
+    load = points.load
+
+    def smaller(path, *, quick=False):
+        experiment = load(path, quick=quick)
+        variants = tuple(dataclasses.replace(each, axes=replaced(each.axes)) for each in experiment.variants)
+        varied = {*experiment.axes, *(key for variant in variants for key in variant.axes)}
+        base = experiment.base.vary({key: value for key, value in changes.items() if key not in varied})
+        return dataclasses.replace(experiment, base=base, axes=replaced(experiment.axes), variants=variants)
+
+    def replaced(axes):
+        return {key: tuple(changes.get(key, values)) for key, values in axes.items()}
+
+    monkeypatch.setattr(points, "load", smaller)
     page = tmp_path / "page.md"
     arguments = {"out": tmp_path / "out", "jobs": 1, "docs": page}
     assert main("regret", "prediction", **arguments) == 0
@@ -263,7 +278,9 @@ def test_from_the_command_to_the_page(tmp_path, monkeypatch, capsys):
     assert len(regret.worlds(told)) == 6
     text = page.read_text(encoding="utf-8")
     names = ["regret", "prediction"]
-    assert text == reproduction.markdown(Results(()), figures=names, quick=False, tables=reproduction.kept(page, names))
+    assert text == reproduction.markdown(
+        pd.DataFrame(), figures=names, quick=False, tables=reproduction.kept(page, names)
+    )
     capsys.readouterr()
     assert main("regret", "prediction", **arguments) == 0  # nothing is left to run
     assert "comparisons pass" in capsys.readouterr().out

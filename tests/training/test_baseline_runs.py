@@ -11,7 +11,7 @@ import airfed
 from airfed.aircomp import Airs
 from airfed.audit.audit import audit
 from airfed.audit.subject import Subject
-from airfed.experiments import league
+from airfed.experiments import benchmark as league
 from airfed.planning.method import NOT_PRIVATE_MU
 from airfed.policies import BASELINES
 from airfed.scenario import load

@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 _LISTED: Final = 1000  # devices at most, one by one
 _EMPTIEST: Final = 5  # batteries that are named
+_QUANTILES: Final = {"minimum": 0.0, "median": 0.5, "p90": 0.9, "maximum": 1.0}
 
 
 def summary(book: Ledger, plan: Plan | None = None) -> dict[str, Any]:
-    """Return {"per_device": …} of a ledger that charges some devices; empty where every charge is of everybody.
-
-    Args:
-        book: the ledger.
-        plan: of the run whose ledger it is; it tells the batteries.
-    """
+    """Return {"per_device": …} of a ledger that charges some devices (with batteries by its plan), or nothing."""
     if book.num_devices is None:
         return {}
     return {"per_device": {"number": book.num_devices, "epsilon": _epsilon(book)} | _battery(book, plan)}
@@ -37,13 +33,11 @@ def print_summary(console: Console, of: dict[str, Any]) -> None:
         return
     epsilon, battery = found["epsilon"], found.get("battery")
     table = plain_table("devices", "minimum", "median", "90%", "maximum", "of device", left=("devices",))
-    cells = [f"{epsilon[name]:.4g}" for name in ("minimum", "median", "p90", "maximum")]
-    table.add_row("ε", *cells, f"{epsilon['most_exposed']}")
+    table.add_row("ε", *(f"{epsilon[name]:.4g}" for name in _QUANTILES), f"{epsilon['most_exposed']}")
     if battery is not None:
-        cells = [f"{battery[name]:.1%}" for name in ("minimum", "median", "p90", "maximum")]
+        cells = [f"{battery[name]:.1%}" for name in _QUANTILES]
         table.add_row("battery used", *cells, f"{battery['emptiest'][0]['device']}")
-    console.print("")
-    console.print(table)
+    console.print("", table)
     console.print(f"{epsilon['never']} of {count(found['number'], 'device')} never scheduled")
     if battery is not None:
         rows = [f"{row['device']} ({row['used']:.1%})" for row in battery["emptiest"]]
@@ -74,5 +68,5 @@ def _battery(book: Ledger, plan: Plan | None) -> dict[str, Any]:
 
 def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
     """Values that devices have; p90 is one that nine of ten do not exceed."""
-    quantiles = np.quantile(values, [0.0, 0.5, 0.9, 1.0], method="inverted_cdf")
-    return dict(zip(("minimum", "median", "p90", "maximum"), quantiles.tolist(), strict=True))
+    found = np.quantile(values, list(_QUANTILES.values()), method="inverted_cdf")
+    return dict(zip(_QUANTILES, found.tolist(), strict=True))

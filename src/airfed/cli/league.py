@@ -37,20 +37,20 @@ def league(
     latex: Annotated[bool, Parameter(help="The same as --format latex.", negative="", group=OUTPUT)] = False,
 ) -> int:
     """Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank them."""
-    from airfed.experiments import league as leagues
-    from airfed.experiments import workers
+    from airfed.experiments import benchmark
+    from airfed.experiments.sweep import check_backend
 
     format = "latex" if latex else format
     console = exports.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
-    workers.check(backend, address)
+    check_backend(backend, address)
     world = read(file)
     if per_round and total is not None:
         raise ValueError("Expected --total or --per-round, not both.")
-    world = world if per_round else leagues.one_total(world, total)
+    world = world if per_round else benchmark.one_total(world, total)
     named = None if policies is None else [name.strip() for name in policies.split(",")]
-    field = leagues.Field.of(world, seeds=seeds, policies=named)
-    leagues.claim(world, out)
+    field = benchmark.Field.of(world, seeds=seeds, policies=named)
+    benchmark.claim(world, out)
     if not _extras.has("matplotlib"):
         console.print("No pictures: they need matplotlib: pip install 'airfed[report]'.", markup=False)
     results, caught = run_points(console, "league", field.points, out, jobs=at_a_time, backend=backend, address=address)
@@ -58,7 +58,7 @@ def league(
         print_outcome(console, results)
         return 128 + caught[0]
     found = field.league(results)
-    written = leagues.write(found, results, out)
+    written = benchmark.write(found, results, out)
     if json:
         output.print_json(found.rows())
     else:

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -20,7 +20,7 @@ from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
     from airfed.experiments.points import Point
-    from airfed.experiments.records import Record
+    from airfed.experiments.results import Record
 
 _MOST_ROWS = 20
 
@@ -44,12 +44,13 @@ def sweep(
     json: Json = False,
     format: TableFormat = None,
 ) -> int:
-    """Run every point of an experiment, in parallel; skip what is done, go on with what was interrupted."""
-    from airfed.experiments import points, records, workers
+    """Run every point of an experiment, in parallel; skip what is done, resume what was interrupted."""
+    from airfed.experiments import points, results
+    from airfed.experiments.sweep import check_backend
 
     console = exports.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
-    workers.check(backend, address)
+    check_backend(backend, address)
     if plot is not None:  # before the training, which takes a while
         from airfed.experiments import figures
         from airfed.plotting import figure
@@ -59,109 +60,79 @@ def sweep(
         console.print("Tables: CSV only; Parquet needs pyarrow: pip install 'airfed[sweep]'.", markup=False)
     loaded = points.load(experiment, quick=quick)
     expanded = points.expand(loaded)
-    results, caught = run_points(console, loaded.name, expanded, out, jobs=at_a_time, backend=backend, address=address)
-    written = records.write_tables(out, results)
-    counts = Counter(record.status for record in results)
+    records, caught = run_points(console, loaded.name, expanded, out, jobs=at_a_time, backend=backend, address=address)
+    written = [str(file) for file in results.write_tables(out, records)]
+    counts = Counter(record.status for record in records)
     if json:
-        rows = [record.row() for record in results]
-        tables = [str(file) for file in written]
-        found = {"experiment": loaded.name, "out": str(out), "counts": counts, "points": rows, "tables": tables}
+        rows = [record.row() for record in records]
+        found = {"experiment": loaded.name, "out": str(out), "counts": counts, "points": rows, "tables": written}
         output.print_json(found)
     else:
-        print_outcome(console, results)
-        print_points(console, results)
-        console.print("tables: " + ", ".join(str(file) for file in written), markup=False, soft_wrap=True)
+        print_outcome(console, records)
+        _print_points(console, records)
+        console.print("tables: " + ", ".join(written), markup=False, soft_wrap=True)
     if caught:
         return 128 + caught[0]
     if plot is not None:
-        figure.save(figures.training(loaded, results), plot)
+        figure.save(figures.training(loaded, records), plot)
         console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
     return 2 if counts["failed"] else 0
 
 
 def job_count(jobs: int | None) -> int:
-    """Return how many points to run at a time.
-
-    Raises:
-        ValueError: fewer than one.
-    """
-    if jobs is None:
-        return len(os.sched_getaffinity(0))
-    if jobs < 1:
+    """Return how many points to run at a time."""
+    if jobs is not None and jobs < 1:
         raise ValueError(f"Expected --jobs={jobs} >= 1.")
-    return jobs
+    return jobs or len(os.sched_getaffinity(0))
 
 
 def run_points(
-    console: Console,
-    name: str,
-    expanded: Sequence[Point],
-    out: Path,
-    *,
-    jobs: int,
-    backend: BackendName,
-    address: str | None,
+    console: Console, title: str, points: Sequence[Point], out: Path, **options: Any
 ) -> tuple[list[Record], list[int]]:
-    """Run what is not done yet, showing how far it is.
-
-    Returns:
-        All records, and the signals that stopped it; none where it went on to the end.
-    """
+    """Run the points that are left under a progress bar; return all records, and the signals that stopped it."""
     from airfed.experiments import sweep
-    from airfed.experiments.watching import progress_display
 
     with signals() as caught:
-        if expanded:
-            console.print(sweep.remaining(expanded, out), soft_wrap=True)
-        with progress_display(console, name) as show:
-            records = sweep.run(
-                expanded,
-                out,
-                jobs=jobs,
-                backend=backend,
-                address=address,
-                on_progress=show,
-                stop=lambda: bool(caught),
-            )
+        if points:
+            console.print(sweep.remaining(points, out), soft_wrap=True)
+        records = sweep.run(points, out, console=console, title=title, stop=lambda: bool(caught), **options)
     return records, caught
 
 
-def print_points(console: Console, results: list[Record]) -> None:
+def _print_points(console: Console, records: Sequence[Record]) -> None:
     """Print the finished points, one line each (the first twenty of many)."""
-    ended = [record for record in results if record.ended]
+    ended = [record for record in records if record.ended]
     shown = ended if exports.exporting(console) else ended[:_MOST_ROWS]
-    figures = ("devices", "rounds", "accuracy", "loss", "W sent", "ε each", "ε all")
-    table = plain_table("point", *figures, left=("point",), wrapped=("point",))
+    columns = {
+        "devices": ("num_scheduled", "d"),
+        "rounds": ("rounds", "d"),
+        "accuracy": ("accuracy", ".1%"),
+        "loss": ("loss", ".4g"),
+        "W sent": ("power_transmitted_total", ".4g"),
+        "ε each": ("epsilon_round", ".3g"),
+        "ε all": ("epsilon_total", ".3g"),
+    }
+    table = plain_table("point", *columns, left=("point",), wrapped=("point",))
     for record in shown:
         row = record.row()
         place = [f"{key.rpartition('.')[2]} {value}" for key, value in record.point.values.items()]
-        table.add_row(
-            escape(", ".join(part for part in (record.point.label, *place) if part)),
-            str(row["num_scheduled"]),
-            str(row["rounds"]),
-            "" if row["accuracy"] is None else f"{row['accuracy']:.1%}",
-            "" if row["loss"] is None else f"{row['loss']:.4g}",
-            "" if row["power_transmitted_total"] is None else f"{row['power_transmitted_total']:.4g}",
-            f"{row['epsilon_round']:.3g}",
-            f"{row['epsilon_total']:.3g}",
-        )
+        cells = ["" if row[name] is None else format(row[name], form) for name, form in columns.values()]
+        table.add_row(escape(", ".join(part for part in (record.point.label, *place) if part)), *cells)
     if ended:
         console.print(table)
     if len(ended) > len(shown):
         console.print(f"and {len(ended) - len(shown)} more")
 
 
-def print_outcome(console: Console, results: list[Record]) -> None:
+def print_outcome(console: Console, records: Sequence[Record]) -> None:
     """Print how many points ended in which way, and why the failed ones failed."""
-    once = {record.point.key or index: record for index, record in enumerate(results)}  # figures share points
+    once = {record.point.key or index: record for index, record in enumerate(records)}  # figures share points
     counts = Counter(record.status for record in once.values())
     console.print(", ".join(f"{number} {status}" for status, number in counts.items()))
-    told: set[str] = set()
-    for record in results:
-        if record.status in ("failed", "diverged", "exhausted") and record.message not in told:
-            told.add(record.message)
-            place = ", ".join(f"{key}={value}" for key, value in record.point.values.items())
-            where = " · ".join(part for part in (record.point.label, place) if part)
-            console.print(f"{record.status}: {where}: {record.message}", markup=False, soft_wrap=True)
+    bad = [record for record in records if record.status in ("failed", "diverged", "exhausted")]
+    for record in {record.message: record for record in reversed(bad)}.values():
+        place = ", ".join(f"{key}={value}" for key, value in record.point.values.items())
+        where = " · ".join(part for part in (record.point.label, place) if part)
+        console.print(f"{record.status}: {where}: {record.message}", markup=False, soft_wrap=True)
     if counts["stopped"]:
         console.print("Stopped; the same command goes on from there.")

@@ -1,28 +1,6 @@
-"""An experiment: a base scenario and what is varied, as a TOML file; and the points it expands to.
+"""An experiment: a base scenario and its variations, read from a TOML file and expanded to points.
 
-```toml
-name = "noise"
-base = "scenario.toml"              # relative to this file
-
-[set]                               # changes to the base, for every point
-"learning.clip_norm" = 5.0
-
-[axes]                              # every combination is a point
-seed = [0, 1, 2]
-"link.noise_std" = [0.3, 1.0]
-
-[[variants]]                        # named sets of keys that change together; each meets every combination
-label = "proposed"
-"policy.name" = "optimal"
-[[variants]]
-label = "uniform, 50"
-"policy.name" = "uniform"
-axes."policy.size" = [25, 50]       # a variant may have axes of its own
-
-[quick]                             # what --quick replaces: set, axes, and which variants remain
-axes.seed = [0]
-```
-
+The file has the keys name, title, base, [set], [axes], [[variants]] and [quick]; docs/figures.md describes them.
 A dotted key may be written in quotes or as nested tables. A key of the base's [policy] that a point's other policy does
 not understand (`size`, `threshold`) is dropped.
 """
@@ -32,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -41,7 +19,7 @@ from typing import Any, Final
 from airfed import _files, scenario
 from airfed.keys import ScenarioError
 from airfed.scenario import Scenario, flatten
-from airfed.scenario.learning_section import user_code
+from airfed.scenario.learning_section import data_source, user_code
 from airfed.training.formats import FORMAT
 
 _KEYS: Final = ("name", "title", "base", "set", "axes", "variants", "quick")
@@ -59,70 +37,39 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A base scenario and what is varied.
+    """A base scenario and what is varied."""
 
-    Args:
-        name: names the points' scenarios and the table.
-        title: what the experiment asks, for the reader.
-        base: the scenario that every point starts from, `set` applied.
-        axes: dotted key → the values it takes.
-        variants: named sets of changes; never empty (one variant "" changes nothing).
-    """
-
-    name: str
-    title: str
-    base: Scenario
-    axes: Mapping[str, tuple[Any, ...]]
-    variants: tuple[Variant, ...]
+    name: str  # of the experiment; part of the names of its scenarios
+    title: str  # the question that it answers
+    base: Scenario  # the scenario of every point, with `set` applied
+    axes: Mapping[str, tuple[Any, ...]]  # dotted key → values
+    variants: tuple[Variant, ...]  # at least one; by default one without a label that changes nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run of an experiment.
+    """One run of an experiment."""
 
-    Args:
-        label: of its variant.
-        values: its place on the axes, by dotted key.
-        scenario: what to run; None where `problem` says why there is none.
-        key: content hash of everything that shapes the record; names the run directory.
-        problem: why the point cannot be run; empty where it can.
-    """
-
-    label: str
-    values: Mapping[str, Any]
-    scenario: Scenario | None
-    key: str
-    problem: str = ""
+    label: str  # of its variant
+    values: Mapping[str, Any]  # of the axes, by dotted key
+    scenario: Scenario | None  # None where the values make no valid scenario
+    key: str  # content hash of everything that shapes the record; names the run directory
+    problem: str = ""  # why there is no scenario
 
 
 def load(path: str | Path, *, quick: bool = False) -> Experiment:
-    """Return the experiment in a TOML file.
-
-    Args:
-        path: the file.
-        quick: apply its [quick] table.
-
-    Raises:
-        ScenarioError: the file is missing or not TOML, a key in it is unknown, an axis is empty, or the base is wrong.
-    """
+    """Return the experiment in a TOML file, with its [quick] table applied if asked."""
     file = Path(path)
     try:
-        tables = _files.read_toml(file, "an experiment")
+        return _parse(_files.read_toml(file, "an experiment"), folder=file.parent, name=file.stem, quick=quick)
     except _files.DataError as error:
         raise ScenarioError(str(error)) from None
-    try:
-        return parse(tables, folder=file.parent, name=file.stem, quick=quick)
     except ScenarioError as error:
         text = str(error)
         raise ScenarioError(text if text.startswith(str(file.parent)) else f"{file}: {text}") from None
 
 
-def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", quick: bool = False) -> Experiment:
-    """Return the experiment in a dictionary of tables, as TOML gives them.
-
-    Raises:
-        ScenarioError: see `load`.
-    """
+def _parse(tables: Mapping[str, Any], *, folder: Path, name: str, quick: bool) -> Experiment:
     if "base" not in tables and tables.keys() & Scenario.model_fields.keys() - set(_KEYS):
         raise ScenarioError(
             "This is a scenario, not an experiment (it has no key base): use airfed plan or airfed run, or write an "
@@ -139,8 +86,14 @@ def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", 
         _check_keys(less, _QUICK_KEYS, "quick.")
         changes |= flatten(_table(less, "set"))
         axes |= _axes(_table(less, "axes"))
-        variants = _chosen(variants, less.get("variants"))
-    for variant in variants:
+        labels = less.get("variants", list(variants))
+        if not isinstance(labels, list) or not labels:
+            raise ScenarioError("Expected quick.variants to be a list of at least one label.")
+        for label in labels:
+            if label not in variants:
+                raise ScenarioError(f"Expected quick.variants to name variants ({', '.join(variants)}); got {label!r}.")
+        variants = {label: variants[label] for label in labels}
+    for variant in variants.values():
         own = [*variant.changes, *variant.axes]
         if shared := sorted(key for key in own if key in axes or own.count(key) > 1):
             raise ScenarioError(f"Expected {shared[0]} either as an axis or in variant {variant.label!r}, not in both.")
@@ -150,56 +103,52 @@ def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", 
         title=str(tables.get("title", "")),
         base=base.override(changes) if changes else base,
         axes=axes,
-        variants=variants,
+        variants=tuple(variants.values()),
     )
 
 
-def expand(experiment: Experiment, data_digest: Callable[[str], str] | None = None) -> list[Point]:
-    """Return the points: each variant at each combination of the axes' values, its own last, in that order.
+def expand(experiment: Experiment, *, keyed: bool = True) -> list[Point]:
+    """Return the points: each variant at each combination of the axes' values, its own axes last.
 
     A point that makes no valid scenario carries the sentence that says why; the others are not affected.
-
-    Args:
-        experiment: what to expand.
-        data_digest: see `content_key`; points that will only be planned need no data.
-
-    Raises:
-        ScenarioError: no point at all makes a valid scenario (an unknown key, say).
     """
-    points = [
-        _point(experiment, variant, dict(zip(axes, values, strict=True)), data_digest)
-        for variant in experiment.variants
-        for axes in ({**experiment.axes, **variant.axes},)
-        for values in itertools.product(*axes.values())
-    ]
+    points = []
+    for variant in experiment.variants:
+        axes = {**experiment.axes, **variant.axes}
+        for combination in itertools.product(*axes.values()):
+            values = dict(zip(axes, combination, strict=True))
+            parts = (experiment.name, variant.label, *(f"{key}={value}" for key, value in values.items()))
+            try:
+                world = experiment.base.vary({**values, **variant.changes})
+                world = world.override({"name": " · ".join(part for part in parts if part)})
+                key = content_key(world) if keyed else ""
+                points.append(Point(label=variant.label, values=values, scenario=world, key=key))
+            except ValueError as error:
+                points.append(Point(label=variant.label, values=values, scenario=None, key="", problem=str(error)))
     if all(point.problem for point in points):
         raise ScenarioError(points[0].problem)
     return points
 
 
-def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None) -> str:
+def content_key(world: Scenario) -> str:
     """Return the content hash of everything that shapes a run's record.
 
-    That is the scenario as resolved (less its name and how it is computed), which rounds and averages are evaluated,
+    That is the scenario as resolved (without its name and how it is computed), which rounds and averages are evaluated,
     the gains drawn (they may come from a file), the data, a user's own model, and the format of run directories.
-
-    Args:
-        world: the scenario.
-        data_digest: data set name → SHA-256; by default the data is loaded once per process.
-
-    Raises:
-        ScenarioError, DataError: the gains or the data cannot be had.
     """
-    digest = data_digest or dataset_digest
     problem = world.problem(dimension=1)  # the gains do not depend on d, which only the loaded model may know
     content = {
         "format": FORMAT,
         "scenario": world.content(),
         "evaluate_every": world.run.evaluate_every,
         "gain": hashlib.sha256(problem.fleet.drawn.tobytes()).hexdigest(),
-        "data": digest(source) if (source := _data(world)) else "",
-        "model": _model_digest(world),
+        "data": "" if world.learning.synthetic else dataset_digest(str(data_source(world))),
+        "model": "",
     }
+    if user_code(world.learning.model) is not None:
+        from airfed.learning import models
+
+        content["model"] = models.source_digest(world.learning.model, world.folder)
     if world.run.averages != "chosen":
         content["averages"] = world.run.averages
     if digest_of_policy := world.decider.digest():
@@ -212,37 +161,9 @@ def content_key(world: Scenario, data_digest: Callable[[str], str] | None = None
 @cache
 def dataset_digest(name: str) -> str:
     """Return the SHA-256 of a data set's content."""
-    from airfed.learning import data  # here: expanding a sweep of plans needs no data
+    from airfed.learning import data  # lazy: a sweep of plans needs no data
 
     return data.load(name).sha256
-
-
-def _data(world: Scenario) -> str:
-    from airfed.scenario.learning_section import data_source
-
-    return "" if world.learning.synthetic else str(data_source(world))
-
-
-def _model_digest(world: Scenario) -> str:
-    """SHA-256 of the sources of a user's own model; built-in models are named by their name."""
-    if user_code(world.learning.model) is None:
-        return ""
-    from airfed.learning import models
-
-    return models.source_digest(world.learning.model, world.folder)
-
-
-def _point(
-    experiment: Experiment, variant: Variant, values: dict[str, Any], data_digest: Callable[[str], str] | None
-) -> Point:
-    changes = {**values, **variant.changes}
-    try:
-        world = experiment.base.vary(changes)
-        parts = (experiment.name, variant.label, *(f"{key}={value}" for key, value in values.items()))
-        world = world.override({"name": " · ".join(part for part in parts if part)})
-        return Point(label=variant.label, values=values, scenario=world, key=content_key(world, data_digest))
-    except ValueError as error:
-        return Point(label=variant.label, values=values, scenario=None, key="", problem=str(error))
 
 
 def _axes(table: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
@@ -257,33 +178,19 @@ def _axes(table: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {key: tuple(values) for key, values in axes.items()}
 
 
-def _variants(tables: Any) -> tuple[Variant, ...]:
+def _variants(tables: Any) -> dict[str, Variant]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ScenarioError("Expected variants to be written as [[variants]] tables.")
-    variants = []
+    variants: dict[str, Variant] = {}
     for number, table in enumerate(tables, start=1):
         label = table.get("label")
         if not isinstance(label, str) or not label:
             raise ScenarioError(f"Missing key label in [[variants]] number {number}: expected a text in quotes.")
-        changes = flatten({key: value for key, value in table.items() if key not in ("label", "axes")})
-        variants.append(Variant(label=label, changes=changes, axes=_axes(_table(table, "axes"))))
-    labels = [variant.label for variant in variants]
-    for label in labels:
-        if labels.count(label) > 1:
+        if label in variants:
             raise ScenarioError(f"Expected the labels of the variants to differ; {label!r} is repeated.")
-    return tuple(variants) or (Variant(label="", changes={}),)
-
-
-def _chosen(variants: tuple[Variant, ...], labels: Any) -> tuple[Variant, ...]:
-    if labels is None:
-        return variants
-    if not isinstance(labels, list) or not labels:
-        raise ScenarioError("Expected quick.variants to be a list of at least one label.")
-    known = {variant.label: variant for variant in variants}
-    for label in labels:
-        if label not in known:
-            raise ScenarioError(f"Expected quick.variants to name variants ({', '.join(known)}); got {label!r}.")
-    return tuple(known[label] for label in labels)
+        changes = flatten({key: value for key, value in table.items() if key not in ("label", "axes")})
+        variants[label] = Variant(label=label, changes=changes, axes=_axes(_table(table, "axes")))
+    return variants or {"": Variant(label="", changes={})}
 
 
 def _table(tables: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -1,148 +1,227 @@
-"""The final figures of every point in one small table: verdicts are taken from it, and it is kept beside the docs."""
+"""Records of a sweep's points on disk, the tables made of them, and means over seeds with their intervals.
+
+`DIR/runs/KEY/` is the run directory of a point, `DIR/records/KEY.json` says how it ended (written last, whole), and
+`DIR/points` and `DIR/rounds` (.csv and .parquet) are the tidy tables: one row per point, one row per point and round.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airfed.experiments.records import csv_text, require
-from airfed.experiments.statistics import estimate
-from airfed.text.phrases import span
+import numpy as np
+from numpy.typing import ArrayLike
+
+from airfed import _extras
+from airfed._disk import write_whole
+from airfed.experiments.points import Point
+from airfed.plotting.intervals import half_width
 from airfed.training.directory import RunError
+from airfed.training.formats import flat
+from airfed.training.run import Run
 
 if TYPE_CHECKING:
-    from airfed.experiments.figures import Studies
+    from pandas import DataFrame
 
-SETTINGS: Final = ("channel.minimum", "link.noise_std", "learning.clip_norm")  # that experiments vary
-_NUMBERS: Final = ("accuracy", "loss", "test_loss", "alignment", "seconds", *SETTINGS)
-_WHOLE: Final = ("seed", "num_devices", "num_scheduled", "rounds")
-_TEXTS: Final = ("experiment", "dataset", "label", "status", "binding")
-COLUMNS: Final = (*_TEXTS[:3], "seed", *SETTINGS, *_WHOLE[1:], *_TEXTS[3:], *_NUMBERS[:5])
+RECORD_FORMAT: Final = 1
+ENDED: Final = ("finished", "exhausted", "diverged")  # any other status is run again
+_PLAN: Final = ("num_devices", "num_scheduled", "rounds", "alignment", "clip_norm", "binding", "epsilon_round")
+_SPENT: Final = ("power_planned_total", "power_transmitted_total")
+_FINAL: Final = ("loss", "accuracy", "test_loss", "power_transmitted_total", "clipped_share", "averages")
+Rows = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Results:
-    """One row per point that ended, at the seeds at which its whole experiment ended."""
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """How a point ended."""
 
-    rows: tuple[Mapping[str, Any], ...]
+    point: Point  # of the sweep
+    status: str  # "finished", "exhausted", "diverged", "stopped" or "failed"
+    message: str = ""  # the reason, unless it finished
+    seconds: float = 0.0  # of computing, over all attempts
+    run: Run | None = None  # its run directory, once it has ended
 
-    @classmethod
-    def of(cls, found: Studies) -> Results:
-        """Return the results of studies that were run (those that are only planned have none).
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The plan of its run as plain values; empty where there is none."""
+        return {} if self.run is None else self.run.figures
 
-        A study with a grid of its own is left out: its figure's rows tell its places.
-        """
-        rows = []
-        for name, study in found.items():
-            if not study.records or any(variant.axes for variant in study.experiment.variants):
-                continue
-            try:
-                seeds = study.seeds
-            except RunError:  # its figure says why; the others' results stand
-                continue
-            for record in study.records:
-                world = record.point.scenario
-                if world is None or not record.ended or world.seed not in seeds:
-                    continue
-                rows.append(
-                    {
-                        "experiment": name,
-                        "dataset": world.learning.dataset,
-                        "label": record.point.label,
-                        "seed": world.seed,
-                        "channel.minimum": float(world.channel.minimum),
-                        "link.noise_std": float(world.link.received_std),
-                        "learning.clip_norm": float(world.learning.clip_norm),
-                        **{key: record.plan[key] for key in ("num_devices", "num_scheduled", "rounds")},
-                        "status": record.status,
-                        "binding": record.plan["binding"],
-                        **{key: record.final[key] for key in _NUMBERS[:3]},
-                        "alignment": record.plan["alignment"],
-                        "seconds": round(record.seconds, 1),
-                    }
-                )
-        return cls(tuple(rows))
+    @property
+    def rounds(self) -> Rows:
+        """The rounds of its run."""
+        return () if self.run is None else self.run.rounds
 
-    @classmethod
-    def from_csv(cls, text: str, source: str = "the table") -> Results:
-        """Return the results that `to_csv` wrote.
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to run."""
+        return self.status in ENDED
 
-        Raises:
-            RunError: a column is missing or a cell is no number.
-        """
-        rows: list[dict[str, Any]] = [dict(row) for row in csv.DictReader(io.StringIO(text))]
-        require(rows, COLUMNS, source)
-        try:
-            for row in rows:
-                row.update({key: float(row[key]) for key in _NUMBERS})
-                row.update({key: int(row[key]) for key in _WHOLE})
-        except ValueError as error:
-            raise RunError(f"Expected numbers in {source}; {error}.") from None
-        return cls(tuple(rows))
+    @property
+    def final(self) -> Mapping[str, Any]:
+        """The metrics of the last evaluated round (of the last round, where none was evaluated); the power of all."""
+        evaluated = [metrics for metrics in self.rounds if metrics["loss"] is not None]
+        found = (evaluated or self.rounds or [{}])[-1]
+        return {**found, **({name: self.rounds[-1].get(name) for name in _SPENT} if self.rounds else {})}
 
-    def to_csv(self) -> str:
-        """Return the results as CSV, exact to the last bit."""
-        return csv_text([{key: row[key] for key in COLUMNS} for row in self.rows])
-
-    def of_experiment(self, name: str) -> Results:
-        """Return the rows of one experiment."""
-        return Results(tuple(row for row in self.rows if row["experiment"] == name))
-
-    def values(self, column: str) -> list[Any]:
-        """Return the different values of a column, in the order in which they appear."""
-        return list(dict.fromkeys(row[column] for row in self.rows))
-
-    def by_seed(self, column: str, **where: Any) -> dict[int, float]:
-        """Return a column by seed, of the rows with these values ("__" stands for the dot in a key).
-
-        Raises:
-            RunError: there is no such row.
-        """
-        wanted = {key.replace("__", "."): value for key, value in where.items()}
-        found = {
-            row["seed"]: row[column] for row in self.rows if all(row[key] == value for key, value in wanted.items())
+    def row(self) -> dict[str, Any]:
+        """Return the point as one row of the tidy table; its total ε is what the ledger has charged."""
+        return {
+            "point": self.point.key,
+            "label": self.point.label,
+            **self.point.values,
+            "status": self.status,
+            **{name: self.plan.get(name) for name in _PLAN},
+            "epsilon_total": None if self.run is None else self.run.ledger.epsilon_total,
+            "power_total": self.plan.get("power_total"),
+            "bound": self.plan.get("bound", {}).get("total"),
+            **flat({name: self.final.get(name) for name in _FINAL}),
+            "seconds": round(self.seconds, 3),
+            "message": self.message,
         }
-        if not found:
-            raise RunError(f"Expected records at {wanted}; there are none.")
-        return dict(sorted(found.items()))
+
+    def round_rows(self) -> list[dict[str, Any]]:
+        """Return the rounds as rows of the long table; `step` counts local steps from the start."""
+        rows, step = [], 0
+        for metrics in self.rounds:
+            step += metrics["steps"]
+            head = {"point": self.point.key, "label": self.point.label, **self.point.values, "step": step}
+            rows.append({**head, **flat(metrics)})
+        return rows
 
 
-def final_table(results: Results) -> list[list[str]]:
-    """Return the final figures of one experiment: header, then one row per design, means over seeds ± 95%."""
-    names = dict(zip(SETTINGS, ("h_min", "σ", "ϖ"), strict=True))
-    varied = [key for key in SETTINGS if len(results.values(key)) > 1 and _free(results, key)]
-    table = [["design", *(names[key] for key in varied), "devices", "rounds", "accuracy [%]", "loss", "limit"]]
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in results.rows:
-        groups.setdefault((row["label"], *(row[key] for key in varied)), []).append(row)
-    for (label, *places), rows in groups.items():
-        limits = sorted({row["binding"].replace("_power", "") for row in rows})
-        table.append(
-            [
-                label,
-                *(f"{place:g}" for place in places),
-                span([row["num_scheduled"] for row in rows]),
-                span([row["rounds"] for row in rows]),
-                interval([100 * row["accuracy"] for row in rows], ".1f"),
-                interval([row["loss"] for row in rows], ".3g"),
-                ", ".join(limits),
-            ]
-        )
-    return table
+def run_path(out: Path, key: str) -> Path:
+    """Return the run directory of a point."""
+    return out / "runs" / key
 
 
-def _free(results: Results, key: str) -> bool:
-    """Whether a column varies within a design (and not merely from one design to another)."""
-    places: dict[str, set[Any]] = {}
-    for row in results.rows:
-        places.setdefault(row["label"], set()).add(row[key])
-    return any(len(values) > 1 for values in places.values())
+def record_path(out: Path, key: str) -> Path:
+    """Return the file that says how a point ended."""
+    return out / "records" / f"{key}.json"
 
 
-def interval(values: Sequence[float], form: str) -> str:
-    """Return mean ± half of the 95% interval."""
-    found = estimate(values)
-    return f"{found.mean:{form}}" + (f" ± {found.half_width:{form}}" if found.count > 1 else "")
+def mark_path(out: Path, key: str) -> Path:
+    """Return the file that exists while a point is running; one that is left names a point that a crash interrupted."""
+    return out / "records" / f"{key}.begun"
+
+
+def write(out: Path, key: str, *, status: str, message: str, seconds: float) -> None:
+    """Write how a point ended, whole or not at all."""
+    file = record_path(out, key)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"format": RECORD_FORMAT, "key": key, "status": status, "message": message, "seconds": seconds}
+    write_whole(file, json.dumps(content).encode())
+
+
+def peek(out: Path, key: str) -> dict[str, Any]:
+    """Return the content of a point's record, unchecked; empty where it cannot be read."""
+    try:
+        return {**json.loads(record_path(out, key).read_bytes())}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def read(out: Path, point: Point) -> Record | None:
+    """Return the record of a point, or None where there is none yet."""
+    if point.problem:
+        return Record(point=point, status="failed", message=point.problem)
+    file = record_path(out, point.key)
+    try:
+        content = json.loads(file.read_bytes())
+        if content["format"] != RECORD_FORMAT:
+            raise RunError(f"Expected a record of format {RECORD_FORMAT} in {file}; this one is of another version.")
+        status, message, seconds = str(content["status"]), str(content["message"]), float(content["seconds"])
+        if not 0 <= seconds < math.inf:
+            raise ValueError("no duration")
+    except FileNotFoundError:
+        return None
+    except RunError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunError(f"Cannot read {file}: it is damaged; remove it to have the point taken up again.") from None
+    try:
+        run = Run.open(run_path(out, point.key)).checked() if status in ENDED else None
+    except ValueError as error:  # of the ledger, the scenario or the run
+        raise RunError(str(error)) from None
+    return Record(point=point, status=status, message=message, seconds=seconds, run=run)
+
+
+def write_tables(out: Path, records: Sequence[Record]) -> list[Path]:
+    """Write the tidy tables as CSV and, where pyarrow is installed, as Parquet, and return the files."""
+    tables = {
+        "points": data_frame([record.row() for record in records]),
+        "rounds": data_frame([row for record in records for row in record.round_rows()]),
+    }
+    content = {out / f"{name}.csv": table.to_csv(index=False).encode() for name, table in tables.items()}
+    if _extras.has("pyarrow"):
+        content |= {out / f"{name}.parquet": _parquet(table) for name, table in tables.items()}
+    try:
+        for file, whole in content.items():
+            write_whole(file, whole)
+    except OSError as error:
+        raise RunError(
+            f"Cannot write the tables to {out}: {error.strerror or error}. The runs are kept; the same command writes "
+            "the tables once there is room."
+        ) from None
+    return list(content)
+
+
+def data_frame(rows: Rows) -> DataFrame:
+    """Return rows as a data frame of plain objects, so that CSV keeps every bit; lists and tables become JSON."""
+    import pandas as pd
+
+    cells = [
+        {name: json.dumps(value) if isinstance(value, list | dict | tuple) else value for name, value in row.items()}
+        for row in rows
+    ]
+    return pd.DataFrame(cells, dtype=object)
+
+
+def _parquet(table: DataFrame) -> bytes:
+    """The table as a Parquet file; a column of mixed kinds is kept as text."""
+    for name, column in table.items():
+        kinds = {type(value) for value in column.dropna()}
+        if len(kinds) > 1 and not kinds <= {int, float}:
+            table[name] = column.map(str, na_action="ignore")
+    return bytes(table.to_parquet(index=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean with its 95% interval over `count` seeds; the interval is infinite where there is one seed."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval."""
+        return (self.high - self.low) / 2
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the interval lies above or below 0; 0 where the seeds do not separate the mean from it."""
+        return int(self.low > 0) - int(self.high < 0)
+
+    def __neg__(self) -> Estimate:
+        return Estimate(mean=-self.mean, low=-self.high, high=-self.low, count=self.count)
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+
+
+def estimate(values: ArrayLike) -> Estimate:
+    """Return the mean of independent values and its 95% interval by Student's t.
+
+    >>> estimate([1.0, 2.0, 3.0])
+    Estimate(mean=2.0, low=-0.484..., high=4.484..., count=3)
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    mean = float(sample.mean())
+    half = float(half_width(sample)) if sample.size > 1 else math.inf
+    return Estimate(mean=mean, low=mean - half, high=mean + half, count=sample.size)

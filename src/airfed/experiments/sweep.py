@@ -1,36 +1,60 @@
-"""Many runs: the points of an experiment, in parallel, resumable, one failing without the others.
+"""Run many points: in parallel, resumable, one failing without the others. Sweeps, benchmarks and pilots run here.
 
-Workers talk to the one who asked through files only: each point's run directory and record. That is what makes a sweep
-survive an interruption, and what lets the same points go to a cluster (the folder must be on a file system that all
-workers share).
+Workers report through files only: each point's run directory and record. So a sweep survives an interruption, and the
+same points can be dispatched to a cluster (whose workers must share the file system of the directory).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from airfed import _extras
 from airfed._disk import is_locked, locked
-from airfed.experiments import records, workers
+from airfed.experiments import results
 from airfed.experiments.points import Point
-from airfed.experiments.records import Record
-from airfed.experiments.watching import Progress, Watch
-from airfed.experiments.workers import Backend, WorkerDied
+from airfed.experiments.results import Record
 from airfed.scenario import Scenario
 from airfed.text.phrases import count
 from airfed.training.directory import RunDirectory, RunError
 
-_PATIENCE: Final = 60.0  # [s] for a worker of an earlier sweep, which was killed, to leave its run
+Backend = Literal["loky", "ray", "dask"]
 Task = tuple[Scenario, Path, str, Path, int]
+_NEEDS: Final = {
+    "ray": ("ray", 'Backend ray needs Ray: pip install "ray".'),
+    "dask": ("distributed", 'Backend dask needs Dask: pip install "dask[distributed]".'),
+}
+_PATIENCE: Final = 60.0  # [s] for a worker of an earlier sweep, which was killed, to leave its run
+_POLL_SECONDS: Final = 0.5
 
-# Remarks about a round (a refused update, say) are in its record; several runs at once must not print over each other.
+# Warnings about a round (a refused update, say) are in its record; parallel runs must not print over each other.
 logging.getLogger("airfed").addHandler(logging.NullHandler())
+
+
+class WorkerDied(Exception):
+    """A worker process is gone, and the point that it was running with it."""
+
+
+def check_backend(backend: Backend, address: str | None = None) -> None:
+    """Raise unless the backend can be used, before any work is done."""
+    if backend == "loky" and address is not None:
+        raise ValueError("Expected an address only with backend ray or dask.")
+    _extras.require("joblib", "pandas")
+    if backend != "loky":
+        package, sentence = _NEEDS[backend]
+        if not _extras.has(package):
+            raise ValueError(sentence)
 
 
 def run(
@@ -40,78 +64,68 @@ def run(
     jobs: int = 1,
     backend: Backend = "loky",
     address: str | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    console: Console | None = None,
+    title: str = "sweep",
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Record]:
     """Run the points that have no record yet and return the records of all, in the order of `points`.
 
-    A point that ended before is not run again, an interrupted one goes on from its checkpoint. One that fails is
-    recorded with the sentence that says why, and tried again next time. One that brings its process down is tried once
-    more by itself when the others are done; if that one dies as well, the point has failed.
+    A point that ended before is not run again, an interrupted one is resumed from its checkpoint. One that fails is
+    recorded with the sentence that says why, and tried again next time. One whose process dies is tried once more by
+    itself after the others; if that process dies as well, the point has failed.
 
     Args:
-        points: what to run; two with one key are run once.
-        out: holds `runs/` and `records/`.
+        points: to run; two with one key are run once.
+        out: directory of `runs/` and `records/`.
         jobs: points at a time; with more than one, each has one thread.
         backend: "loky" (processes of this machine), "ray" or "dask" (joblib's own backends to a cluster).
         address: of the Ray or Dask cluster; without it one is started on this machine.
-        on_progress: told about the state about twice a second.
-        stop: asked as often; True stops every point at its next chance, with a checkpoint.
-
-    Raises:
-        RunError: another sweep is running in `out`, it cannot be written, or workers die before they begin.
-        ValueError: the backend is not installed.
+        console: shows the progress bar (with Ray, whose backend returns all results at once, only its end).
+        title: of the progress bar.
+        stop: polled twice a second; True stops every point at its next chance, with a checkpoint.
     """
     if points:
-        workers.check(backend, address)
+        check_backend(backend, address)
     out = out.resolve()
-    with _locked(out):
+    with _locked(out), _stop_file(out, stop) as stop_file, _bar(console, title) as bar:
         todo = {point.key: point.scenario for point in points if point.scenario is not None and is_open(out, point)}
-        try:
-            _forget_failures(out, todo)
-        except OSError as error:
-            raise RunError(f"Cannot write to {out}: {error.strerror}. What was saved is intact.") from None
-        troubles: dict[str, str] = {}
-        with Watch(out, points, on_progress=on_progress, stop=stop) as watch:
-            parent = os.getpid() if backend == "loky" and jobs > 1 else 0
-            tasks = [
-                (_prepared(world, 1 if jobs > 1 else None), out, key, watch.stop_file, parent)
-                for key, world in sorted(todo.items(), key=lambda item: records.mark_path(out, item[0]).exists())
-            ]  # those that were under way at a crash come last: they may have been its reason
+        for key in todo:
+            if results.peek(out, key).get("status") == "failed":  # it is tried again
+                results.record_path(out, key).unlink()
+        parent = os.getpid() if backend == "loky" and jobs > 1 else 0
+        one = {"run.threads": 1} if jobs > 1 else {}
+        tasks = [
+            (world.override(one).model_copy(update={"folder": world.folder.resolve()}), out, key, stop_file, parent)
+            for key, world in todo.items()
+        ]
+        total = len({point.key or index for index, point in enumerate(points)})
+        line = bar.add_task("points", total=total, completed=total - len(todo))
+        failed: list[str] = []
 
-            def hand_out(some: Sequence[Task], **alone: bool) -> None:
-                found = workers.hand_out(run_point, some, jobs=jobs, backend=backend, address=address, **alone)
-                troubles.update({task[2]: trouble for task, trouble in zip(some, found, strict=True) if trouble})
+        def dispatch(some: Sequence[Task], *, apart: bool = False) -> None:
+            for key in _dispatch(some, jobs=jobs, backend=backend, address=address, apart=apart):
+                failed.extend([key] if results.peek(out, key).get("status") == "failed" else [])
+                text = f"points, [red]{len(failed)} failed[/red]" if failed else "points"
+                bar.update(line, advance=1, description=text)
 
-            if tasks:
-                _run_all(tasks, hand_out, stop)
-        return [_result(out, point, troubles) for point in points]
+        _run_all(tasks, dispatch, stop)
+        return [_result(out, point) for point in points]
 
 
 def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int = 0) -> str:
-    """Run or resume one point and write its record; called in a worker.
-
-    Args:
-        world: the scenario.
-        out, key: where the run and its record go.
-        stop_file: appears when everybody is to stop.
-        parent: process that must be alive, and this one's parent; 0 for none.
-
-    Returns:
-        Why there is no record; empty where there is one.
-    """
-    from airfed.training.execution import execute  # here: a parent that only reads records needs no engine
+    """Run or resume one point, write its record and return its key; called in a worker."""
+    from airfed.training.execution import execute  # lazy: a parent that only reads records needs no engine
 
     def stop() -> bool:
         return stop_file.exists() or (parent > 0 and os.getppid() != parent)
 
-    path, mark = records.run_path(out, key), records.mark_path(out, key)
-    before = float(records.peek(out, key).get("seconds", 0.0))  # earlier sittings of an interrupted point
+    path, mark = results.run_path(out, key), results.mark_path(out, key)
+    before = float(results.peek(out, key).get("seconds", 0.0))  # of earlier attempts
     started = time.monotonic()
     began: list[int] = []
     try:
         if stop() or not _free(path, stop):
-            return ""
+            return key
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
         resume = RunDirectory(path).exists
@@ -121,58 +135,161 @@ def run_point(world: Scenario, out: Path, key: str, stop_file: Path, parent: int
                     world, path, resume=resume, stop=stop, on_start=lambda setup, first_round: began.append(first_round)
                 )
             status, message = outcome.status, outcome.message
-        except (Exception, SystemExit) as error:
-            # Whatever one scenario does wrong, a user's own model included, must not take the other points with it.
+        except (Exception, SystemExit) as error:  # of a user's own model, too: the other points must go on
             status, message = "failed", _reason(error)
             if resume and not began:
                 message += f" Move {path} away to have the point run afresh."
-        records.write(out, key, status=status, message=message, seconds=before + time.monotonic() - started)
+        results.write(out, key, status=status, message=message, seconds=before + time.monotonic() - started)
         mark.unlink(missing_ok=True)
     except OSError as error:
-        return f"Cannot write to {out}: {error.strerror or error}. What was saved is intact; the same command goes on."
-    return ""
+        raise RunError(
+            f"Cannot write to {out}: {error.strerror or error}. What was saved is intact; the same command goes on."
+        ) from None
+    return key
 
 
 def is_open(out: Path, point: Point) -> bool:
     """Return whether the point is still to be run. A record that cannot be read is left as it is, and so is its run."""
     try:
-        record = records.read(out, point)
+        record = results.read(out, point)
     except RunError:
         return False
     return record is None or not record.ended
 
 
-def _run_all(tasks: Sequence[Task], hand_out: Callable[..., None], stop: Callable[[], bool]) -> None:
-    """Hand out all tasks; where a worker dies, the others first, and then each that was under way by itself."""
-    try:
-        hand_out(tasks)
-        return
-    except WorkerDied as died:
-        reason = str(died)
-    if stop():
-        return  # the same signal reached the workers
-    lost = [task for task in tasks if records.mark_path(task[1], task[2]).exists()]
-    if not lost:
-        raise RunError(f"A worker process died ({reason}) before it began; what ended is kept.")
-    keys = {task[2] for task in lost}
-    rest = [task for task in tasks if task[2] not in keys and not _settled(task)]
-    if rest:
-        _run_all(rest, hand_out, stop)
-    for task in lost:
+def remaining(points: Sequence[Point], out: Path) -> str:
+    """Return in one sentence how many runs there are and how many of them are done."""
+    different = {point.key: point for point in points if point.key}
+    left = sum(is_open(out, point) for point in different.values())
+    runs = count(len(different), "run")
+    return f"{runs}: {len(different) - left} done already, {left} to do." if left else f"{runs}, all done already."
+
+
+def _run_all(tasks: Sequence[Task], dispatch: Callable[..., None], stop: Callable[[], bool]) -> None:
+    """Dispatch all tasks; where a worker dies, the others first, and then each that it may have run by itself."""
+    suspects: list[Task] = []
+    while tasks:
+        try:
+            dispatch(tasks)
+            break
+        except WorkerDied as died:
+            if stop():
+                return  # the same signal reached the workers
+            settled = (*results.ENDED, "failed")
+            left = [task for task in tasks if results.peek(task[1], task[2]).get("status") not in settled]
+            begun = {task[2] for task in left if results.mark_path(task[1], task[2]).exists()}
+            if not begun:
+                raise RunError(f"A worker process died ({died}) before it began; what ended is kept.") from None
+            suspects += [task for task in left if task[2] in begun]
+            tasks = [task for task in left if task[2] not in begun]
+    for task in suspects:
         if stop():
             return
         try:
-            hand_out([task], apart=True)
+            dispatch([task], apart=True)
         except WorkerDied:
             if not stop():
                 _, out, key, *_ = task
                 message = "The process that ran it died twice (out of memory?); fewer --jobs leave more for each."
-                records.write(out, key, status="failed", message=message, seconds=0.0)
-                records.mark_path(out, key).unlink(missing_ok=True)
+                results.write(out, key, status="failed", message=message, seconds=0.0)
+                results.mark_path(out, key).unlink(missing_ok=True)
 
 
-def _settled(task: Task) -> bool:
-    return records.peek(task[1], task[2]).get("status") in (*records.ENDED, "failed")
+def _dispatch(tasks: Sequence[Task], *, jobs: int, backend: Backend, address: str | None, apart: bool) -> Iterator[str]:
+    """Call `run_point` on the tasks, `jobs` at a time, and yield their keys as they end.
+
+    With `apart` even a single task has a worker process, so that its death is not ours.
+    """
+    import joblib
+
+    with _interrupts_kept_from_workers(), _cluster(backend, address, jobs, apart=apart) as name:
+        try:
+            with joblib.parallel_config(backend=name, n_jobs=max(jobs, 2) if apart else jobs):
+                returned = "list" if backend == "ray" else "generator_unordered"
+                pool = joblib.Parallel(batch_size=1, pre_dispatch="all", return_as=returned)
+                yield from pool(joblib.delayed(run_point)(*task) for task in tasks)
+        except (RuntimeError, BrokenPipeError, EOFError) as error:  # joblib's TerminatedWorkerError is one of them
+            raise WorkerDied(type(error).__name__) from None
+
+
+@contextmanager
+def _interrupts_kept_from_workers() -> Iterator[None]:
+    """Start processes so that Ctrl-C, which a terminal sends to all of them, does not kill them in a round.
+
+    A child inherits the signal mask of the thread that starts it. This process still gets the signal, through the
+    thread that polls `stop`; the workers see the stop file.
+    """
+    resource_tracker.ensure_running()  # now, because its start (Python 3.11) unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _cluster(backend: Backend, address: str | None, jobs: int, *, apart: bool) -> Iterator[str]:
+    """Yield the name under which joblib reaches the backend."""
+    local: dict[str, Any]
+    if backend == "loky":
+        yield "loky" if jobs > 1 or apart else "sequential"
+    elif backend == "ray":
+        import ray
+        from ray.util.joblib import register_ray
+
+        mine = not ray.is_initialized()
+        if mine:
+            local = {} if address else {"num_cpus": jobs, "include_dashboard": False}
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
+        register_ray()  # type: ignore[no-untyped-call]
+        try:
+            yield "ray"
+        finally:
+            if mine:
+                ray.shutdown()
+    else:
+        from distributed import Client
+
+        local = {} if address else {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+        with Client(address, **local):
+            yield "dask"
+
+
+@contextmanager
+def _stop_file(out: Path, stop: Callable[[], bool]) -> Iterator[Path]:
+    """Yield the file that stops all workers; it appears when `stop` returns True or this process fails."""
+    file, done = out / f".stop-{os.getpid()}", threading.Event()
+
+    def appear() -> None:
+        with suppress(OSError):  # on a full disk the workers stop by themselves
+            file.touch()
+
+    def poll() -> None:
+        while not done.wait(_POLL_SECONDS):
+            if stop():
+                appear()
+
+    for left in out.glob(".stop-*"):  # of a sweep that crashed; its workers are gone
+        left.unlink(missing_ok=True)
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield file
+    except BaseException:
+        appear()  # and stays: a worker that outlives a crash must still find it
+        raise
+    else:
+        done.set()
+        thread.join()
+        file.unlink(missing_ok=True)
+    finally:
+        done.set()
+
+
+def _bar(console: Console | None, title: str) -> Progress:
+    columns = (TextColumn(title, markup=False), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}"))
+    off = console is None or console.quiet
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(compact=True), console=console, disable=off)
 
 
 def _reason(error: BaseException) -> str:
@@ -182,7 +299,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _free(path: Path, stop: Callable[[], bool]) -> bool:
-    """Wait until no worker of an earlier sweep, which was killed, is at the run; False where we are to stop."""
+    """Wait until no worker of an earlier sweep, which was killed, holds the run; return False when told to stop."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline and is_locked(path / ".lock"):
         if stop():
@@ -191,33 +308,15 @@ def _free(path: Path, stop: Callable[[], bool]) -> bool:
     return True
 
 
-def _forget_failures(out: Path, keys: Iterable[str]) -> None:
-    """Points that failed are tried again: until then they have not."""
-    for key in keys:
-        content = records.peek(out, key)
-        if content.get("status") == "failed":
-            records.write(out, key, status="stopped", message="Not begun again yet.", seconds=content["seconds"])
-
-
-def _prepared(world: Scenario, threads: int | None) -> Scenario:
-    """The scenario as a worker gets it: one thread where there are several workers, paths that hold anywhere."""
-    if threads is not None:
-        world = world.override({"run.threads": threads})
-    return world.model_copy(update={"folder": world.folder.resolve()})
-
-
-def _result(out: Path, point: Point, troubles: Mapping[str, str]) -> Record:
-    if trouble := troubles.get(point.key):
-        return Record(point=point, status="failed", message=trouble)
+def _result(out: Path, point: Point) -> Record:
     try:
-        record = records.read(out, point)
+        return results.read(out, point) or Record(point=point, status="stopped", message="Not begun yet.")
     except RunError as error:
         message = str(error)
         if "remove it" not in message:
-            kept = f"{records.record_path(out, point.key)} and {records.run_path(out, point.key)}"
+            kept = f"{results.record_path(out, point.key)} and {results.run_path(out, point.key)}"
             message += f" Move {kept} away to have the point run afresh, or give another --out."
         return Record(point=point, status="failed", message=message)
-    return record or Record(point=point, status="stopped", message="Not begun yet.")
 
 
 @contextmanager
@@ -231,11 +330,3 @@ def _locked(out: Path) -> Iterator[None]:
         except OSError as error:
             raise RunError(f"Cannot write to {out}: {error.strerror}. Give another --out.") from None
         yield
-
-
-def remaining(points: Sequence[Point], out: Path) -> str:
-    """Return in one sentence how many runs there are and how many of them are done."""
-    different = {point.key: point for point in points if point.key}
-    left = sum(is_open(out, point) for point in different.values())
-    runs = count(len(different), "run")
-    return f"{runs}: {len(different) - left} done already, {left} to do." if left else f"{runs}, all done already."

@@ -1,4 +1,4 @@
-"""Leagues: every scheme on the same seeds and budgets, as a table, in words and in pictures."""
+"""Benchmarks: every scheme on the same seeds and budgets, as a table, in words and in pictures."""
 
 import contextlib
 import csv
@@ -7,7 +7,6 @@ import json
 import math
 import re
 import tomllib
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,8 @@ from matplotlib.figure import Figure
 import airfed
 from airfed import scenario
 from airfed.cli import main
-from airfed.experiments import league, league_figures, statistics, sweep
-from airfed.experiments.standings import Entry, League
+from airfed.experiments import benchmark, results, sweep
+from airfed.experiments.benchmark_table import Entry, League
 from airfed.policies import EVERY
 from airfed.privacy.ledger import Ledger
 from airfed.problem import InfeasibleError
@@ -81,36 +80,36 @@ def by_policy(rows):
 
 
 def test_the_list_of_schemes_has_every_policy_once():
-    assert set(EVERY) <= set(league.SCHEMES)
-    assert len(set(league.SCHEMES)) == len(league.SCHEMES)
+    assert set(EVERY) <= set(benchmark.SCHEMES)
+    assert len(set(benchmark.SCHEMES)) == len(benchmark.SCHEMES)
 
 
 def test_all_play_but_those_that_lack_a_setting(tiny):
-    field = league.Field.of(tiny, seeds=2)
+    field = benchmark.Field.of(tiny, seeds=2)
     varying = {name for name, policy in EVERY.items() if policy.time_varying}
     assert {point.label for point in field.points} == set(EVERY) - varying - {"threshold"}
     assert [point.values["seed"] for point in field.points] == [3, 4] * (len(field.points) // 2)
     assert set(field.absent) == varying
     threshold = {"policy.name": "threshold", "policy.size": None, "policy.threshold": 0.5}
-    assert "threshold" in {point.label for point in league.Field.of(tiny.override(threshold), seeds=1).points}
-    changing = league.Field.of(tiny.override({"channel.coherence": 1}), seeds=1)
+    assert "threshold" in {point.label for point in benchmark.Field.of(tiny.override(threshold), seeds=1).points}
+    changing = benchmark.Field.of(tiny.override({"channel.coherence": 1}), seeds=1)
     assert varying <= {point.label for point in changing.points}
-    own = league.Field.of(tiny.override({"policy.name": "json:dumps", "policy.size": None}), seeds=1)
+    own = benchmark.Field.of(tiny.override({"policy.name": "json:dumps", "policy.size": None}), seeds=1)
     assert own.points[-1].label == "json:dumps"
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_whom_privacy_is_claimed_against_stands_beside_the_budget(tiny):
-    assert "against" not in league.Field.of(tiny, seeds=1).league([]).budget
+    assert "against" not in benchmark.Field.of(tiny, seeds=1).league([]).budget
     changes = {"channel": {"model": "rayleigh"}, "link.antennas": 2, "link.trust": "combiner"}
-    several = league.Field.of(tiny.override(changes), seeds=1)
+    several = benchmark.Field.of(tiny.override(changes), seeds=1)
     assert several.league([]).budget.endswith("; privacy against a server that receives the combined signal only")
 
 
 def test_every_scheme_is_trained_with_the_same_seeds(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(QuadraticLearning, "evaluate", _with_accuracy(QuadraticLearning.evaluate))
     chosen = ["top_k", "myopic", "full", "uniform", "optimal"]
-    found = league.run(tiny, tmp_path, seeds=3, policies=chosen)
+    found = benchmark.run(tiny, tmp_path, seeds=3, policies=chosen)
     rows = by_policy(found.rows())
     assert set(rows) == set(chosen)
     assert all(row.keys() >= PROMISED for row in rows.values())
@@ -127,7 +126,7 @@ def test_every_scheme_is_trained_with_the_same_seeds(tiny, tmp_path, monkeypatch
             assert (run["epsilon_total"], run["rounds"]) == (pytest.approx(alone.epsilon_total), alone.rounds)
             assert run["power_transmitted"] <= run["power_total"] * (1 + 1e-9)
             assert run["power_total"] == pytest.approx(alone.power_total)
-    expected = statistics.estimate([found.entry("top_k").runs[seed]["accuracy"] for seed in (3, 4, 5)])
+    expected = results.estimate([found.entry("top_k").runs[seed]["accuracy"] for seed in (3, 4, 5)])
     assert (rows["top_k"]["accuracy"], rows["top_k"]["accuracy_low"]) == (expected.mean, expected.low)
 
 
@@ -142,38 +141,38 @@ def _with_accuracy(evaluate):
 @pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_league_ends_as_if_it_had_not_been_and_trains_nothing_twice(tiny, tmp_path, monkeypatch):
     chosen = ("optimal", "uniform")
-    whole = league.run(tiny, tmp_path / "whole", seeds=2, policies=chosen)
-    out, field = tmp_path / "parts", league.Field.of(tiny, seeds=2, policies=chosen)
+    whole = benchmark.run(tiny, tmp_path / "whole", seeds=2, policies=chosen)
+    out, field = tmp_path / "parts", benchmark.Field.of(tiny, seeds=2, policies=chosen)
     ended, half, *_ = field.points
     sweep.run([ended], out)
     calls = iter([False] * 3)
     execute(half.scenario, out.resolve() / "runs" / half.key, stop=lambda: next(calls, True))
     begun, run_point = [], sweep.run_point
     monkeypatch.setattr(sweep, "run_point", lambda *task: (begun.append(task[2]), run_point(*task))[1])
-    again = league.run(tiny, out, seeds=2, policies=chosen)
+    again = benchmark.run(tiny, out, seeds=2, policies=chosen)
     assert sorted(begun) == sorted(point.key for point in field.points if point is not ended)
     assert again.to_json() == whole.to_json()
     assert (out / "league.csv").read_bytes() == (tmp_path / "whole" / "league.csv").read_bytes()
     begun.clear()
-    more = league.run(tiny, out, seeds=2, policies=[*chosen, "top_k"])  # who comes later meets the same seeds
+    more = benchmark.run(tiny, out, seeds=2, policies=[*chosen, "top_k"])  # who comes later meets the same seeds
     assert len(begun) == 2
     assert [row for row in more.rows() if row["policy"] != "top_k"] == again.rows()
     with pytest.raises(RunError, match="this is another"):
-        league.run(tiny.override({"link.noise_std": 0.5}), out, seeds=2, policies=chosen)
+        benchmark.run(tiny.override({"link.noise_std": 0.5}), out, seeds=2, policies=chosen)
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_scheme_without_a_plan_is_a_row_that_says_why(tiny, tmp_path):
     strongest = [tiny.override({"seed": seed}).problem().fleet.gain.max() for seed in (3, 4)]
     between = {"policy.name": "threshold", "policy.size": None, "policy.threshold": float(np.mean(strongest))}
-    found = league.run(tiny.override(between), tmp_path, seeds=2, policies=["threshold", "optimal"])
+    found = benchmark.run(tiny.override(between), tmp_path, seeds=2, policies=["threshold", "optimal"])
     row = by_policy(found.rows())["threshold"]
     lost = 3 + int(np.argmin(strongest))
     assert row["seeds"] == 1
     assert row["note"].startswith(f"Seed {lost}: No plan fits")
     assert not found.entry("threshold").failed
     assert [entry.policy for entry in found.contenders] == ["optimal"]  # no other met all seeds
-    found = league.run(tiny.override({**between, "policy.threshold": 1e9}), tmp_path / "no", seeds=2)
+    found = benchmark.run(tiny.override({**between, "policy.threshold": 1e9}), tmp_path / "no", seeds=2)
     row = by_policy(found.rows())["threshold"]
     assert (row["loss"], row["seeds"], row["private"]) == (None, 0, None)
     assert row["note"].startswith("No plan fits")
@@ -183,7 +182,7 @@ def test_a_scheme_without_a_plan_is_a_row_that_says_why(tiny, tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_a_training_that_fails_is_no_lack_of_a_plan(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(QuadraticLearning, "evaluate", _broken)
-    found = league.run(tiny, tmp_path / "one", seeds=1, policies=["full"])
+    found = benchmark.run(tiny, tmp_path / "one", seeds=1, policies=["full"])
     assert found.entries[0].failed
     file = tmp_path / "tiny.toml"
     file.write_text(tiny.to_toml())
@@ -199,10 +198,10 @@ def _broken(*arguments):
 @pytest.mark.usefixtures("undrawn")
 def test_what_was_spent_is_what_the_ledger_says(tiny, tmp_path, monkeypatch):
     chosen = {"seeds": 1, "policies": ["optimal"]}
-    before = league.run(tiny, tmp_path, **chosen).rows()[0]
+    before = benchmark.run(tiny, tmp_path, **chosen).rows()[0]
     monkeypatch.setattr(Ledger, "epsilon_total", 42.0)
     monkeypatch.setattr(Ledger, "power_planned", 43.0)
-    after = league.run(tiny, tmp_path, **chosen).rows()[0]
+    after = benchmark.run(tiny, tmp_path, **chosen).rows()[0]
     assert (after["epsilon_total"], after["power_total"]) == (42.0, 43.0)
     assert before["epsilon_total"] == pytest.approx(tiny.vary({"policy.name": "optimal"}).plan().epsilon_total)
 
@@ -309,7 +308,7 @@ def test_the_latex_is_well_formed():
     assert r"noise\_free$^{\dagger}$" in text
 
 
-def test_pictures_show_each_scheme_once_and_name_it_off_the_others():
+def test_pictures_show_each_scheme_once_with_its_interval():
     rng = np.random.default_rng(3)
     schemes = {
         name: over(
@@ -317,45 +316,39 @@ def test_pictures_show_each_scheme_once_and_name_it_off_the_others():
             epsilon=3 + 0.1 * (index % 3),
             power=1.0 + index,
         )
-        for index, name in enumerate(league.SCHEMES)
+        for index, name in enumerate(benchmark.SCHEMES)
     }
     schemes["noise_free"][1]["private"] = False
     schemes["noise_free"][1]["power"] = 0.0
     found = fake_league(schemes)
-    drawn = league_figures.figures(found)
+    drawn = found.plot()
     assert list(drawn) == ["league-privacy", "league-power", "league-air"]
-    chart = league_figures.league_chart(found.rows(), "accuracy", "epsilon_total", "ε")
-    marks = {part.name: part for part in chart.parts if isinstance(part, league_figures.Line)}
-    wall = next(part.at for part in chart.parts if isinstance(part, league_figures.Level))
-    assert {name for name, part in marks.items() if part.x[0] > wall} == {"noise_free"}
+    (axes,) = drawn["league-privacy"].axes
+    (wall,) = (line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":")
+    marks = {container.get_label(): container for container in axes.containers}
+    assert set(marks) == set(benchmark.SCHEMES)
+    assert len({(mark[0].get_marker(), mark[0].get_color()) for mark in marks.values()}) == len(marks)  # told apart
+    assert {name for name, mark in marks.items() if mark[0].get_xdata()[0] > wall} == {"noise_free"}
     for row in found.rows():
-        mark = marks[row["policy"]]
-        assert mark.y[0] == row["accuracy"]
-        assert mark.y[0] + mark.spread[0] == pytest.approx(row["accuracy_high"])
-    assert set(marks) == set(league.SCHEMES)
-    names = league_figures.named(chart)
-    assert sorted(", ".join(spot.text for spot in names).split(", ")) == sorted(marks)
-    assert not [(one.text, other.text) for one, other in combinations(names, 2) if one.meets(other)]
+        line, _, (bar,) = marks[row["policy"]].lines
+        assert line.get_ydata()[0] == row["accuracy"]
+        assert bar.get_segments()[0][:, 1] == pytest.approx([row["accuracy_low"], row["accuracy_high"]])
     assert "noise_free" in drawn["league-power"]._supxlabel.get_text()  # it has no place on a logarithmic axis
 
 
-def test_a_name_stands_off_the_intervals_of_others():
+def test_no_accuracy_is_beyond_its_range():
     schemes = {"optimal": over(0.5, 0.5, 0.5), "full": over(0.0, 0.4, 0.8, epsilon=3.05)}
-    chart = league_figures.league_chart(fake_league(schemes).rows(), "accuracy", "epsilon_total", "ε")
-    tall = next(part for part in chart.parts if part.name == "full")
-    where = float(chart.x.share(tall.x)[0])
-    name = next(spot for spot in league_figures.named(chart) if spot.text == "optimal")
-    assert not name.crosses((where, 0.0, 1.0))
-    assert (chart.y.low, chart.y.high) == (0.0, 1.0)  # no accuracy is beyond
+    (axes,) = fake_league(schemes).plot()["league-privacy"].axes
+    assert axes.get_ylim() == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(("other", "kind"), [(2e-3, "linear"), (1e6, "log")])
 def test_losses_that_differ_by_far_have_a_logarithmic_axis(other, kind):
     schemes = {name: over(0.5, 0.5, accuracy=None, loss=loss) for name, loss in (("optimal", 1e-3), ("cotaf", other))}
-    chart = league_figures.league_chart(fake_league(schemes, 2).rows(), "loss", "epsilon_total", "ε")
-    assert chart.y.kind == kind
-    assert all(0 < chart.y.share(part.y) < 1 for part in chart.parts)
-    assert len(league_figures.named(chart)) == 2
+    (axes,) = fake_league(schemes, 2).plot()["league-privacy"].axes
+    assert axes.get_yscale() == kind
+    low, high = axes.get_ylim()
+    assert all(low < loss < high for loss in (1e-3, other))
 
 
 def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkeypatch):
@@ -383,7 +376,7 @@ def test_the_command_prints_rows_and_leaves_files(tiny, tmp_path, capsys, monkey
 
 def test_a_picture_of_a_league_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     found = fake_league({"optimal": over(0.9, 0.8, 0.7), "full": over(0.6, 0.5, 0.4)})
-    league.write(found, [], tmp_path)
+    benchmark.write(found, [], tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert "league-air.png" in before
 
@@ -394,7 +387,7 @@ def test_a_picture_of_a_league_is_replaced_whole_or_not_at_all(tmp_path, monkeyp
 
     monkeypatch.setattr(Figure, "savefig", cut_short)
     with pytest.raises(RunError, match=r"No space left on device\. The runs are kept"):
-        league.write(found, [], tmp_path)
+        benchmark.write(found, [], tmp_path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
@@ -424,10 +417,10 @@ def test_a_mistake_is_one_sentence(tiny, tmp_path, capsys, arguments, said):
 
 def test_who_spends_no_privacy_gives_no_budget(tiny):
     with pytest.raises(InfeasibleError, match="--total"):
-        league.one_total(tiny.override({"budget.total_power": 1e-15}))
+        benchmark.one_total(tiny.override({"budget.total_power": 1e-15}))
 
 
 def test_no_training_is_charged_to_an_account(tiny, tmp_path):
     charged = tiny.override({"budget.account": "account.jsonl", "budget.scope": "total", "budget.formula": "exact"})
     with pytest.raises(ValueError, match=r"Expected no budget\.account"):
-        league.run(charged, tmp_path)
+        benchmark.run(charged, tmp_path)

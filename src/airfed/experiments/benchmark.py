@@ -1,24 +1,25 @@
-"""A league: every scheme that applies to a scenario, trained with the same seeds within the same budgets.
+"""The benchmark: every method that applies to a scenario, trained with the same seeds within the same budgets.
 
-It is a sweep over the policy and the seed, with the sweep's folder and its habits: what ended is not run again, and
-what was interrupted goes on. `DIR/league.toml` says which scenario the folder belongs to; the table is in `league.csv`,
+It is a sweep over the policy and the seed, with the sweep's directory: runs that ended are not repeated, interrupted
+ones are resumed. `DIR/league.toml` is the scenario that the directory belongs to; the table is in `league.csv`,
 `league.tex` and `league.json`, and drawn in `league-privacy`, `league-power` and `league-air` (.png and .pdf).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rich.console import Console
+
 from airfed import _extras, _validate
 from airfed._disk import write_new, write_whole
-from airfed.experiments import points, records, sweep, workers
+from airfed.experiments import points, results, sweep
+from airfed.experiments.benchmark_table import Entry, League, spent
 from airfed.experiments.points import Experiment, Point, Variant
-from airfed.experiments.records import Record
-from airfed.experiments.standings import Entry, League, spent
-from airfed.experiments.watching import Progress
+from airfed.experiments.results import Record
 from airfed.policies import EVERY, find
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, ScenarioError, load
@@ -26,24 +27,10 @@ from airfed.text.phrases import ADVERSARIES, compact
 from airfed.training.directory import RunError
 
 SCHEMES: Final[tuple[str, ...]] = (
-    "noise_free",
-    "central",
-    "optimal",
-    "clairvoyant",
-    "myopic",
-    "paper",
-    "full",
-    "uniform",
-    "top_k",
-    "threshold",
-    "truncated",
-    "threshold_power",
-    "liu_simeone",
-    "seif",
-    "cotaf",
-    "digital",
+    *("noise_free", "central", "optimal", "clairvoyant", "myopic", "paper", "full", "uniform", "top_k", "threshold"),
+    *("truncated", "threshold_power", "liu_simeone", "seif", "cotaf", "digital"),
 )
-"""Who plays, in the order in which equal ones are listed."""
+"""All methods, in the order in which equal ones are listed."""
 _ONLY_VARYING: Final = "Differs from optimal only where gains change or devices have batteries."
 
 
@@ -54,93 +41,61 @@ def run(
     seeds: int = 5,
     policies: Sequence[str] | None = None,
     jobs: int = 1,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    console: Console | None = None,
 ) -> League:
-    """Train what is not trained yet, write tables and pictures, and return the league.
-
-    Args:
-        world: the scenario; its own seed is the first.
-        out: the folder of the league.
-        seeds: how many, one after the other.
-        policies: who plays; by default all of `SCHEMES` and the scenario's own policy.
-        jobs: runs at a time.
-        on_progress: told about the state about twice a second.
-
-    Raises:
-        RunError: the folder belongs to another scenario, is busy, or cannot be written.
-        ValueError: `seeds` is below 1, a policy is unknown, none applies, or joblib is not installed.
-    """
+    """Train the methods that are not trained yet, write tables and pictures, and return the benchmark."""
     field = Field.of(world, seeds=seeds, policies=policies)
-    workers.check("loky", None)  # before anything is written
+    sweep.check_backend("loky")  # before anything is written
     claim(world, out)
-    results = sweep.run(field.points, out, jobs=jobs, on_progress=on_progress)
-    league = field.league(results)
-    write(league, results, out)
+    records = sweep.run(field.points, out, jobs=jobs, console=console, title="benchmark")
+    league = field.league(records)
+    write(league, records, out)
     return league
 
 
 def one_total(world: Scenario, total: float | None = None) -> Scenario:
-    """Return the scenario with a budget for the whole training: schemes of more rounds would else spend more.
-
-    Args:
-        world: the scenario.
-        total: ε of the whole training; None: what full participation spends where the budget is of each round (of the
-            optimum, where not everybody can be heard), and the scenario's own where it is a total already.
-
-    Raises:
-        InfeasibleError: there is no plan to take it from, or it spends nothing.
-        ValueError: `total` is not above 0.
-    """
+    """Return the scenario with a budget for the whole training: methods with more rounds would otherwise spend more."""
     if total is not None:
         _validate.positive(total=total)
+    elif world.budget.scope == "total":
+        return world
     else:
-        if world.budget.scope == "total":
-            return world
         problem = world.problem()
         try:
             plan = world.plan(problem, policy="full")
         except InfeasibleError:
             plan = world.plan(problem, policy="optimal")
-        total = float(f"{plan.epsilon_total:.4g}")  # a budget that a person can read
+        total = float(f"{plan.epsilon_total:.4g}")  # a readable budget
         if not total > 0:
             raise InfeasibleError(
-                "No budget for the whole training can be taken from this scenario: full participation is heard too "
-                "weakly to spend any ε. Give one (--total), or keep the budget of each round (--per-round)."
+                "No budget for the whole training can be taken from this scenario: full participation arrives too "
+                "weak to spend any ε. Give one (--total), or keep the budget of each round (--per-round)."
             )
     return world.override({"budget.scope": "total", "budget.formula": "exact", "budget.epsilon": total})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """Who plays, and the points that have to be run for it. `Field.of` makes one.
+    """The methods of a benchmark and their points. `Field.of` makes one."""
 
-    Args:
-        world: the scenario.
-        seeds: of every scheme.
-        points: a run each, scheme by scheme.
-        absent: why a scheme does not play, by its name.
-    """
-
-    world: Scenario
-    seeds: tuple[int, ...]
-    points: tuple[Point, ...]
-    absent: Mapping[str, str]
+    world: Scenario  # the scenario
+    seeds: tuple[int, ...]  # of every method
+    points: tuple[Point, ...]  # one run each, method by method
+    absent: Mapping[str, str]  # why a method is left out, by its name
 
     @classmethod
     def of(cls, world: Scenario, *, seeds: int, policies: Sequence[str] | None = None) -> Field:
-        """Return the field of a league.
-
-        Raises:
-            ValueError: `seeds` is below 1, a policy is unknown, none applies, or trainings would be charged to an
-                account.
-        """
+        """Return the methods and points of a benchmark."""
         if seeds < 1:
             raise ValueError(f"Expected seeds={seeds} >= 1.")
         if world.account_path is not None:
             raise ScenarioError(
                 "Expected no budget.account in a league: each of its trainings would spend what the next may not."
             )
-        names = list(dict.fromkeys(_all(world) if policies is None else policies))
+        if policies is None:  # "threshold" only where the scenario has one
+            policies = [name for name in SCHEMES if name != "threshold" or world.policy.threshold is not None]
+            policies += [world.policy.name] if world.policy.name not in EVERY else []
+        names = list(dict.fromkeys(policies))
         if not names:
             raise ValueError("Expected at least one policy.")
         varies = world.problem(dimension=1).varies
@@ -153,10 +108,10 @@ class Field:
         experiment = Experiment(name=world.name, title="", base=world, axes={"seed": every}, variants=variants)
         return cls(world=world, seeds=every, points=tuple(points.expand(experiment)), absent=absent)
 
-    def league(self, results: Sequence[Record]) -> League:
-        """Return the league that the records of the points make."""
+    def league(self, records: Sequence[Record]) -> League:
+        """Return the benchmark that the records of the points make."""
         own: dict[str, list[Record]] = {}
-        for record in results:
+        for record in records:
             own.setdefault(record.point.label, []).append(record)
         entries = [_entry(policy, found) for policy, found in own.items()]
         entries += [
@@ -172,11 +127,7 @@ class Field:
 
 
 def claim(world: Scenario, out: Path) -> None:
-    """Make the folder of a league this scenario's, or see that it is.
-
-    Raises:
-        RunError: it is another one's, or cannot be written.
-    """
+    """Make the directory this scenario's, or check that it is."""
     file = out / "league.toml"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -186,46 +137,32 @@ def claim(world: Scenario, out: Path) -> None:
     except OSError as error:
         if not file.exists():  # else another process was quicker
             raise RunError(f"Cannot write to {out}: {error.strerror}. Give another --out.") from None
-    if _asked(load(file)) != _asked(world):
+    contents = [each.content() for each in (load(file), world)]
+    first, second = ({**each, "policy": {**each["policy"], "name": None}} for each in contents)  # any policy will do
+    if first != second:
         raise RunError(
             f"Expected the scenario that {out} is the league of ({file}); this is another. Give another --out."
         )
 
 
-def write(league: League, results: Sequence[Record], out: Path) -> list[Path]:
-    """Write the table, the sweep's own tables and, where matplotlib is installed, the pictures; return the files.
-
-    Raises:
-        RunError: they cannot be written.
-    """
-    texts = {"league.csv": league.to_csv(), "league.tex": league.to_latex(), "league.json": league.to_json()}
-    files = [out / name for name in texts]
+def write(league: League, records: Sequence[Record], out: Path) -> list[Path]:
+    """Write the table, the sweep's own tables and, where matplotlib is installed, the pictures; return the files."""
+    content = {
+        "league.csv": league.to_csv().encode(),
+        "league.tex": league.to_latex().encode(),
+        "league.json": league.to_json().encode(),
+    }
     try:
-        for file, text in zip(files, texts.values(), strict=True):
-            write_whole(file, text.encode())
         if _extras.has("matplotlib"):
             from airfed.plotting.figure import encoded
 
-            for name, picture in league.plot().items():
-                for ending in ("png", "pdf"):
-                    files.append(out / f"{name}.{ending}")
-                    write_whole(files[-1], encoded(picture, ending))
+            pictures = league.plot().items()
+            content |= {f"{name}.{end}": encoded(drawn, end) for name, drawn in pictures for end in ("png", "pdf")}
+        for name, whole in content.items():
+            write_whole(out / name, whole)
     except OSError as error:
         raise RunError(f"Cannot write the league to {out}: {error.strerror or error}. The runs are kept.") from None
-    return [*files, *records.write_tables(out, results)]
-
-
-def _all(world: Scenario) -> list[str]:
-    """Every scheme that there is, and the scenario's own policy; "threshold" only where the scenario has one."""
-    needless = "threshold" if world.policy.threshold is None else ""
-    names = [name for name in SCHEMES if name != needless]
-    return [*names, world.policy.name] if world.policy.name not in EVERY else names
-
-
-def _asked(world: Scenario) -> dict[str, object]:
-    """All that shapes a league; which policy the scenario names does not."""
-    content = world.content()
-    return {**content, "policy": {**content["policy"], "name": None}}
+    return [*(out / name for name in content), *results.write_tables(out, records)]
 
 
 def _entry(policy: str, found: Sequence[Record]) -> Entry:
@@ -247,7 +184,7 @@ def _has_plan(point: Point) -> bool:
     try:
         problem = point.scenario.problem()
     except ValueError:
-        return True  # the data or the model are missing: no fault of the policy's
+        return True  # the data or the model are missing, which is not the policy's fault
     try:
         point.scenario.plan(problem)
     except ValueError:

@@ -12,12 +12,12 @@ import airfed
 from airfed import plan, scenario
 from airfed.cli import main
 from airfed.experiments import sweep
-from airfed.experiments.measure import Unmeasured, better_half, means, measure, spreads
-from airfed.experiments.pilots import Cell, design
+from airfed.experiments.pilots import Cell, Unmeasured, better_half, design, means, measure, spreads
 from airfed.experiments.points import dataset_digest
-from airfed.experiments.records import Record
+from airfed.experiments.results import Record
 from airfed.keys import ScenarioError
 from airfed.planning import load_response
+from airfed.training.directory import RunError
 from airfed.training.setup import build_task
 
 SCENARIO = """
@@ -239,7 +239,7 @@ def test_the_command_writes_a_response_that_plans(file, capsys):
     out = file.with_name("r.json")
     assert main(["measure", str(file), "--out", str(out), *LINE]) == 0
     text = capsys.readouterr().out
-    assert max(len(line) for line in text.splitlines() if "written" not in line and "kept" not in line) < 120
+    assert max(len(line) for line in text.splitlines() if "written" not in line and "resumes" not in line) < 120
     assert "best I" in text
     assert "is at the edge of what was measured" in text
     response = load_response(out)
@@ -264,7 +264,7 @@ def test_an_interrupted_measure_goes_on_and_finds_the_same(file, capsys, monkeyp
     def some(world, out, key, *rest):
         """The first three points of each call; the others are as if stopped."""
         trained.append(key)
-        return original(world, out, key, *rest) if len(trained) <= 3 else ""
+        return original(world, out, key, *rest) if len(trained) <= 3 else key
 
     monkeypatch.setattr(sweep, "run_point", some)
     assert main(["measure", str(file), "--out", str(parts), *LINE]) == 2
@@ -282,7 +282,7 @@ def test_an_interrupted_measure_goes_on_and_finds_the_same(file, capsys, monkeyp
 
 def test_a_failed_pilot_is_told_and_nothing_is_written(file, capsys, monkeypatch):
     def fail(world, out, key, *rest):
-        return "Cannot write: the disk is full."
+        raise RunError("Cannot write: the disk is full.")
 
     monkeypatch.setattr(sweep, "run_point", fail)
     assert main(["measure", str(file), "--out", str(file.with_name("r.json")), *LINE]) == 2

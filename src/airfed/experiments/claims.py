@@ -1,0 +1,217 @@
+"""The claims of Section V, tested on the final results of every point.
+
+A claim is a difference that should be positive. It passes where the 95% interval of that difference, paired by seed
+(Student's t over the seeds' differences), lies above zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from airfed.experiments.results import Estimate, estimate
+from airfed.text.phrases import span
+from airfed.training.directory import RunError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+    from airfed.experiments.figures import Studies
+
+SETTINGS: Final = {"channel.minimum": "h_min", "link.noise_std": "σ", "learning.clip_norm": "ϖ"}  # varied
+Place = TypeVar("Place", bound=Hashable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One comparison behind a claim."""
+
+    claim: str  # what the paper says, as a sentence
+    figure: str  # on whose records it is tested
+    comparison: str  # what is compared with what
+    effect: Estimate  # the difference, positive where the claim is right
+    unit: str = "points"  # of the effect
+    remark: str = ""  # what a reader must know
+
+    @property
+    def passed(self) -> bool:
+        """Whether the whole interval lies above zero."""
+        return self.effect.low > 0
+
+    @property
+    def reason(self) -> str:
+        """Why it failed; empty where it passed."""
+        if self.passed:
+            return ""
+        unclear = f"{self.effect.count} seeds do not separate it from zero"
+        return "the opposite was found" if self.effect.high < 0 else unclear
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict as plain values."""
+        low, high = (value if np.isfinite(value) else None for value in (self.effect.low, self.effect.high))
+        names = ("claim", "figure", "comparison", "unit", "passed", "reason", "remark")
+        effect = {"effect": self.effect.mean, "low": low, "high": high, "seeds": self.effect.count}
+        return {**{name: getattr(self, name) for name in names}, **effect}
+
+
+def summary(tested: Sequence[Verdict]) -> str:
+    """Return how many comparisons pass, in words."""
+    return f"{sum(verdict.passed for verdict in tested)} of {len(tested)} comparisons pass"
+
+
+def final_results(found: Studies) -> DataFrame:
+    """Return one row per point that ended, at the seeds at which its whole experiment ended."""
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for name, study in found.items():
+        try:
+            complete = study.complete() if study.records else []
+        except RunError:  # its figure says why; the results of the others stand
+            continue
+        for seed, record in complete:
+            world, plan, final = record.point.scenario, record.plan, record.final
+            assert world is not None  # it ended
+            settings = (world.channel.minimum, world.link.received_std, world.learning.clip_norm)
+            row = {"experiment": name, "dataset": world.learning.dataset, "label": record.point.label, "seed": seed}
+            row |= dict(zip(SETTINGS, map(float, settings), strict=True))
+            row |= {key: plan[key] for key in ("num_devices", "num_scheduled", "rounds")}
+            row |= {"status": record.status, "binding": plan["binding"]}
+            row |= {key: final[key] for key in ("accuracy", "loss", "test_loss")}
+            rows.append(row | {"alignment": plan["alignment"], "seconds": round(record.seconds, 1)})
+    return pd.DataFrame(rows)
+
+
+def final_table(results: DataFrame) -> list[list[str]]:
+    """Return the final results of one experiment: header, then one row per design, means over seeds ± 95%."""
+    varied = [key for key in SETTINGS if (results.groupby("label")[key].nunique() > 1).any()]
+    table = [["design", *(SETTINGS[key] for key in varied), "devices", "rounds", "accuracy [%]", "loss", "limit"]]
+    for (label, *places), rows in results.groupby(["label", *varied], sort=False):
+        accuracy, loss = estimate(100 * rows["accuracy"]), estimate(rows["loss"])
+        sure = len(rows) > 1
+        table.append(
+            [
+                *(label, *(f"{place:g}" for place in places)),
+                *(span(list(rows[key])) for key in ("num_scheduled", "rounds")),
+                f"{accuracy.mean:.1f}" + (f" ± {accuracy.half_width:.1f}" if sure else ""),
+                f"{loss.mean:.3g}" + (f" ± {loss.half_width:.3g}" if sure else ""),
+                ", ".join(sorted(set(rows["binding"].str.replace("_power", "")))),
+            ]
+        )
+    return table
+
+
+def by_seed(results: DataFrame, column: str, **where: Any) -> Series:
+    """Return a column by seed, of the rows with these values ("__" stands for the dot in a key)."""
+    for key, value in where.items():
+        results = results[results[key.replace("__", ".")] == value]
+    return results.set_index("seed")[column].sort_index()
+
+
+def gain(results: DataFrame, first: str, second: str, **where: Any) -> Series:
+    """Return the accuracy of one label minus that of another, in percentage points, by seed."""
+    left, right = (by_seed(results, "accuracy", label=label, **where) for label in (first, second))
+    return (100 * (left - right)).dropna()
+
+
+def differences(results: DataFrame, first: str, *, claim: str, figure: str, remark: str = "") -> list[Verdict]:
+    """Return the verdicts on the accuracy of one label against that of each other."""
+    others = {other: gain(results, first, other) for other in results["label"].unique() if other != first}
+    about = {"claim": claim, "figure": figure, "remark": remark}
+    return [Verdict(comparison=f"{first} − {other}", effect=estimate(own), **about) for other, own in others.items()]
+
+
+def best_place(curves: Mapping[Place, Mapping[int, float]], seeds: Sequence[int]) -> Place:
+    """Return the place of the highest mean over the seeds; the first of several."""
+    return max(curves, key=lambda place: float(np.mean([curves[place][seed] for seed in seeds])))
+
+
+def best_by_others(curves: Mapping[Place, Mapping[int, float]]) -> dict[int, Place]:
+    """Return, for each seed, the place that is best on the other seeds, so that choosing it is not biased.
+
+    A single seed has no others, and chooses for itself.
+    """
+    seeds = sorted(next(iter(curves.values())))
+    return {seed: best_place(curves, [other for other in seeds if other != seed] or [seed]) for seed in seeds}
+
+
+def check(results: DataFrame) -> list[Verdict]:
+    """Return the verdicts on every claim whose experiments are among the results.
+
+    Fig. 4 and Fig. 5 share runs, over I and over E = T/I: a comparison of the same runs is listed once.
+    """
+    own = {name: results[results["experiment"] == name] for name in TESTS} if len(results) else {}
+    found = [verdict for name, table in own.items() if len(table) for verdict in TESTS[name](table)]
+    over_rounds = [verdict.effect for verdict in found if verdict.figure == "fig4"]
+    return [verdict for verdict in found if verdict.figure != "fig5" or verdict.effect not in over_rounds]
+
+
+def _scheduling(results: DataFrame) -> list[Verdict]:
+    claim = "The proposed scheduling is better than uniform and full scheduling"
+    return differences(results[results["label"] != "full, no weak device"], "proposed", claim=claim, figure="fig3")
+
+
+def _gain(results: DataFrame) -> list[Verdict]:
+    minima = sorted(results["channel.minimum"].unique())
+    gains = {minimum: gain(results, "proposed", "full", channel__minimum=minimum) for minimum in minima}
+    return [
+        Verdict(
+            claim="The gain over full scheduling grows as h_min falls",
+            figure="fig3",
+            comparison=f"gain at h_min = {weak:g} − gain at {strong:g}",
+            effect=estimate((gains[weak] - gains[strong]).dropna()),
+            remark=f"gains {gains[weak].mean():.1f} and {gains[strong].mean():.1f}",
+        )
+        for weak, strong in itertools.pairwise(minima)
+    ]
+
+
+def _rounds(results: DataFrame) -> list[Verdict]:
+    claim = "Accuracy over I first rises, then falls"
+    curves = {rounds: 100 * by_seed(results, "accuracy", rounds=rounds) for rounds in results["rounds"].unique()}
+    return _interior(curves, claim=claim, figure="fig4", symbol="I", unit="points")
+
+
+def _local_steps(results: DataFrame) -> list[Verdict]:
+    steps = results["rounds"].max()  # I = T is among them: E = 1
+    verdicts = []
+    for column, unit, sign in (("accuracy", "points", 100.0), ("loss", "nats", -1.0)):
+        curves = {steps // number: sign * by_seed(results, column, rounds=number) for number in set(results["rounds"])}
+        claim = f"There is an interior best E (by {column})"
+        verdicts += _interior(curves, claim=claim, figure="fig5", symbol="E", unit=unit)
+    return verdicts
+
+
+def _overall(results: DataFrame) -> list[Verdict]:
+    return differences(results, "proposed", claim="The overall design beats each fixed design", figure="fig6")
+
+
+def _interior(curves: Mapping[int, Series], *, claim: str, figure: str, symbol: str, unit: str) -> list[Verdict]:
+    """The best place against both ends. It is chosen by the other seeds, so that choosing it is not biased."""
+    own = {place: curves[place].to_dict() for place in sorted(curves)}
+    best = best_by_others(own)
+    chosen = " or ".join(map(str, sorted(set(best.values()))))
+    return [
+        Verdict(
+            claim=claim,
+            figure=figure,
+            comparison=f"best {symbol} − {symbol} = {end}",
+            effect=estimate([own[place][seed] - own[end][seed] for seed, place in best.items()]),
+            unit=unit,
+            remark=f"best {symbol} = {chosen}, chosen by the other seeds",
+        )
+        for end in (min(own), max(own))
+    ]
+
+
+TESTS: Final[dict[str, Callable[[DataFrame], list[Verdict]]]] = {
+    "fig3": _scheduling,
+    "fig3-gain": _gain,
+    "fig4": _rounds,
+    "fig5": _local_steps,
+    "fig6": _overall,
+}
