@@ -118,7 +118,7 @@ def test_a_missing_extra_is_one_sentence(capsys, tmp_path, monkeypatch):
     assert capsys.readouterr() == ("", expected)
 
 
-@pytest.mark.parametrize("name", ["airfed.nothing", "torch.nothing", "pandas", None])
+@pytest.mark.parametrize("name", ["airfed.nothing", "torch.nothing", "polars", None])
 def test_what_is_no_missing_extra_is_not_taken_for_one(name, monkeypatch):
     def missing(*arguments, **options):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -18,7 +18,7 @@ from airfed.planning.sensitivities import Sensitivities
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, template, worlds
 from airfed.scenario.errors import ScenarioError
-from airfed.text import exports, output, tables
+from airfed.text import output, tables
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 
@@ -32,7 +32,7 @@ def _one_kind(given: ArgumentCollection) -> None:
 OUTPUT: Final = Group("Output", validator=_one_kind)
 Json = Annotated[bool, Parameter(help="Print JSON instead of text.", negative="", group=OUTPUT)]
 TableFormat = Annotated[
-    exports.Format | None, Parameter(help="Print the tables alone, so written; the text goes to stderr.", group=OUTPUT)
+    output.Format | None, Parameter(help="Print the tables alone, so written; the text goes to stderr.", group=OUTPUT)
 ]
 
 
@@ -99,7 +99,7 @@ def plan(
     if json:
         output.print_json({"scenario": world.name, **_values(found)})
         return 0
-    console = exports.make_console(format)
+    console = output.make_console(format)
     tables.print_plan(console, world.name, found)
     if found.constant:
         console.print("")
@@ -148,7 +148,7 @@ def compare(
             found["equal_total"] = {"epsilon": epsilon, "policies": _rows(plans), "infeasible": failures}
         output.print_json(found)
         return 0
-    console = exports.make_console(format)
+    console = output.make_console(format)
     tables.print_comparison(console, world.name, plans, failures)
     if equal is not None:
         tables.print_equal_total(console, *equal)
