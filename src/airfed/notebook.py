@@ -83,9 +83,9 @@ class Comparison:
     def plot(self) -> Any:
         """Return a matplotlib figure of the runs' accuracy, loss, ε and power."""
         with explained():
-            from airfed.plotting import files
+            from airfed.plotting import figure
 
-        return files.runs_figure(self.runs)
+        return figure.runs_figure(self.runs)
 
     def __str__(self) -> str:
         return as_text(self._print)

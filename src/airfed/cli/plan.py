@@ -93,9 +93,9 @@ def plan(
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     found = world.plan()
     if plot is not None:
-        from airfed.plotting import figure, files
+        from airfed.plotting import figure
 
-        figure.save(files.plan_figure(found, response=world.response), plot)
+        figure.save(figure.plan_figure(found, response=world.response), plot)
     if json:
         output.print_json({"scenario": world.name, **_values(found)})
         return 0
@@ -138,9 +138,9 @@ def compare(
         raise InfeasibleError(failures["optimal"])
     equal = _equal_total(world, plans, total, baselines=rivals)
     if plot is not None:
-        from airfed.plotting import figure, files
+        from airfed.plotting import figure
 
-        figure.save(files.comparison_figure(plans), plot)
+        figure.save(figure.comparison_figure(plans), plot)
     if json:
         found = {"scenario": world.name, "policies": _rows(plans), "infeasible": failures, "equal_total": None}
         if equal is not None:

@@ -143,9 +143,9 @@ def exported(table: Table, format: Format) -> str:
         return (f"**{title}**\n\n" if title else "") + markdown_table(rows, sides) + "\n"
     with explained():
         if format == "csv":
-            return _frame(rows).to_csv(index=False, lineterminator="\n")
+            return str(_frame(rows).to_csv(index=False, lineterminator="\n"))
         columns = "".join(side[0] for side in sides)
-        text = _frame(rows).replace("-", "--").to_latex(index=False, escape=True, column_format=columns)
+        text: str = _frame(rows).replace("-", "--").to_latex(index=False, escape=True, column_format=columns)
     text = _POWER_OF_TEN.sub(r"$\1\\cdot10^{\2\3}$", text.translate(_MATHS))
     return (f"% {title}\n" if title else "") + text
 
@@ -163,10 +163,9 @@ def markdown_table(rows: Sequence[Sequence[str]], sides: Sequence[str] | None = 
     | 40  | 88.1       |
     """
     escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    sides = sides or ["left"] * len(rows[0])
     with explained():
-        return _frame(escaped).to_markdown(
-            index=False, disable_numparse=True, colalign=sides or ["left"] * len(rows[0])
-        )
+        return str(_frame(escaped).to_markdown(index=False, disable_numparse=True, colalign=sides))
 
 
 def _frame(rows: Sequence[Sequence[str]]) -> DataFrame:
