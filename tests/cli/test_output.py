@@ -111,14 +111,14 @@ def test_a_name_of_a_new_file_is_quoted_for_the_next_command(capsys, tmp_path, m
 def test_a_missing_extra_is_one_sentence(capsys, tmp_path, monkeypatch):
     (tmp_path / "s.toml").write_text(template.SCENARIO)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
-    for name in ("airfed.plotting.figure", "airfed.plotting.files"):
+    for name in ("airfed.plotting.figure",):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert main(["plan", str(tmp_path / "s.toml"), "--plot", str(tmp_path / "p.png")]) == 2
     expected = "airfed: This needs airfed[report] (matplotlib is missing): pip install 'airfed[report]'.\n"
     assert capsys.readouterr() == ("", expected)
 
 
-@pytest.mark.parametrize("name", ["airfed.nothing", "torch.nothing", "pandas", None])
+@pytest.mark.parametrize("name", ["airfed.nothing", "torch.nothing", "polars", None])
 def test_what_is_no_missing_extra_is_not_taken_for_one(name, monkeypatch):
     def missing(*arguments, **options):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)

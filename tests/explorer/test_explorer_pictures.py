@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airfed.explorer import comparison, pictures
 from airfed.explorer.design import Design
-from airfed.plotting import svg
+from airfed.plotting.figure import svg
 from airfed.problem import InfeasibleError
 
 SVG = "{http://www.w3.org/2000/svg}"

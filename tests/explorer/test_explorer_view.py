@@ -6,14 +6,15 @@ import time
 
 import numpy as np
 import pytest
+from airfed.plotting.chart import Line
+from airfed.plotting.plans import alignment_chart
 
 from airfed import planning, policies
 from airfed.explorer import comparison, knobs, pictures, shown
 from airfed.explorer.comparison import front_map, levels, slice_chart
 from airfed.explorer.design import Design
 from airfed.planning.limits import amplifications
-from airfed.plotting.chart import Line
-from airfed.plotting.plans import MOST_ROUNDS, alignment_chart
+from airfed.plotting.series import MOST_ROUNDS
 from airfed.privacy import gaussian_mu
 from airfed.problem import InfeasibleError
 from airfed.text.phrases import LIMITS

@@ -58,7 +58,7 @@ def test_every_format_says_what_the_table_says(rows):
 def test_a_title_is_kept_where_there_is_a_place_for_it():
     table = filled([["x"], ["1"]], title="All [b]of[/b] it")
     assert exports.exported(table, "csv") == "x\n1\n"
-    assert exports.exported(table, "markdown") == "**All of it**\n\n| x |\n|--:|\n| 1 |\n"
+    assert exports.exported(table, "markdown") == "**All of it**\n\n|   x |\n|----:|\n|   1 |\n"
     assert exports.exported(table, "latex").startswith("% All of it\n\\begin{tabular}{r}\n")
 
 

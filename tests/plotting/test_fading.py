@@ -17,12 +17,9 @@ from hypothesis import strategies as st
 from airfed import Budget, Fleet, Learning, Link, Problem, policies
 from airfed.cli import main
 from airfed.cli import plan as plan_command
-from airfed.explorer.pictures import Strip, rounds_of
 from airfed.planning import Amplitudes, Plan, limits
 from airfed.planning.policy import Sensitivities
-from airfed.plotting import fading, files, svg
-from airfed.plotting.chart import Band, Cells, Columns, Line
-from airfed.plotting.figure import Figure, draw
+from airfed.plotting import figure, series
 from airfed.scenario import Scenario, template
 from airfed.text import phrases as words
 from airfed.text import tables
@@ -78,22 +75,17 @@ def members(plan: Plan) -> np.ndarray:
     return plan.amplitude > 0
 
 
-def cells_of(plan: Plan) -> Cells:
-    (part,) = fading.map_chart(plan).parts
-    assert isinstance(part, Cells)
-    return part
-
-
 @given(SEEDS, st.integers(1, 40), st.integers(1, 30))
 def test_cells_are_the_members(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds, never=devices // 3)
-    painted = ~np.isnan(cells_of(plan).values)
+    shares = series.power_shares(plan, 1, 1)
+    painted = ~np.isnan(shares)
     sends = np.count_nonzero(members(plan), axis=0)
     order = np.argsort(-sends, kind="stable")
     assert painted.tolist() == members(plan).T[order].tolist()
     assert painted.sum(axis=1).tolist() == sorted(sends.tolist(), reverse=True)
     for entry in plan.sequence:
-        column = cells_of(plan).values[:, entry.index]
+        column = shares[:, entry.index]
         expected = np.full(devices, np.nan)
         expected[entry.scheduled] = entry.power / plan.problem.fleet.peak_power[entry.scheduled]
         np.testing.assert_allclose(column, expected[order], rtol=1e-12)
@@ -102,73 +94,58 @@ def test_cells_are_the_members(seed: int, devices: int, rounds: int) -> None:
 @given(SEEDS, st.integers(50, 200), st.integers(90, 330))
 def test_cells_of_neighbours_hold_the_same_power_and_stay_few(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds)
-    part = cells_of(plan)
-    rows, columns = part.values.shape
-    assert rows <= 60
-    assert columns <= 100
-    wide, tall = (int(size) for size in part.size)
+    tall, wide = -(-devices // 60), -(-rounds // 100)
+    shares = series.power_shares(plan, tall, wide)
+    rows, columns = shares.shape
     assert (rows - 1) * tall < devices <= rows * tall
     assert (columns - 1) * wide < rounds <= columns * wide
     held = np.array(
         [[min(tall, devices - r * tall) * min(wide, rounds - c * wide) for c in range(columns)] for r in range(rows)]
     )
     total = sum(float(np.sum(e.power / plan.problem.fleet.peak_power[e.scheduled])) for e in plan.sequence)
-    assert np.nansum(part.values * held) == pytest.approx(total)
+    assert np.nansum(shares * held) == pytest.approx(total)
     order = np.argsort(-np.count_nonzero(members(plan), axis=0), kind="stable")
     ranked = members(plan).T[order]
     r, c = rows - 1, columns - 1  # the last ones may hold fewer
-    assert np.isnan(part.values[r, c]) == (not ranked[r * tall :, c * wide :].any())
+    assert np.isnan(shares[r, c]) == (not ranked[r * tall :, c * wide :].any())
 
 
 @given(st.floats(1e-12, 1e12))
 def test_shades_are_round_ascending_and_hold_every_value(largest: float) -> None:
-    steps = fading.shade_steps(largest)
+    steps = series.shade_steps(largest)
     assert len(steps) == 5
     assert all(a < b for a, b in pairwise(steps))
     assert largest * (1 - 1e-6) <= steps[-1] <= 2.6 * largest
     assert all(f"{step:.6e}"[:8] in ("1.000000", "2.000000", "5.000000") for step in steps)
 
 
-def test_shades_grow_with_the_value_and_nothing_is_blank_that_has_one() -> None:
-    values = np.array([[np.nan, 0.01, 0.05, 0.0500001], [0.2, 0.3, 1.0, 1.1]])
-    part = Cells(corner=(0, 0), size=(1, 1), values=values, steps=(0.05, 0.2, 0.5, 1.0), colour="ink", name="x")
-    assert part.shades.tolist() == [[-1, 0, 0, 1], [1, 2, 3, 3]]
-    assert part.opacities == sorted(part.opacities)
-    assert (part.opacities[0], part.opacities[-1]) == (0.25, 1.0)
-    assert [part.text(0), replace(part, percent=True).text(3)] == ["≤ 0.05", "≤ 100%"]
+def drawn(draw: figure.Draw) -> tuple[figure.Axes, dict[str, np.ndarray]]:
+    """The axes, and the values of every named line and bar."""
+    axes = figure.Figure().subplots()
+    draw(axes)
+    return axes, {name: y for name, _, y in figure._named(axes)}
 
 
 @given(SEEDS, st.integers(1, 30), st.integers(1, 60))
 def test_theta_and_sizes_are_the_plans(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds)
-    chart = fading.alignment_chart(plan)
-    lines = {part.name: part for part in chart.parts if isinstance(part, Line)}
-    assert lines["θ"].y.tolist() == plan.amplitudes.level.tolist()
-    assert lines["privacy"].y.tolist() == plan.ceilings["privacy"].tolist()
-    assert lines["peak power of the scheduled devices"].y.tolist() == plan.ceilings["peak_power"].tolist()
-    for line in lines.values():
-        assert line.x.tolist() == list(range(1, rounds + 1))
-        assert chart.y.low < line.y.min() <= line.y.max() < chart.y.high
-    (bars,) = (part for part in fading.sizes_chart(plan).parts if isinstance(part, Columns))
-    assert bars.y.sum() == members(plan).sum()
-    assert words.span(plan.sizes) in fading.sizes_chart(plan).title
+    axes, lines = drawn(lambda axes: figure.plot_levels(axes, plan))
+    assert lines["θ"].tolist() == plan.amplitudes.level.tolist()
+    assert lines["privacy"].tolist() == plan.ceilings["privacy"].tolist()
+    assert lines["peak power of the scheduled devices"].tolist() == plan.ceilings["peak_power"].tolist()
+    low, high = axes.get_ylim()
+    assert all(low < line.min() <= line.max() < high for line in lines.values())
+    _, bars = drawn(lambda axes: figure.plot_sizes(axes, plan))
+    assert bars["scheduled devices"].tolist() == plan.sizes.tolist()
 
 
 @pytest.mark.parametrize("rounds", [241, 700])
-def test_a_long_training_is_drawn_as_medians_within_ranges(rounds: int) -> None:
+def test_a_long_training_is_drawn_as_medians(rounds: int) -> None:
     plan = a_plan(1, 8, rounds)
-    for chart, values in (
-        (fading.alignment_chart(plan), plan.amplitudes.level),
-        (fading.sizes_chart(plan), plan.sizes),
-    ):
-        (band,) = (part for part in chart.parts if isinstance(part, Band))
-        (line,) = (part for part in chart.parts if isinstance(part, Line) and part.colour == band.colour)
-        assert line.x.size <= 240
-        assert (band.low.min(), band.high.max()) == (values.min(), values.max())
-        assert np.all((band.low <= line.y) & (line.y <= band.high))
-        assert f"median of {-(-rounds // 240)} rounds" in line.name
-        assert chart.y.low < band.low.min()
-        assert band.high.max() <= chart.y.high
+    name = f"(median of {-(-rounds // 240)} rounds)"
+    for draw, label in ((figure.plot_levels, "θ"), (figure.plot_sizes, "scheduled devices")):
+        _, lines = drawn(lambda axes, draw=draw: draw(axes, plan))
+        assert lines[f"{label} {name}"].size <= 240
 
 
 @given(SEEDS, st.integers(1, 20), st.integers(1, 300), st.sampled_from(["round", "total"]), st.booleans())
@@ -176,7 +153,7 @@ def test_what_is_left_is_what_the_plan_does_not_spend(
     seed: int, devices: int, rounds: int, scope: str, battery: bool
 ) -> None:
     plan = a_plan(seed, devices, rounds, scope=scope, battery=battery)
-    places, left = fading.budgets_left(plan)
+    places, left = series.budgets_left(plan)
     assert (places[0], places[-1]) == (0, rounds)
     assert set(left) == {
         "total_power",
@@ -201,90 +178,39 @@ def test_what_is_left_is_what_the_plan_does_not_spend(
         assert left[name][-1] == pytest.approx(1 - share, abs=1e-9)
     if plan.binding in left:  # what binds is spent
         assert left[plan.binding][-1] == pytest.approx(0.0, abs=1e-9)
-    chart = fading.budgets_chart(plan)
-    assert [part.y.tolist() for part in chart.parts if isinstance(part, Line)] == [v.tolist() for v in left.values()]
-    assert len({part.name for part in chart.legend()}) == len(left)
+    _, lines = drawn(lambda axes: figure.plot_budgets(axes, plan))
+    assert [y.tolist() for y in lines.values()] == [values.tolist() for values in left.values()]
 
 
 def test_a_budget_that_is_broken_is_seen_to_be() -> None:
     plan = a_plan(3, battery=True, beyond=1.2)
     assert plan.violations
-    _, left = fading.budgets_left(plan)
+    _, left = series.budgets_left(plan)
     broken = left[plan.binding]
     assert broken[-1] == pytest.approx(1 - 1.2**2)
-    assert fading.budgets_chart(plan).y.low == broken[-1]
+    axes, _ = drawn(lambda axes: figure.plot_budgets(axes, plan))
+    assert axes.get_ylim()[0] == pytest.approx(broken[-1])
 
 
-def runs_of(markup: str) -> dict[float, set[tuple[int, int]]]:
-    """The (row, column) of every cell that an SVG paints, by opacity."""
-    tree = ET.fromstring(f"<g>{markup}</g>")
-    (group,) = (element for element in tree.iter("g") if element.get("class", "").startswith("cells"))
-    return {
-        float(path.get("stroke-opacity", "")): {
-            (int(row), int(start) + place)
-            for start, row, length in re.findall(r"M(\d+) (\d+)\.5h(\d+)", path.get("d", ""))
-            for place in range(int(length))
-        }
-        for path in group
-    }
-
-
-@pytest.mark.parametrize(("devices", "rounds"), [(1, 1), (12, 9), (150, 230)])
-def test_both_back_ends_paint_the_same_cells(devices: int, rounds: int) -> None:
-    chart = fading.map_chart(a_plan(5, devices, rounds))
-    (part,) = chart.parts
-    assert isinstance(part, Cells)
-    markup = svg.render(chart, 520, 400)
-    painted = runs_of(markup)
-    for shade, opacity in enumerate(part.opacities):
-        expected = {(int(r), int(c)) for r, c in np.argwhere(part.shades == shade)}
-        assert painted.get(opacity, set()) == expected
-    figure = Figure()
-    draw(figure.subplots(), chart)
-    mesh = figure.axes[0].collections[0].get_array()
-    assert mesh is not None
-    assert np.ma.filled(mesh, -1).reshape(part.shades.shape).tolist() == part.shades.tolist()
-    assert len(markup) < 60_000
-    keys = svg.legend(chart)
-    written = [label.get_text() for label in figure.axes[1].get_xticklabels()]
-    assert written == [part.text(place) for place in range(5)]
-    assert all(text in keys for text in (part.name, *written))
-
-
-def test_svg_cells_lie_on_their_axes() -> None:
-    chart = fading.map_chart(a_plan(5, 130, 9))  # three devices a row: the last row holds one
-    markup = svg.render(chart, 520, 400)
-    a, d, e, f = map(float, re.findall(r"matrix\((\S+) 0 0 (\S+) (\S+) (\S+)\)", markup)[0])
-    frame = re.findall(r'<svg x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)" viewBox', markup)[0]
-    left, top, width, height = map(float, frame)
-    assert (e, e + 9 * a) == pytest.approx((left, left + width), abs=0.1)
-    assert (f, f + 130 / 3 * d) == pytest.approx((top + height, top), abs=0.1)
-
-
-def test_the_pointer_is_told_who_sends_in_a_round() -> None:
+def test_the_map_tells_who_sends_in_a_round() -> None:
     plan = a_plan(2, 12, 9)
-    told = dict(fading.map_chart(plan).told())
-    assert list(told) == list(range(1, 10))
+    text = figure.svg(lambda axes: figure.plot_power_map(axes, plan), "map", width=400, height=300, salt="a")
     entry = plan.sequence[3]
-    assert (
-        told[4.0]
-        == f"round 4\n{entry.scheduled.size} of 12 devices\nθ: {entry.alignment:.3g}\nW: {entry.power_planned:.3g}"
-    )
-    many = fading.map_chart(a_plan(2, 12, 150)).told()
-    assert many[0][1].startswith("rounds 1 to 2\n")
-    assert "cells are painted" in fading.map_chart(plan).description()
+    told = f"round: 4\ndevices: {entry.scheduled.size}\nθ: {entry.alignment:.4g}\nW: {entry.power_planned:.4g}"
+    assert re.findall("<title>(.*?)</title>", text, flags=re.DOTALL)[3] == told
+    assert "data:image/png;base64" in text
 
 
 @pytest.mark.parametrize("devices", [1, 12, 130])
 @pytest.mark.parametrize("rounds", [1, 9, 130])
 def test_the_figure_has_all_pictures_and_its_legend_covers_none(devices: int, rounds: int) -> None:
     plan = a_plan(4, devices, rounds, scope="total", battery=True)
-    figure = plan.plot()
-    figure.draw_without_rendering()
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert [title for title in titles if title] == [chart.title for chart in fading.pictures(plan).values()]
-    legend = figure.legends[0].get_window_extent()
-    assert not any(legend.overlaps(axes.get_tightbbox()) for axes in figure.axes)
+    sheet = plan.plot()
+    sheet.draw_without_rendering()
+    titles = [axes.get_title(loc="left") for axes in sheet.axes]
+    assert [title for title in titles if title] == list(figure.plan_panels(plan, None))
+    legend = sheet.legends[0].get_window_extent()
+    assert not any(legend.overlaps(axes.get_tightbbox()) for axes in sheet.axes)
 
 
 @given(SEEDS, st.integers(1, 30), st.integers(1, 30), st.booleans())
@@ -352,7 +278,7 @@ def test_policies_side_by_side_fit_80_columns() -> None:
     assert ratio < -0.01
     shown = tables.as_text(lambda console: tables.print_comparison(console, "name", better, {}))
     assert f"{ratio:.1%}" in shown
-    files.comparison_figure(plans).draw_without_rendering()
+    figure.comparison_figure(plans).draw_without_rendering()
 
 
 def test_json_lists_whom_each_round_schedules(tmp_path, capsys, monkeypatch) -> None:
@@ -396,7 +322,6 @@ def test_no_view_of_a_plan_makes_a_dense_table(plan: Plan, monkeypatch: pytest.M
     assert str(plan)
     assert plan._repr_html_()
     assert plan.plot()
-    assert rounds_of(plan)
 
 
 def test_a_plan_of_a_large_fleet_is_drawn_in_the_memory_of_some_rows() -> None:
@@ -407,7 +332,7 @@ def test_a_plan_of_a_large_fleet_is_drawn_in_the_memory_of_some_rows() -> None:
     level = np.linspace(0.5, 1.0, rounds) * 1e-3
     plan = Plan(problem=problem, policy="mine", amplitudes=Amplitudes(level=level, share=np.ones((1, devices), bool)))
     tracemalloc.start()
-    assert len(fading.pictures(plan)) == 4
+    assert plan.plot()
     assert str(plan)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -418,20 +343,10 @@ def test_a_plan_of_a_large_fleet_is_drawn_in_the_memory_of_some_rows() -> None:
 def test_the_rounds_of_every_baseline_are_drawn(name: str) -> None:
     plan = policies.plan(a_plan(13).problem, policy=name, rounds=5)
     assert not plan.constant
-    for chart in fading.pictures(plan).values():
-        assert "nan" not in svg.render(chart, 400, 300)
+    for title, draw in figure.plan_panels(plan, None).items():
+        assert "nan" not in figure.svg(draw, title, width=400, height=300, salt=title)
     assert plan.plot()
     assert f"{plan.power_total:.5g}" in str(plan)
-
-
-def test_the_bars_of_a_round_are_the_power_of_each_device() -> None:
-    plan = unequal()
-    for entry in plan.sequence:
-        strip = Strip.of(plan, entry.index)
-        order = np.argsort(-plan.problem.fleet.gain_in(entry.index), kind="stable")
-        power = np.full(order.size, np.nan)
-        power[entry.scheduled] = entry.power
-        np.testing.assert_allclose(strip.lit, power[order], rtol=1e-12)
 
 
 def test_a_notebook_shows_a_plan_as_tables() -> None:

@@ -17,7 +17,7 @@ from airfed.cli.app import main
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.planning.limits import allowed_mu
 from airfed.privacy.ledger import Ledger, LedgerError
-from airfed.report.records import ReportError, read_run
+from airfed.report import ReportError, read_run
 from airfed.training.directory import RunDirectory, RunError, progress, runs_below, sha256
 from airfed.training.execution import execute
 from airfed.training.formats import FORMAT

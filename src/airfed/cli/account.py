@@ -90,7 +90,7 @@ def audit(
         raise ValueError(f"Expected --seed {seed} to be at least 0.")
     subject = subject_of(path, seed=seed)
     if plot is not None:
-        from airfed.plotting import figure, roc
+        from airfed.plotting import figure
 
         figure.check_name(plot)  # before the attack, which takes a while
     columns = (SpinnerColumn(), TextColumn("attacking the code that transmits"))
@@ -98,7 +98,7 @@ def audit(
         progress.add_task("")
         found = attack(subject, trials=trials, seed=seed or 0, against=against)
     if plot is not None:
-        figure.save(roc.roc_figure(found.to_dict()), plot)
+        figure.save(figure.roc_figure(found.to_dict()), plot)
     if json:
         output.print_json(found.to_dict())
     else:

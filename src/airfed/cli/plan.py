@@ -17,7 +17,7 @@ from airfed.planning.limits import amplified
 from airfed.planning.policy import Sensitivities, sensitivities
 from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, ScenarioError, template, worlds
-from airfed.text import exports, output, tables
+from airfed.text import output, tables
 
 ScenarioFile = Annotated[Path, Parameter(help="The scenario, a TOML file (airfed new writes one).")]
 
@@ -31,7 +31,7 @@ def _one_kind(given: ArgumentCollection) -> None:
 OUTPUT: Final = Group("Output", validator=_one_kind)
 Json = Annotated[bool, Parameter(help="Print JSON instead of text.", negative="", group=OUTPUT)]
 TableFormat = Annotated[
-    exports.Format | None, Parameter(help="Print the tables alone, so written; the text goes to stderr.", group=OUTPUT)
+    output.Format | None, Parameter(help="Print the tables alone, so written; the text goes to stderr.", group=OUTPUT)
 ]
 
 
@@ -84,13 +84,13 @@ def plan(
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     found = world.plan()
     if plot is not None:
-        from airfed.plotting import figure, files
+        from airfed.plotting import figure
 
-        figure.save(files.plan_figure(found, response=world.response), plot)
+        figure.save(figure.plan_figure(found, response=world.response), plot)
     if json:
         output.print_json({"scenario": world.name, **_values(found)})
         return 0
-    console = exports.make_console(format)
+    console = output.make_console(format)
     tables.print_plan(console, world.name, found)
     if found.constant:
         console.print("")
@@ -125,9 +125,9 @@ def compare(
         raise InfeasibleError(failures["optimal"])
     equal = _equal_total(world, plans, total, baselines=rivals)
     if plot is not None:
-        from airfed.plotting import figure, files
+        from airfed.plotting import figure
 
-        figure.save(files.comparison_figure(plans), plot)
+        figure.save(figure.comparison_figure(plans), plot)
     if json:
         found = {"scenario": world.name, "policies": _rows(plans), "infeasible": failures, "equal_total": None}
         if equal is not None:
@@ -135,7 +135,7 @@ def compare(
             found["equal_total"] = {"epsilon": epsilon, "policies": _rows(plans), "infeasible": failures}
         output.print_json(found)
         return 0
-    console = exports.make_console(format)
+    console = output.make_console(format)
     tables.print_comparison(console, world.name, plans, failures)
     if equal is not None:
         tables.print_equal_total(console, *equal)

@@ -20,7 +20,7 @@ from airfed.planning import candidates
 from airfed.plotting import files
 from airfed.plotting.colours import PALETTE
 from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, encoded, mpl, plain
-from airfed.plotting.intervals import half_width
+from airfed.plotting.series import half_width
 from airfed.scenario import RayleighChannel, Scenario
 from airfed.text.phrases import METRICS, SCOPES, span
 from airfed.training.directory import RunError

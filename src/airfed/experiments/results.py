@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from airfed import _extras
 from airfed._disk import write_whole
 from airfed.experiments.points import Point
-from airfed.plotting.intervals import half_width
+from airfed.plotting.series import half_width
 from airfed.training.directory import RunError
 from airfed.training.formats import flat
 from airfed.training.run import Run

@@ -12,12 +12,15 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from airfed.experiments.points import Point
+from airfed.learning.fused.tables import padded
 from airfed.planning import Plan
 from airfed.planning.limits import amplified
 from airfed.planning.policy import Sensitivities, sensitivities, with_budgets
-from airfed.plotting import colours, svg
-from airfed.plotting.chart import Axis, Chart, Line, Mark, padded
-from airfed.plotting.contours import Point, filled, refined, regions
+from airfed.plotting import colours
+from airfed.plotting.chart import Axis, Chart, Line, Mark
+from airfed.plotting.contours import filled, refined, regions
+from airfed.plotting.figure import svg
 from airfed.plotting.svg import Area, Scale
 from airfed.policies import POLICIES
 from airfed.problem import InfeasibleError, Problem

@@ -17,8 +17,10 @@ from airfed import planning
 from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
 from airfed.planning.policy import NextDevice, next_device
-from airfed.plotting import fading, plans, svg
-from airfed.plotting.chart import Axis, Chart, Floats
+from airfed.plotting import fading, plans
+from airfed.plotting.chart import Axis, Chart
+from airfed.plotting.figure import svg
+from airfed.plotting.series import Floats
 from airfed.plotting.svg import Area, Scale
 from airfed.privacy import gaussian_epsilon
 from airfed.scenario import Scenario

@@ -19,9 +19,10 @@ from typing import Final, Literal
 from markupsafe import Markup
 
 from airfed._disk import is_locked
-from airfed.plotting import colours, svg
+from airfed.plotting import colours
 from airfed.plotting.chart import Line
 from airfed.plotting.drawings import drawing
+from airfed.plotting.figure import svg
 from airfed.plotting.training import training_chart
 from airfed.privacy.ledger import Ledger
 from airfed.text.phrases import ADVERSARIES, count, number, privacy_terms

@@ -20,8 +20,8 @@ from airfed.explorer.elements import Text, command_dialog
 from airfed.explorer.pictures import Rounds, round_facts
 from airfed.explorer.runs import CHARTS, MOST_COMPARED, Details, Entry, Runs, Stamp, read
 from airfed.explorer.shown import Card, Compared, Refusal, Shown
-from airfed.plotting import svg
 from airfed.plotting.drawings import drawing
+from airfed.plotting.figure import svg
 from airfed.text.phrases import FLEET_LIMITS
 
 _FACTS = 6

@@ -18,8 +18,9 @@ from airfed.explorer.comparison import Front
 from airfed.explorer.design import Design, Own
 from airfed.explorer.pictures import Rounds, View, decision, look, plan_facts, rounds_of, waiting
 from airfed.planning import Plan
-from airfed.plotting import fading, svg
+from airfed.plotting import fading
 from airfed.plotting.drawings import drawing
+from airfed.plotting.figure import svg
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
 from airfed.text.phrases import LIMITS, drowned_sentence, exposure_sentence, gap_sentence, number, privacy_terms

@@ -364,9 +364,9 @@ class Plan:
     def plot(self) -> Any:
         """Return a matplotlib figure: θ and the objective over the devices, and the bound over the rounds."""
         with explained():
-            from airfed.plotting import files  # upwards, when called (pyproject.toml lists these imports)
+            from airfed.plotting import figure  # upwards, when called (pyproject.toml lists these imports)
 
-        return files.plan_figure(self)
+        return figure.plan_figure(self)
 
     def __repr__(self) -> str:
         return (

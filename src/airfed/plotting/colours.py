@@ -1,8 +1,4 @@
-"""Colours by meaning, safe for colour-blind readers (Okabe and Ito's palette), for files and for pages.
-
-A chart names a colour ("term-noise", "policy-optimal", "ink"). A file takes its value from `PALETTE`, a page
-the CSS variable and class of that name, which exist for light and dark.
-"""
+"""Colours by meaning, safe for colour-blind readers (Okabe and Ito's palette), for files and, light and dark, pages."""
 
 from __future__ import annotations
 
@@ -10,15 +6,8 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Final
 
-_GREEN, _BLUE, _RED, _ORANGE, _SKY, _PINK, _GREY = (
-    "#009E73",
-    "#0072B2",
-    "#D55E00",
-    "#E69F00",
-    "#56B4E9",
-    "#CC79A7",
-    "#999999",
-)
+_GREEN, _BLUE, _RED, _ORANGE = "#009E73", "#0072B2", "#D55E00", "#E69F00"
+_SKY, _PINK, _GREY = "#56B4E9", "#CC79A7", "#999999"
 PALETTE: Final = {
     "ink": "#000000",
     "lit": _GREEN,
@@ -50,7 +39,7 @@ PALETTE: Final = {
 }
 RUNS: Final = tuple(name for name in PALETTE if name.startswith("run-"))
 # What a page is made of: (light, dark).
-_PAGE: Final = {
+PAGE: Final = {
     "paper": ("#f5f4ef", "#11161c"),
     "surface": ("#ffffff", "#1a2129"),
     "raised": ("#fbfaf7", "#202832"),
@@ -64,6 +53,11 @@ _PAGE: Final = {
     "out": ("#cfd3d8", "#46515e"),
     "warn": ("#b54708", "#f5a45d"),
     "wash": ("rgba(0, 158, 115, 0.08)", "rgba(53, 199, 154, 0.1)"),
+}
+# The colours of a drawing -> the page's variables, which exist for light and dark.
+VARIABLES: Final = {
+    colour.lower(): f"var(--{name})"
+    for name, colour in [*((name, light) for name, (light, _) in reversed(PAGE.items())), *reversed(PALETTE.items())]
 }
 DASHES: Final = ("solid", "dash", "dashdot", "dot", "longdash")
 
@@ -88,28 +82,17 @@ def told_apart(policies: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     return chosen
 
 
-def known(colour: str) -> str:
-    """Return the CSS class of a colour; only names of the palette become markup.
-
-    Raises:
-        ValueError: it is none of them.
-    """
-    if colour not in PALETTE:
-        raise ValueError(f"Expected a colour of the palette, got {colour!r}.")
-    return colour
-
-
 def stylesheet(dark: Iterable[str]) -> str:
     """Return the CSS of pages with charts: every colour as a variable and a class, and how charts are painted.
 
     Args:
         dark: rules with %s for the declarations that make the page dark, such as "body.dark{%s}".
     """
-    bright = {name: colour for name, colour in PALETTE.items() if name not in _PAGE}
-    light = _declared(bright | {name: colour for name, (colour, _) in _PAGE.items()})
+    bright = {name: colour for name, colour in PALETTE.items() if name not in PAGE}
+    light = _declared(bright | {name: colour for name, (colour, _) in PAGE.items()})
     # Mixed with white on a dark page, so that lines and letters keep their contrast.
     mixed = {name: _lighter(colour) for name, colour in bright.items()}
-    darker = _declared(mixed | {name: colour for name, (_, colour) in _PAGE.items()})
+    darker = _declared(mixed | {name: colour for name, (_, colour) in PAGE.items()})
     uses = "".join(f".{name}{{--own:var(--{name})}}" for name in PALETTE)
     painted = resources.files("airfed.plotting").joinpath("chart.css").read_text("utf-8")
     return f":root{{{light}}}" + "".join(rule % darker for rule in dark) + uses + painted

@@ -1,39 +1,39 @@
-"""Charts for files, drawn by matplotlib, fit for a two-column paper."""
+"""Figures by matplotlib: functions that draw into axes, sheets of them for files, and SVG for the report."""
 
 from __future__ import annotations
 
+import html
 import io
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgb
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy.special import ndtr, ndtri
 
+from airfed import planning
 from airfed._disk import write_whole
-from airfed.plotting.chart import Axis, Band, Cells, Chart, Columns, Line, Mark, Part
+from airfed.planning import Plan, Response
+from airfed.planning.exact import CandidateSpace
+from airfed.plotting import colours, series
 from airfed.plotting.colours import PALETTE
+from airfed.plotting.series import Curve, Expectation, Floats, Series
+from airfed.text.phrases import BOUND, LIMITS, TERMS, count, devices_text, number
+from airfed.training.run import Run
 
-__all__ = [
-    "PAGE_INCHES",
-    "STYLE",
-    "Axes",
-    "Figure",
-    "check_name",
-    "draw",
-    "encoded",
-    "key",
-    "mpl",
-    "plain",
-    "save",
-    "sheet",
-    "write_note",
-]
+__all__ = ["PAGE_INCHES", "STYLE", "Axes", "Figure", "check_name", "encoded", "mpl", "plain", "save"]
 
+Draw = Callable[[Axes], None]
 PAGE_INCHES: Final = 7.16  # both columns of an IEEE paper
 STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Literal
     "font.size": 8,
@@ -54,75 +54,329 @@ STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Litera
     "savefig.dpi": 300,
     "pdf.fonttype": 42,  # editable text in the PDF
 }
-_DASHES: Final[dict[str, Any]] = {
-    "solid": "-",
-    "dash": "--",
-    "dashdot": "-.",
-    "dot": (0, (1, 1)),
-    "longdash": (0, (8, 2)),
+_SOFT: Final = ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor")
+_EDGES: Final = ("axes.edgecolor", "xtick.color", "ytick.color")
+_ON_PAGE: Final = {  # of an SVG on a page: a point is a pixel, and colours are replaced by the page's own
+    **STYLE,
+    **{name: 11 for name in ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")},
+    **{name: colours.PAGE["muted"][0] for name in _SOFT},
+    **{name: colours.PAGE["faint"][0] for name in _EDGES},
+    "grid.color": colours.PAGE["grid"][0],
+    "axes.spines.left": False,
+    "figure.dpi": 72,
+    "lines.linewidth": 1.8,
+    "svg.fonttype": "none",
 }
+_DASHES: Final[dict[str, Any]] = dict(zip(colours.DASHES, ("-", "--", "-.", (0, (1, 1)), (0, (8, 2))), strict=True))
+MAP: Final = "transmit power of each device in each round"
+_MOST_ROWS, _MOST_COLUMNS = 60, 100  # cells of the map of powers; more devices or rounds share one
+_MOST_BARS: Final = 200  # more would be narrower than a pixel
+_MOST_HOVERED: Final = 60  # places of a chart that tell their values; more are too narrow to point at
 
 
-def sheet(
-    charts: Sequence[Chart],
-    *,
-    height: float,
-    places: Sequence[str] = (),
-    widths: Sequence[float] | None = None,
-    note: str = "",
-    titles: bool = False,
-) -> Figure:
-    """Return charts on one page, with one legend above them.
+# Plans
+
+
+def plot_alignment(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
+    """Draw the candidates (the paper's Fig. 2): the largest θ and its three limits over |K|."""
+    theta = np.where(space.alignment > 0, space.alignment, np.nan)
+    axes.fill_between(space.size, np.nanmin(theta, initial=np.inf) / 1.5, theta, color=PALETTE["lit"], alpha=0.08, lw=0)
+    for name, curve in series.limit_curves(plan, space).items():
+        axes.plot(space.size, curve, "--", color=PALETTE[f"lim-{name}"], label=LIMITS[name], lw=1.2)
+    axes.plot(space.size, theta, color=PALETTE["ink"], label="largest θ")
+    _mark(axes, plan.num_scheduled, plan.alignment)
+    _sizes(axes, space)
+    axes.set_ylabel("alignment θ")
+    _log(axes, "y", *_range(theta, 1.5, 3.0))
+
+
+def plot_objective(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
+    """Draw what is minimised over |K| at the plan's rounds (the lower half of the paper's Fig. 2)."""
+    own = series.own_objective(plan)
+    axes.plot(space.size, space.objective, color=PALETTE["ink"], label="_ objective Ψ")
+    _mark(axes, plan.num_scheduled, own)
+    _sizes(axes, space)
+    axes.set_ylabel(f"objective Ψ at I = {plan.rounds}")
+    low, high = _range(space.objective, 1.3, 1.0)
+    _log(axes, "y", low, min(high, max(30 * low, 1.5 * own)))
+
+
+def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None:
+    """Draw the bound by its terms, or the expected accuracy, over the number of rounds, and the chosen number."""
+    x = curve.rounds.astype(np.float64)
+    if isinstance(curve, Expectation):
+        lit = PALETTE["lit"]
+        axes.fill_between(x, curve.low, curve.high, color=lit, alpha=0.18, lw=0, label="nine of ten trainings")
+        axes.plot(x, curve.accuracy, color=PALETTE["ink"], label="expected")
+        chosen = plan.predicted_accuracy
+        axes.set(ylabel="expected test accuracy", ylim=(0, 1))
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+    else:
+        floor = np.zeros(x.size)
+        for name, label in TERMS.items():
+            top = floor + curve.terms[name]
+            axes.fill_between(x, floor, top, color=PALETTE[f"term-{name}"], alpha=0.86, lw=0, label=label)
+            _hidden(axes, label, x, curve.terms[name])
+            floor = top
+        axes.plot(x, curve.total, color=PALETTE["ink"], lw=0.9, label="_ bound")
+        chosen = plan.bound.total
+        highest = max(3.2 * min(float(curve.total.min()), chosen), 1.15 * chosen)
+        axes.set(ylabel="bound on the gap (Theorem 1)", ylim=(0, highest))
+        axes.yaxis.set_major_formatter(_numbers)
+    axes.axvline(plan.rounds, color=PALETTE["ink"], lw=0.8, ls=":")
+    if chosen is not None:
+        _mark(axes, plan.rounds, chosen)
+    axes.set_xlabel("aggregation rounds I")
+    _log(axes, "x", float(x[0]), max(float(x[-1]), float(x[0]) + 1))
+
+
+def plot_devices(axes: Axes, rows: Sequence[Mapping[str, float]]) -> None:
+    """Draw the planned and the transmitted power of each scheduled device over a run, strongest channel first.
 
     Args:
-        charts: what is drawn.
-        height: of the page [inch].
-        places: the rows of the page, a letter for each chart ("ac", "bc" puts a above b, and c beside both); by default
-            one row.
-        widths: of the columns, relative to each other.
-        note: what is printed under it.
-        titles: whether each chart carries its title.
+        rows: device, gain, power_planned, power_transmitted of each.
     """
-    names = [chr(ord("a") + index) for index in range(len(charts))]
+    rows = sorted(rows, key=lambda row: -row["gain"])
+    rows = rows[:: -(-len(rows) // _MOST_BARS)]
+    x = np.arange(1.0, len(rows) + 1)
+    for name in ("device", "gain"):
+        _hidden(axes, name, x, np.array([row[name] for row in rows]))
+    names = {"power_planned": ("out", "planned, worst case [W]"), "power_transmitted": ("lit", "transmitted [W]")}
+    for key, (colour, label) in names.items():
+        axes.bar(x, [row[key] for row in rows], 0.72, color=PALETTE[colour], label=label)
+    axes.set(xlabel="scheduled devices, strongest channel first", xlim=(0.5, len(rows) + 0.5))
+    axes.grid(axis="x", visible=False)
+
+
+def _sizes(axes: Axes, space: CandidateSpace) -> None:
+    axes.set(xlabel="scheduled devices |K|", xlim=(1, max(int(space.size[-1]), 2)))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
+
+
+# Plans round by round
+
+
+def plot_power_map(axes: Axes, plan: Plan) -> None:
+    """Draw the devices over the rounds, the most frequently scheduled below: mean power as a share of the peak.
+
+    In a large fleet, or a long training, neighbours share a cell, in which inactive devices count as zero.
+    """
+    num_devices = plan.problem.fleet.num_devices
+    tall, wide = -(-num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
+    shares = series.power_shares(plan, tall, wide)
+    steps = series.shade_steps(float(np.nanmax(shares)))
+    shades = [to_rgba(PALETTE["lim-peak_power"], 0.25 + 0.75 * place / 4) for place in range(len(steps))]
+    rows, columns = shares.shape
+    image = axes.imshow(
+        shares,
+        cmap=ListedColormap(shades),
+        norm=BoundaryNorm([0, *steps], len(steps)),
+        extent=(0.5, 0.5 + wide * columns, 0.5, 0.5 + tall * rows),
+        origin="lower",
+        aspect="auto",
+        interpolation="none",
+    )
+    shared = [count(tall, "device")] * (tall > 1) + [count(wide, "round")] * (wide > 1)
+    each = f", mean of {' × '.join(shared)}" if shared else ""
+    key = axes.figure.colorbar(
+        image, ax=axes, location="bottom", aspect=40, pad=0.02, label=f"power / peak power{each}"
+    )
+    key.ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda share, _: f"{number(100 * share)}%"))
+    key.outline.set_visible(False)
+    x = np.arange(0, plan.rounds, wide) + (1 + series.held_by(plan.rounds, wide)) / 2
+    told = {"devices": plan.sizes, "θ": plan.amplitudes.level, "W": plan.sequence.powers}
+    for name, values in told.items():
+        _hidden(
+            axes, name, x, np.add.reduceat(values, np.arange(0, plan.rounds, wide)) / series.held_by(plan.rounds, wide)
+        )
+    axes.set(xlabel="round", ylabel="devices, most often scheduled first", ylim=(0.5, num_devices + 0.5))
+    axes.set_xlim(0.5, plan.rounds + 0.5)
+    axes.grid(visible=False)
+
+
+def plot_levels(axes: Axes, plan: Plan) -> None:
+    """Draw θ over the rounds, with the largest that privacy and the peak powers of each round's devices allow."""
+    lines = [*series.ceilings(plan), series.by_round(plan.amplitudes.level, "θ", "ink")]
+    for line in lines:
+        _line(axes, line)
+    axes.set(xlabel="round", ylabel="alignment θ", xlim=(0.5, plan.rounds + 0.5))
+    _log(axes, "y", *_range(np.concatenate([line.y for line in lines]), 1.1, 1.1))
+
+
+def plot_sizes(axes: Axes, plan: Plan) -> None:
+    """Draw the number of scheduled devices in each round, and the size of the fleet."""
+    line = series.by_round(plan.sizes.astype(np.float64), "scheduled devices", "lit")
+    axes.bar(line.x, line.y, 0.76 * plan.rounds / line.x.size, color=PALETTE["lit"], label=line.name)
+    num_devices = plan.problem.fleet.num_devices
+    _level(axes, num_devices, "fleet", "ink")
+    axes.set(xlabel="round", ylabel="devices |K|", xlim=(0.5, plan.rounds + 0.5), ylim=(0, 1.15 * num_devices))
+    axes.grid(axis="x", visible=False)
+
+
+def plot_budgets(axes: Axes, plan: Plan) -> None:
+    """Draw what is left of each budget that covers the training, as shares, after every round."""
+    places, left = series.budgets_left(plan)
+    names = {
+        "total_power": "total power",
+        "privacy": "privacy (Σμ²), most exposed device",
+        "privacy_median": "privacy, median device",
+        "device_power": "battery, emptiest",
+        "device_power_median": "battery, median device",
+    }
+    for name, y in left.items():
+        colour, dash = f"lim-{name.removesuffix('_median')}", "dot" if name.endswith("_median") else "solid"
+        _line(axes, Series(name=names[name], colour=colour, dash=dash, x=places.astype(np.float64), y=y))
+    lowest = min(float(y.min()) for y in left.values())
+    axes.set(xlabel="round", ylabel="left", xlim=(0, plan.rounds), ylim=(min(0.0, lowest), 1.05))
+    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+
+
+def plan_panels(plan: Plan, curve: Curve | Expectation | None) -> dict[str, Draw]:
+    """Return the charts of a plan under their titles: over devices and rounds, or round by round.
+
+    Args:
+        plan: what is drawn.
+        curve: as `series.over_rounds` returns it; None leaves its chart out.
+    """
+    if series.round_by_round(plan):
+        return {
+            MAP: partial(plot_power_map, plan=plan),
+            "θ in each round, and its limits": partial(plot_levels, plan=plan),
+            "devices in each round": partial(plot_sizes, plan=plan),
+            "budgets left after each round": partial(plot_budgets, plan=plan),
+        }
+    space = planning.candidates(plan)
+    panels: dict[str, Draw] = {
+        "θ over the number of devices": partial(plot_alignment, plan=plan, space=space),
+        "objective over the number of devices": partial(plot_objective, plan=plan, space=space),
+    }
+    if curve is not None:
+        what = "expected accuracy" if isinstance(curve, Expectation) else "bound"
+        panels[f"{what} over the number of rounds"] = partial(plot_over_rounds, plan=plan, curve=curve)
+    return panels
+
+
+# Runs and audits
+
+
+def plot_metric(axes: Axes, runs: Sequence[Run], metric: str) -> None:
+    """Draw a metric of runs over their training; its title is `series.metric_title`."""
+    lines, budget = series.over_training(runs, metric), series.common_budget(runs, metric)
+    for line in lines:
+        _line(axes, line)
+    if budget is not None:
+        _level(axes, budget, "budget", "warn")
+    by_step = metric in ("accuracy", "loss")
+    last = max(float(line.x.max()) for line in lines)
+    axes.set_xlim(0 if by_step else min(1.0, last - 1), last)
+    axes.set_xlabel("local steps" if by_step else "rounds charged" if metric == "epsilon_total" else "rounds")
+    axes.set_ylim(bottom=min(0.0, *(float(np.nanmin(line.y)) for line in lines)))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(_numbers)
+    if metric == "accuracy":
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+
+
+def plot_roc(axes: Axes, audit: Mapping[str, Any], *, quantiles: bool) -> None:
+    """Draw the attack's ROC curve against the promised trade-off, plain or in normal quantiles.
+
+    μ-Gaussian-DP promises a true-positive rate of at most Φ(Φ⁻¹(α) + μ) at a false-positive rate α: a line of slope 1
+    in normal quantiles. Shaded is what the promise rules out.
+    """
+    mu, lower = audit["mu_claimed"], audit["mu_lower"]
+    false, true = (np.asarray(audit["roc"][f"{which}_positive"], dtype=np.float64) for which in ("false", "true"))
+    x = np.linspace(-2.6, 2.6, 2) if quantiles else np.linspace(1e-6, 1 - 1e-6, 2001)
+    promise = x + mu if quantiles else ndtr(ndtri(x) + mu)
+    top = 2.6 + mu if quantiles else 1.0
+    axes.fill_between(x, promise, top, color=PALETTE["lim-privacy"], alpha=0.25, lw=0)
+    axes.plot(x, promise, color=PALETTE["lim-privacy"], label=f"promised, μ = {mu:.4g}")
+    axes.plot(x, x, ls=":", lw=0.9, color=PALETTE["term-initial_gap"], label="guessing")
+    if false.size:
+        if quantiles:
+            inside = (false > 0) & (false < 1) & (true > 0) & (true < 1)
+            false, true = ndtri(false[inside]), ndtri(true[inside])
+        attack = "attack" if lower is None else f"attack, μ ≥ {lower:.4g} (99%)"
+        axes.plot(false, true, color=PALETTE["ink"], label=attack)
+    form = "Φ⁻¹({} positives)" if quantiles else "{} positives"
+    axes.set(xlabel=form.format("false"), ylabel=form.format("true"), xlim=(x[0], x[-1]), ylim=(x[0], top))
+
+
+# Sheets, for files
+
+
+def plan_figure(plan: Plan, note: str = "", *, response: Response | None = None) -> Figure:
+    """Return the paper's Fig. 2 for this plan (θ with its limits, and the objective, over |K|) and the bound over I.
+
+    A plan that was chosen by a surrogate is drawn with the expected accuracy over I in place of the bound. Where rounds
+    differ, or devices have batteries, it is drawn round by round.
+    """
+    varied = series.round_by_round(plan)
+    panels = plan_panels(plan, None if varied else series.over_rounds(plan, response))
+    places, height = (("ab", "ac", "ad"), 6.2) if varied else (("ac", "bc"), 5.0)
+    return _sheet(panels, height=height, places=places, note=note)
+
+
+def runs_figure(runs: Sequence[Run]) -> Figure:
+    """Return accuracy and loss, ε and power of runs over their training."""
+    panels = run_panels(runs)
+    letters = "abcd"[: len(panels)]
+    places = [letters[start : start + 2].ljust(2, letters[-1]) for start in range(0, len(panels), 2)]
+    return _sheet(panels, height=2.6 * len(places), places=places)
+
+
+def run_panels(runs: Sequence[Run]) -> dict[str, Draw]:
+    """Return the charts of runs under their titles; metrics that no run has are left out."""
+    metrics = ("accuracy", "loss", "epsilon_total", "power_transmitted_total")
+    return {
+        series.metric_title(runs, metric): partial(plot_metric, runs=runs, metric=metric)
+        for metric in metrics
+        if series.over_training(runs, metric)
+    }
+
+
+def roc_figure(audit: Mapping[str, Any]) -> Figure:
+    """Return the picture of an audit, given as `airfed audit --json` prints it."""
+    title = f"{audit['scenario']}: one round, {audit['verdict']}"
+    panels = {title: partial(plot_roc, audit=audit, quantiles=False)}
+    return _sheet({**panels, "in normal quantiles": partial(plot_roc, audit=audit, quantiles=True)}, height=3.5)
+
+
+def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
+    """Return the bound of each policy, split into its terms, as bars."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
-        panels = figure.subplot_mosaic([list(row) for row in places or ["".join(names)]], width_ratios=widths)
-        for name, chart in zip(names, charts, strict=True):
-            draw(panels[name], chart)
-            if titles:
-                panels[name].set_title(plain(chart.title), loc="left")
-        key(figure, list(panels.values()))
-        if note:
-            write_note(figure, note)
+        figure = Figure(figsize=(PAGE_INCHES, 0.35 * len(plans) + 0.9), layout="constrained")
+        axes = figure.subplots()
+        names = [plain(name) for name in plans]
+        left = np.zeros(len(names))
+        for term, label in TERMS.items():
+            values = np.array([plan.bound.terms[term] for plan in plans.values()])
+            axes.barh(names, values, left=left, color=PALETTE[f"term-{term}"], label=label, height=0.65)
+            left += values
+        for row, plan in enumerate(plans.values()):
+            said = f" {devices_text(plan)} devices, {plan.rounds} rounds"
+            axes.annotate(said, (left[row], row), va="center", fontsize=7)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.margins(x=0.22)
+        axes.set_xlabel(BOUND)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def draw(axes: Axes, chart: Chart) -> None:
-    """Draw a chart into existing axes."""
-    for part in chart.parts:
-        _part(axes, part)
-    _name(axes.xaxis, chart.x, most=6)
-    _name(axes.yaxis, chart.y, most=6)
-    axes.set_xlim(chart.x.low, chart.x.high)
-    axes.set_ylim(chart.y.low, chart.y.high)
-
-
-def key(figure: Figure, panels: Sequence[Axes]) -> None:
-    """Put one legend above all panels, each name once."""
-    found = {}
-    for axes in panels:
-        handles, labels = axes.get_legend_handles_labels()
-        found.update(dict(zip(labels, handles, strict=True)))
-    if not found:
-        return
-    wide = sum(len(label) + 12 for label in found) > 130  # characters, the sample lines included: what a page holds
-    figure.legend(
-        list(found.values()),
-        list(found),
-        loc="outside upper center",
-        ncols=min(len(found), 5 if max(map(len, found)) < 20 else 3) if wide else len(found),
-        handlelength=3,
-    )
+def _sheet(panels: Mapping[str, Draw], *, height: float, places: Sequence[str] = ("ab",), note: str = "") -> Figure:
+    """Charts on one page: a letter for each in the rows of `places`, one legend above them, a note below."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
+        drawn = figure.subplot_mosaic([list(row) for row in places])
+        for letter, (title, draw) in zip("abcd", panels.items(), strict=False):
+            draw(drawn[letter])
+            drawn[letter].set_title(plain(title), loc="left")
+        _legend(figure, list(drawn.values()))
+        if note:
+            write_note(figure, note)
+    return figure
 
 
 def write_note(figure: Figure, note: str) -> None:
@@ -163,61 +417,130 @@ def plain(text: str) -> str:
     return (f" {text}" if text.startswith("_") else text).replace("$", r"\$")
 
 
-def _part(axes: Axes, part: Part) -> None:
-    if isinstance(part, Mark):
-        axes.plot(part.x, part.y, "*", color=PALETTE["lit"], ms=11, zorder=5, ls="", label=plain(part.name))
-        return
-    colour = PALETTE[part.colour]
-    label = plain(part.name) if part.name else None
-    if isinstance(part, Line):
-        label = label if part.listed else None
-        shown = {"color": colour, "ls": _DASHES[part.dash], "lw": 1.3 * part.weight, "zorder": 2 + part.weight}
-        if part.spread is not None and part.points:
-            axes.errorbar(part.x, part.y, part.spread, label=label, marker="o", ms=3, capsize=2, **shown)
-            return
-        lone = np.isfinite(part.y).sum() == 1  # a lone value would be a line without length
-        axes.plot(part.x, part.y, label=label, marker="o" if part.points or lone else None, ms=3, **shown)
-        if part.spread is not None:
-            axes.fill_between(part.x, part.y - part.spread, part.y + part.spread, color=colour, alpha=0.13, lw=0)
-    elif isinstance(part, Band):
-        axes.fill_between(part.x, part.low, part.high, color=colour, alpha=part.opacity, lw=0, label=label)
-    elif isinstance(part, Cells):
-        _cells(axes, part)
-    elif isinstance(part, Columns):
-        axes.bar(part.x, part.y, 0.72, color=colour, label=label)
-    elif part.upright:
-        axes.axvline(part.at, color=colour, lw=0.8, ls=":")
-    else:
-        axes.axhline(part.at, color=colour, lw=1, ls="--")
-        place = axes.get_yaxis_transform()
-        axes.annotate(label or "", (1, part.at), xycoords=place, ha="right", va="bottom", fontsize=7, color=colour)
+# SVG, for pages
 
 
-def _cells(axes: Axes, part: Cells) -> None:
-    """Draw a grid of cells, and the key to its shades under it."""
-    own = np.array(to_rgb(PALETTE[part.colour]))
-    shades = [tuple(1 - opacity * (1 - own)) for opacity in part.opacities]
-    rows, columns = part.values.shape
-    mesh = axes.pcolormesh(
-        part.corner[0] + part.size[0] * np.arange(columns + 1),
-        part.corner[1] + part.size[1] * np.arange(rows + 1),
-        np.ma.masked_less(part.shades, 0),
-        cmap=ListedColormap(shades),
-        norm=BoundaryNorm(np.arange(len(shades) + 1) - 0.5, len(shades)),
+def svg(draw: Draw, title: str, *, width: float, height: float, salt: str) -> str:
+    """Return a chart as SVG text for a page: text is text, colours are the page's variables, values are told on hover.
+
+    Args:
+        draw: draws it into axes.
+        title: for screen readers.
+        width, height: of the drawing [px].
+        salt: tells its ids from those of the page's other drawings.
+    """
+    with mpl.rc_context({**_ON_PAGE, "svg.hashsalt": salt}):
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        _legend(figure, [axes])
+        content = io.StringIO()
+        figure.savefig(
+            content, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    body = re.sub(r"<defs>\s*<style.*?</defs>|<metadata>.*?</metadata>", "", content.getvalue(), flags=re.DOTALL)
+    body = body[body.index(">", body.index("<svg")) + 1 : body.rindex("</svg>")]
+    body = re.sub(r'<g id="[^"]*"', "<g", body)
+    body = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda found: colours.VARIABLES.get(found[0], found[0]), body)
+    return (
+        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
+        f'aria-label="{html.escape(title)}">{body}{_hover(axes, height)}</svg>'
     )
-    key = axes.figure.colorbar(mesh, ax=axes, location="bottom", aspect=40, pad=0.02, ticks=range(len(shades)))
-    key.ax.set_xticklabels([plain(part.text(place)) for place in range(len(shades))])
-    key.set_label(plain(part.name))
-    key.outline.set_visible(False)
-    key.ax.tick_params(length=0)
-    axes.grid(visible=False)
 
 
-def _name(drawn: Any, axis: Axis, *, most: int) -> None:
-    """Give one axis of matplotlib the scale, the ticks and the label of ours."""
-    bend = {"functions": (np.sqrt, np.square)} if axis.kind == "root" else {}
-    getattr(drawn.axes, f"set_{drawn.axis_name}scale")("function" if axis.kind == "root" else axis.kind, **bend)
-    ticks = axis.ticks(most)
-    drawn.set_ticks(ticks, labels=[axis.text(tick) for tick in ticks])
-    drawn.set_ticks([], minor=True)
-    drawn.set_label_text(plain(axis.label))
+def _hover(axes: Axes, height: float) -> str:
+    """Invisible columns over the axes, one around each x, that tell every named value there."""
+    told: dict[float, list[str]] = {}
+    percent = isinstance(axes.yaxis.get_major_formatter(), ticker.PercentFormatter)
+    for name, x, y in _named(axes):
+        for place, value in zip(x.tolist(), y.tolist(), strict=True):
+            if np.isfinite(value):
+                told.setdefault(place, []).append(f"{name}: {f'{value:.1%}' if percent else number(value, 4)}")
+    low, high = axes.get_xlim()
+    places = np.array(sorted(place for place in told if low <= place <= high))
+    places = places[series.thin(places.size, most=_MOST_HOVERED)] if places.size else places
+    middle = axes.transData.transform(np.column_stack([places, np.full(places.size, axes.get_ylim()[0])]))[:, 0]
+    box = axes.bbox
+    edges = [box.x0, *((a + b) / 2 for a, b in pairwise(middle.tolist())), box.x1]
+    return "".join(
+        f'<rect class="hover" x="{a:.1f}" y="{height - box.y1:.1f}" width="{b - a:.1f}" height="{box.height:.1f}">'
+        f"<title>{html.escape(chr(10).join([f'{axes.get_xlabel()}: {number(place, 4)}', *told[place]]))}</title></rect>"
+        for place, (a, b) in zip(places.tolist(), pairwise(edges), strict=False)
+    )
+
+
+def _named(axes: Axes) -> list[tuple[str, Floats, Floats]]:
+    """Name, x and y of every named line and bar; a name that starts with "_ " is left out of the legend only."""
+    found = []
+    artists: list[Any] = [*axes.lines, *axes.containers]
+    for artist in artists:
+        name = str(artist.get_label())
+        if not name.startswith("_") or name.startswith("_ "):
+            bars = getattr(artist, "patches", None)
+            points = (
+                [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in bars] if bars else artist.get_xydata()
+            )
+            x, y = np.asarray(points, dtype=np.float64).T
+            found.append((name.removeprefix("_ ").replace(r"\$", "$"), np.round(x, 9), y))
+    return found
+
+
+# Parts of charts
+
+
+def _line(axes: Axes, line: Series) -> None:
+    label = plain(line.name) if line.listed else f"_ {line.name}"
+    lone = np.isfinite(line.y).sum() == 1  # a lone value would be a line without length
+    look: dict[str, Any] = {"color": PALETTE[line.colour], "ls": _DASHES[line.dash], "marker": "o" if lone else None}
+    axes.plot(line.x, line.y, label=label, ms=3, lw=None if line.listed else 0.9, **look)
+    if line.spread is not None:
+        low, high = line.y - line.spread, line.y + line.spread
+        axes.fill_between(line.x, low, high, color=PALETTE[line.colour], alpha=0.15, lw=0)
+
+
+def _hidden(axes: Axes, name: str, x: Floats, y: Floats) -> None:
+    """Values that are told on hover only."""
+    axes.add_artist(Line2D(x, y, label=f"_ {name}", visible=False))  # no plot: the axes need not cover them
+
+
+def _level(axes: Axes, at: float, name: str, colour: str) -> None:
+    axes.axhline(at, color=PALETTE[colour], lw=1, ls="--")
+    place = axes.get_yaxis_transform()
+    axes.annotate(name, (1, at), xycoords=place, ha="right", va="bottom", fontsize="small", color=PALETTE[colour])
+
+
+def _mark(axes: Axes, x: float, y: float) -> None:
+    axes.plot(x, y, "*", color=PALETTE["lit"], mec="#ffffff", mew=0.5, ms=12, zorder=5, label="chosen")
+
+
+_numbers: Final = ticker.FuncFormatter(lambda value, _: number(value))
+
+
+def _log(axes: Axes, name: str, low: float, high: float) -> None:
+    """Make an axis logarithmic, marked at round numbers."""
+    axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
+    axis, ratio = getattr(axes, f"{name}axis"), high / low
+    log = ticker.LogLocator(subs=(1, 2, 5) if ratio < 300 else (1, 3) if ratio < 1e4 else (1,), numticks=7)
+    axis.set_major_locator(log if ratio > 5 else ticker.MaxNLocator(5))
+    axis.set_major_formatter(_numbers)
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def _range(values: Floats, below: float, above: float) -> tuple[float, float]:
+    """The finite positive range of values, widened by factors."""
+    finite = values[np.isfinite(values) & (values > 0)]
+    low, high = (float(finite.min()) / below, float(finite.max()) * above) if finite.size else (0.1, 1.0)
+    return (low, high) if high > low else (low / 2, high * 2)
+
+
+def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Put one legend above all panels, each name once, in as many columns as fit."""
+    found = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        found.update(dict(zip(labels, handles, strict=True)))
+    if found:
+        size = mpl.rcParams["legend.fontsize"]
+        fit = int(72 * figure.get_figwidth() / (size * (0.6 * max(map(len, found)) + 5)))
+        columns = max(1, min(len(found), fit))
+        figure.legend(list(found.values()), list(found), loc="outside upper left", ncols=columns)

@@ -1,55 +1,42 @@
-"""Tables for elsewhere: CSV, LaTeX, Markdown and HTML, from the very tables that commands print."""
+"""Tables for other programs: CSV, LaTeX and Markdown by pandas, and HTML for notebooks."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from airfed.text import output
+from airfed._extras import explained
+from airfed.text.output import CleanConsole, Format, clean, exporting, make_console
 
-Format = Literal["csv", "latex", "markdown"]
-Cells = Sequence[Sequence[str]]
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-_ESCAPED: Final = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
+__all__ = ["ExportConsole", "Format", "HtmlConsole", "exported", "exporting", "make_console", "markdown_table"]
+
 _SYMBOLS: Final = {
     **{"δ": "delta", "ε": "varepsilon", "ζ": "zeta", "θ": "theta", "μ": "mu", "ν": "nu", "ξ": "xi", "ϖ": "varpi"},
     **{"ϱ": "varrho", "σ": "sigma", "τ": "tau", "Σ": "Sigma", "√": "surd", "∞": "infty", "±": "pm", "·": "cdot"},
     **{"≤": "leq", "≥": "geq", "×": "times", "→": "to", "∇": "nabla", "‖": "Vert", "…": "ldots"},
 }
-_MATHS: Final = {
-    **{character: f"$\\{name}$" for character, name in _SYMBOLS.items()},
-    **{"†": r"$^{\dagger}$", "*": "$^{*}$", "²": "$^{2}$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"},
-}
+_MATHS: Final = str.maketrans(
+    {character: f"$\\{name}$" for character, name in _SYMBOLS.items()}
+    | {"†": r"$^{\dagger}$", "*": "$^{*}$", "²": "$^{2}$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"}
+)
 _POWER_OF_TEN: Final = re.compile(r"(?<![\w.])(-?\d[\d.]*)e\+?(-?)0*(\d+)(?![\w.])", re.ASCII)
 
 
-def make_console(format: Format | None, *, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console; with a format, one that prints tables in it, whole, and tells everything else on stderr."""
-    return output.make_console(stderr=stderr, quiet=quiet) if format is None else _Exporting(format, quiet=quiet)
+class ExportConsole(CleanConsole):
+    """Prints tables to standard output in a format, everything else (and tables without headings) to stderr."""
 
-
-def exporting(console: Console) -> bool:
-    """Return whether a console's tables are for elsewhere, so that no row is to be left out."""
-    return isinstance(console, _Exporting)
-
-
-class _Exporting(output.CleanConsole):
-    """Diverts tables to standard output; those without headings are somebody's layout and stay."""
+    exporting = True
 
     def __init__(self, format: Format, *, quiet: bool) -> None:
         super().__init__(stderr=True, quiet=quiet)
@@ -57,46 +44,35 @@ class _Exporting(output.CleanConsole):
         self._several = False
 
     def print(self, *objects: Any, **options: Any) -> None:
-        told = []
+        """Print tables and texts."""
+        texts = []
         for each in objects:
-            if not (isinstance(each, Table) and each.show_header):
-                told.append(each)
-                continue
-            if self._several:
-                print()  # parts two tables
-            sys.stdout.write(exported(each, self._format))
-            self._several = True
-        if told or not objects:
-            super().print(*told, **options)
+            if isinstance(each, Table) and each.show_header:
+                sys.stdout.write("\n" * self._several + exported(each, self._format))
+                self._several = True
+            else:
+                texts.append(each)
+        if texts or not objects:
+            super().print(*texts, **options)
 
 
-class HtmlConsole(output.CleanConsole):
-    """Collects what is printed as HTML: tables as tables, texts as paragraphs.
-
-    Colours are the page's own, lines and stripes a translucent grey: it fits light and dark notebooks.
-    """
+class HtmlConsole(CleanConsole):
+    """Collects what is printed as HTML for notebooks, light or dark: tables as tables, texts as paragraphs."""
 
     def __init__(self) -> None:
-        super().__init__(stderr=False, quiet=True)
+        super().__init__(quiet=True)
         self._parts: list[str] = []
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Collect tables and texts."""
-        style = options.get("style")
         for each in objects:
             if isinstance(each, Table):
                 self._parts.append(html_table(each))
                 continue
             text = Text.from_markup(each) if options.get("markup", True) else Text(each)
             if text.plain.strip():
-                self._parts.append(f'<p style="margin:.3em 0;{_css(style)}">{self._marked(text)}</p>')
-
-    def _marked(self, text: Text) -> str:
-        return "".join(
-            f'<span style="{_css(segment.style)}">{html.escape(output.clean(segment.text))}</span>'
-            for segment in text.render(self)
-            if segment.text.strip("\n")
-        )
+                spans = "".join(_span(segment.text, segment.style) for segment in text.render(self))
+                self._parts.append(f'<p style="{_css(options.get("style"))}">{spans}</p>')
 
     def html(self) -> str:
         """Return everything that was printed."""
@@ -113,36 +89,38 @@ def html_table(table: Table) -> str:
     (True, 2)
     """
     head, *body = cells(table)
-    sides = ["left" if column.justify != "right" else "right" for column in table.columns]
+    sides = ["right" if column.justify == "right" else "left" for column in table.columns]
     title = html.escape(_plain(str(table.title or "").strip()))
-    caption = f'<caption style="text-align:left;font-weight:600;caption-side:top">{title}</caption>' if title else ""
-    rows = [_html_row("th", head, sides, "border-bottom:1px solid rgba(128,128,128,.6)")]
-    for place, (cell_row, row) in enumerate(zip(body, table.rows, strict=True)):
-        stripe = "background:rgba(128,128,128,.1)" if place % 2 else "background:transparent"
-        rows.append(_html_row("td", cell_row, sides, f"{stripe};{_css(row.style)}"))
-    look = "color:inherit;font-size:inherit;font-variant-numeric:tabular-nums;border-collapse:collapse;margin:.7em 0"
-    return f'<table style="{look}">{caption}<thead>{rows[0]}</thead><tbody>{"".join(rows[1:])}</tbody></table>'
-
-
-def _html_row(tag: str, row: Sequence[str], sides: Sequence[str], css: str) -> str:
-    made = "".join(
-        f'<{tag} style="text-align:{side};padding:.15em 1.2em .15em .3em">{html.escape(cell)}</{tag}>'
-        for cell, side in zip(row, sides, strict=True)
+    rows = [_html_row("td", row, sides, _css(given.style)) for row, given in zip(body, table.rows, strict=True)]
+    return (
+        f'<table style="font-variant-numeric:tabular-nums"><caption style="text-align:left">{title}</caption>'
+        f"<thead>{_html_row('th', head, sides)}</thead><tbody>{''.join(rows)}</tbody></table>"
     )
-    return f'<tr style="{css}">{made}</tr>'
+
+
+def _html_row(tag: str, row: Sequence[str], sides: Sequence[str], css: str = "") -> str:
+    made = (
+        f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>' for cell, side in zip(row, sides, strict=True)
+    )
+    return f'<tr style="{css}">{"".join(made)}</tr>'
+
+
+def _span(text: str, style: Style | None) -> str:
+    return f'<span style="{_css(style)}">{html.escape(clean(text))}</span>' if text.strip("\n") else ""
 
 
 def _css(style: Style | str | None) -> str:
     """The parts of a terminal's style that a page shows, too."""
-    style = Style.parse(style) if isinstance(style, str) else style
-    if style is None:
-        return ""
+    style = Style.parse(style) if isinstance(style, str) else style or Style.null()
     red = style.color is not None and style.color.name == "red"
     return "font-weight:600;" * bool(style.bold) + "opacity:.7;" * bool(style.dim) + "color:#d33;" * red
 
 
 def exported(table: Table, format: Format) -> str:
-    """Return a table as text in a format, its title first: as a comment, or in bold; CSV has no place for one.
+    """Return a table as text in a format; its title becomes a comment (LaTeX) or bold text (Markdown).
+
+    Raises:
+        MissingExtra: pandas, or what it needs for the format, is not installed.
 
     >>> from airfed.text.tables import plain_table
     >>> table = plain_table("policy", "ε all", left=("policy",))
@@ -160,84 +138,47 @@ def exported(table: Table, format: Format) -> str:
     <BLANKLINE>
     """
     title, rows = _plain(str(table.title or "").strip()), cells(table)
-    to_the_left = [column.justify != "right" for column in table.columns]
-    if format == "csv":
-        return csv_table(rows)
+    sides = ["right" if column.justify == "right" else "left" for column in table.columns]
     if format == "markdown":
-        return (f"**{title}**\n\n" if title else "") + markdown_table(rows, to_the_left) + "\n"
-    return (f"% {title}\n" if title else "") + latex_table(rows, to_the_left)
+        return (f"**{title}**\n\n" if title else "") + markdown_table(rows, sides) + "\n"
+    with explained():
+        if format == "csv":
+            return str(_frame(rows).to_csv(index=False, lineterminator="\n"))
+        columns = "".join(side[0] for side in sides)
+        text: str = _frame(rows).replace("-", "--").to_latex(index=False, escape=True, column_format=columns)
+    text = _POWER_OF_TEN.sub(r"$\1\\cdot10^{\2\3}$", text.translate(_MATHS))
+    return (f"% {title}\n" if title else "") + text
 
 
-def cells(table: Table) -> list[list[str]]:
-    """Return what stands in a table as plain text, the headings first."""
-    columns = [[_plain(cell) for cell in (column.header, *column.cells)] for column in table.columns]
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def csv_table(rows: Cells) -> str:
-    """Return rows of cells as CSV."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(rows)
-    return stream.getvalue()
-
-
-def markdown_table(rows: Cells, left: Iterable[bool] = ()) -> str:
+def markdown_table(rows: Sequence[Sequence[str]], sides: Sequence[str] | None = None) -> str:
     """Return rows of cells, the headings first, as a table in Markdown.
 
     Args:
         rows: all equally long.
-        left: for each column whether it stands to the left; otherwise to the right. All do unless told.
+        sides: "left" or "right" for each column; left by default.
 
     >>> print(markdown_table([["I", "accuracy"], ["40", "88.1"]]))
-    | I | accuracy |
-    |---|---|
-    | 40 | 88.1 |
+    | I   | accuracy   |
+    |:----|:-----------|
+    | 40  | 88.1       |
     """
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    rule = "".join("---|" if each else "--:|" for each in (list(left) or [True] * len(rows[0])))
-    return "\n".join([lines[0], f"|{rule}", *lines[1:]])
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    sides = sides or ["left"] * len(rows[0])
+    with explained():
+        return str(_frame(escaped).to_markdown(index=False, disable_numparse=True, colalign=sides))
 
 
-def latex_table(rows: Cells, left: Sequence[bool]) -> str:
-    """Return rows of cells, the headings first, as a tabular that needs the package booktabs.
+def _frame(rows: Sequence[Sequence[str]]) -> DataFrame:
+    import pandas
 
-    Args:
-        rows: all equally long, as plain text.
-        left: for each column whether it stands to the left; otherwise to the right.
-    """
-    head, *body = [" & ".join(latex_text(cell) for cell in row) + r" \\" for row in rows]
-    return "\n".join(
-        [
-            rf"\begin{{tabular}}{{{''.join('l' if each else 'r' for each in left)}}}",
-            r"\toprule",
-            head,
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+    return pandas.DataFrame(rows[1:], columns=list(rows[0]), dtype=str)
 
 
-def latex_text(text: str) -> str:
-    r"""Return a cell as LaTeX prints it: symbols in maths, everything else as it is.
-
-    >>> print(latex_text("top_k & 5% of ε"), latex_text("6.17e4 ±2e-5"), latex_text("-"))
-    top\_k \& 5\% of $\varepsilon$ $6.17\cdot10^{4}$ $\pm$$2\cdot10^{-5}$ --
-    """
-    if text == "-":
-        return "--"
-    written, place = "", 0
-    for found in _POWER_OF_TEN.finditer(text):
-        written += _escaped(text[place : found.start()]) + rf"${found[1]}\cdot10^{{{found[2]}{found[3]}}}$"
-        place = found.end()
-    return written + _escaped(text[place:])
-
-
-def _escaped(text: str) -> str:
-    return "".join(_ESCAPED.get(character) or _MATHS.get(character, character) for character in text)
+def cells(table: Table) -> list[list[str]]:
+    """Return the contents of a table as plain text, the headings first."""
+    columns = [[_plain(cell) for cell in (column.header, *column.cells)] for column in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _plain(cell: RenderableType) -> str:
-    return output.clean((cell if isinstance(cell, Text) else Text.from_markup(str(cell))).plain)
+    return clean((cell if isinstance(cell, Text) else Text.from_markup(str(cell))).plain)

@@ -1,4 +1,4 @@
-"""How commands speak: text that cannot steer a terminal, JSON that every reader accepts."""
+"""How commands print: text that cannot steer a terminal, JSON that every reader accepts."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import json
 import math
 import unicodedata
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
-from rich.measure import Measurement
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+Format = Literal["csv", "latex", "markdown"]
 _CONTROL: Final = ("Cc", "Cs", "Zl", "Zp")
 _TURNING: Final = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # these reorder what follows
 
 
 def clean(text: str, *, keep: str = "") -> str:
-    r"""Return the text with characters that steer a terminal written out, as in \x1b.
-
-    Args:
-        text: any, say out of a file.
-        keep: characters to leave as they are.
+    r"""Return the text with characters that steer a terminal written out, as in \x1b, except those to `keep`.
 
     >>> clean("a name\x1b[31m")
     'a name\\x1b[31m'
@@ -59,38 +55,39 @@ def finite(value: Any) -> Any:
     return value
 
 
-def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console on which whatever came out of a file is cleaned, be it in a line, a table or the log."""
-    return CleanConsole(stderr=stderr, quiet=quiet)
+def make_console(format: Format | None = None, *, stderr: bool = False, quiet: bool = False) -> Console:
+    """Return a console that cleans whatever it prints.
+
+    Args:
+        format: print only the tables to standard output, complete and in this format; messages go to stderr.
+        stderr: print to stderr.
+        quiet: print nothing.
+    """
+    if format is None:
+        return CleanConsole(stderr=stderr, quiet=quiet)
+    from airfed.text.exports import ExportConsole
+
+    return ExportConsole(format, quiet=quiet)
+
+
+def exporting(console: Console) -> bool:
+    """Return whether a console prints tables in an export format, so that no row may be left out."""
+    return isinstance(console, CleanConsole) and console.exporting
 
 
 class CleanConsole(Console):
-    """Cleans what it prints, and leaves a reader that has gone, say `head`, to who called."""
+    """Cleans what it prints, and leaves a closed pipe, say of `head`, to the caller."""
 
-    def __init__(self, *, stderr: bool, quiet: bool) -> None:
+    exporting = False
+
+    def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
         super().__init__(highlight=False, stderr=stderr, quiet=quiet)
-        self.push_render_hook(_Cleaning())
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a renderable, cleaned."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(clean(segment.text, keep="\n"), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Raise what `main` knows."""
         raise BrokenPipeError
-
-
-class _Cleaning(RenderHook):
-    """Cleans everything that a console is asked to print, after its style was worked out."""
-
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Clean(renderable) for renderable in renderables]
-
-
-class _Clean:
-    def __init__(self, inner: RenderableType) -> None:
-        self.inner = inner
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        segments: Iterable[Segment] = console.render(self.inner, options)
-        for segment in segments:
-            yield segment if segment.control else Segment(clean(segment.text, keep="\n"), segment.style)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement.get(console, options, self.inner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,6 @@ VALIDITY: Final = {  # of Lemma 1
     "unproven": "unproven (ε ≥ 1)",
     "unsafe": "UNSAFE: below the truth",
 }
-_DROWNED: Final = 100.0
 ADJACENCY: Final = {"replace": "replace-one adjacency", "add_remove": "add/remove adjacency"}
 ADVERSARIES: Final = {  # by what a server keeps of several antennas
     "radio": "a server that keeps every antenna's signal",
@@ -45,37 +44,15 @@ METRICS: Final = {  # columns of a run's record
     "power_planned_total": "power planned so far [W]",
 }
 BOUND: Final = "bound on the optimality gap (Theorem 1)"
-
-
-def steps_text(plan: Plan) -> str:
-    """Return "40 rounds of 5 steps" (or "of 2-3 steps")."""
-    few, many = min(plan.local_steps), max(plan.local_steps)
-    steps = f"{few}" if few == many else f"{few}-{many}"
-    return f"{count(plan.rounds, 'round')} of {steps} {'step' if steps == '1' else 'steps'}"
-
-
-AVERAGES: Final = {
-    "none": "no average",
-    "tail": "the average of the second half",
-    "exponential": "an exponential average",
-}
-
-
-def choices(plan: Plan) -> list[str]:
-    """Return what a plan says of the clipping norm and the average of the models."""
-    average = [] if plan.average == "none" else [AVERAGES[plan.average]]
-    return [f"ϖ = {plan.clip_norm:.4g}", *average]
+_AVERAGES: Final = {"tail": ", the average of the second half", "exponential": ", an exponential average"}
 
 
 def expectation(plan: Plan) -> str:
-    """Return the accuracy that a response expects of a plan, in a sentence; "" where none was asked.
-
-    Where the plan was chosen by it, the sentence says what else was.
-    """
+    """Return the accuracy that a surrogate expects of a plan, and what else it chose; "" without a surrogate."""
     if (found := plan.prediction) is None:
         return ""
     basis = f"; by {found.basis}" if found.basis else ""
-    chosen = f", with {', '.join(choices(plan))}" if plan.objective == "measured" else ""
+    chosen = f", with ϖ = {plan.clip_norm:.4g}{_AVERAGES.get(plan.average, '')}" if plan.objective == "measured" else ""
     return (
         f"Expected test accuracy{chosen}: {found.accuracy:.1%} "
         f"({found.low:.0%} to {found.high:.0%} in nine of ten trainings{basis})."
@@ -86,8 +63,10 @@ def decision_sentence(plan: Plan) -> str:
     """Return the schedule in one sentence."""
     limit = f"{LIMITS[plan.binding]} is the limit" if plan.private or plan.method.radio else "nothing is a limit"
     each = "" if plan.constant else " per round"
+    steps = span(plan.local_steps, "-")
     return (
-        f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices{each}, {steps_text(plan)}; {limit}."
+        f"Schedule {devices_text(plan)} of {plan.problem.fleet.num_devices} devices{each}, "
+        f"{count(plan.rounds, 'round')} of {steps} {'step' if steps == '1' else 'steps'}; {limit}."
     )
 
 
@@ -105,11 +84,6 @@ def air_sentence(plan: Plan) -> str:
     limit = plan.problem.budget.air_time
     allowed = "" if limit is None else f" of {limit:g} s"
     return f"On the air: {compact(plan.channel_uses, 4)} symbols{seconds}{allowed} ({each} symbols a round)."
-
-
-def epsilon_text(plan: Plan, epsilon: float, digits: int) -> str:
-    """Return an ε of a plan for a column of a table; "∞" where the method has none."""
-    return compact(epsilon, digits) if plan.private else "∞"
 
 
 def devices_text(plan: Plan, to: str = " to ") -> str:
@@ -141,11 +115,8 @@ def exposure_sentence(plan: Plan) -> str:
     """Return the most exposed device and how many are never scheduled; "" where all rounds are alike."""
     if plan.constant:
         return ""
-    rounds = (
-        "the only round"
-        if plan.rounds == 1
-        else f"{plan.amplitudes.sends(plan.most_exposed).size} of {plan.rounds} rounds"
-    )
+    sent = plan.amplitudes.sends(plan.most_exposed).size
+    rounds = "the only round" if plan.rounds == 1 else f"{sent} of {plan.rounds} rounds"
     left_out = plan.problem.fleet.num_devices - plan.num_scheduled
     never = f" {count(left_out, 'device')} {'is' if left_out == 1 else 'are'} never scheduled." if left_out else ""
     return f"Most exposed is device {plan.most_exposed}, scheduled in {rounds}.{never}"
@@ -157,7 +128,7 @@ def drowned_sentence(plan: Plan) -> str:
     Noise of 29 to 43 times it left the trainings of docs/rivals.md at chance level.
     """
     ratio = math.sqrt(plan.problem.learning.dimension) * plan.noise_share
-    if ratio <= _DROWNED or plan.sequence.signal(0).guard != 1:
+    if ratio <= 100 or plan.sequence.signal(0).guard != 1:
         return ""
     return (
         f"The noise on the mean update of a round is {number(ratio, 2)} times the clipping norm: do not expect to "
@@ -171,6 +142,12 @@ def privacy_basis(plan: Plan) -> str:
     return f"at {privacy_terms(budget.delta, budget.relation)}{against(plan)}"
 
 
+def against(plan: Plan) -> str:
+    """Return the adversary of several antennas, to continue a sentence; "" with one antenna."""
+    several = plan.problem.fleet.antennas > 1 and plan.method.radio
+    return f", against {ADVERSARIES[plan.problem.link.trust]}" if several else ""
+
+
 def privacy_terms(delta: float, relation: str) -> str:
     """Return δ, the unit of privacy and the adjacency.
 
@@ -178,12 +155,6 @@ def privacy_terms(delta: float, relation: str) -> str:
     'δ = 0.001, device-level, replace-one adjacency'
     """
     return f"δ = {delta:g}, device-level, {ADJACENCY.get(relation, relation)}"
-
-
-def against(plan: Plan) -> str:
-    """Return the adversary of several antennas, to continue a sentence; "" with one antenna."""
-    several = plan.problem.fleet.antennas > 1 and plan.method.radio
-    return f", against {ADVERSARIES[plan.problem.link.trust]}" if several else ""
 
 
 def change_text(of: str, now: float, then: float) -> str:
@@ -244,24 +215,15 @@ def compact(value: float, digits: int) -> str:
     return _exponent(f"{value:.2e}") if "e" in text else text
 
 
-def excess(ratio: float) -> str:
-    """Return how far something is above the best, whose ratio is 0.
+def above(ratio: float) -> str:
+    """Return how far a bound is above the optimum's; below it is only a plan that knows more or breaks a limit.
 
-    >>> excess(0.0), excess(0.123), excess(41.0)
-    ('0%', '12.3%', '42×')
+    >>> above(-0.02), above(0.0), above(0.123), above(41.0)
+    ('-2.0%', '0%', '12.3%', '42×')
     """
-    if ratio <= 0.0:
+    if abs(ratio) < 0.0005 and ratio <= 0.0:
         return "0%"
     return f"{ratio:.1%}" if ratio < 9.995 else f"{compact(1 + ratio, 3)}×"
-
-
-def above(ratio: float) -> str:
-    """Return how far a bound is from the optimum's: below it is only who knows more, or breaks a limit.
-
-    >>> above(-0.02), above(0.0), above(0.123)
-    ('-2.0%', '0%', '12.3%')
-    """
-    return f"{ratio:.1%}" if ratio <= -0.0005 else excess(ratio)
 
 
 def duration(seconds: float) -> str:
@@ -282,20 +244,3 @@ def duration(seconds: float) -> str:
 def _exponent(text: str) -> str:
     mantissa, exponent = text.split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
-
-
-COLUMNS: Final = {  # of a table of runs
-    "epsilon_round": "ε each",
-    "epsilon_total": "ε all",
-    "power_planned": "W planned",
-    "power_transmitted": "W sent",
-}
-
-
-def cell(name: str, value: Any) -> str:
-    """Return a value of a table of runs as text."""
-    if value is None:
-        return "-"
-    if name == "accuracy":
-        return f"{value:.1%}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -14,11 +14,12 @@ from rich.table import Table
 from airfed.planning import Plan
 from airfed.planning.method import OVER_THE_AIR
 from airfed.planning.policy import Sensitivities, next_device
-from airfed.text import exports
+from airfed.problem import InfeasibleError, Trust
 from airfed.text.phrases import (
     LIMITS,
     SCOPES,
     TERMS,
+    VALIDITY,
     above,
     air_sentence,
     antennas_sentence,
@@ -27,7 +28,6 @@ from airfed.text.phrases import (
     decision_sentence,
     devices_text,
     drowned_sentence,
-    epsilon_text,
     expectation,
     exposure_sentence,
     gap_sentence,
@@ -35,11 +35,11 @@ from airfed.text.phrases import (
     privacy_basis,
     span,
 )
-from airfed.text.rows import Row, limit_rows, power_rows, privacy_rows
 
 if TYPE_CHECKING:
     from airfed.training.run import Run
 
+Row = tuple[str, str, str]  # of a table: what it is, its value, a remark
 _LARGE: Final = 10_000  # devices
 
 
@@ -104,7 +104,7 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
 
     limits = "Limits on θ" if plan.constant else "Limits, if all θ grew together"
-    console.print(_grid(limits, "largest θ", limit_rows(plan)), "")
+    console.print(_grid(limits, "largest θ", _limit_rows(plan)), "")
 
     terms = [
         (TERMS[name], f"{value:.5g}", f"{value / plan.bound.total:.1%}") for name, value in plan.bound.terms.items()
@@ -115,12 +115,12 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
         console.print(gap)
     console.print(bound_basis(plan), style="dim", end="\n\n")
 
-    console.print(_grid("Power, worst case", "W", power_rows(plan)))
+    console.print(_grid("Power, worst case", "W", _power_rows(plan)))
     if on_air := air_sentence(plan):
         console.print(on_air, style="dim")
     console.print("")
 
-    console.print(_grid("Privacy", "ε", privacy_rows(plan)))
+    console.print(_grid("Privacy", "ε", _privacy_rows(plan)))
     if exposed := exposure_sentence(plan):
         console.print(exposed)
     budget = plan.problem.budget
@@ -178,8 +178,8 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
         ("bound", lambda plan: compact(plan.bound.total, 4)),
         ("expected", _accuracy) if measured else ("above", lambda plan: above(plan.bound.total / best - 1)),
         ("W", lambda plan: compact(plan.power_total, 4)),
-        *([] if timed else [("ε each", lambda plan: epsilon_text(plan, plan.epsilon_round, 3))]),
-        ("ε all", lambda plan: epsilon_text(plan, plan.epsilon_total, 3)),
+        *([] if timed else [("ε each", lambda plan: _epsilon(plan, plan.epsilon_round))]),
+        ("ε all", lambda plan: _epsilon(plan, plan.epsilon_total)),
         *([("symbols" if link.bandwidth is None else "s", _air)] if timed else []),
     ]
     table = plain_table("policy", *(name for name, _ in figures), "limit", left=("policy", "limit"), title=title)
@@ -218,6 +218,10 @@ def _air(plan: Plan) -> str:
     return compact(plan.channel_uses if plan.air_time is None else plan.air_time, 3)
 
 
+def _epsilon(plan: Plan, epsilon: float) -> str:
+    return compact(epsilon, 3) if plan.private else "∞"
+
+
 def _accuracy(plan: Plan) -> str:
     return "?" if plan.predicted_accuracy is None else f"{plan.predicted_accuracy:.1%}"
 
@@ -233,6 +237,73 @@ def _channel_basis(plan: Plan) -> str:
         f"[dim]imperfect CSI, NMSE {link.estimation_error:g}: a device may arrive {plan.amplification:.4g} "
         f"times stronger; accounted for, except with probability {link.estimation_failure:g}[/dim]"
     )
+
+
+def _limit_rows(plan: Plan) -> list[Row]:
+    """Return the largest θ that each limit allows, and the plan's own: one, or where rounds differ their range."""
+    rows = [
+        (LIMITS[limit], _figure(value), "broken" if limit in plan.violations else "binds" * (limit == plan.binding))
+        for limit, value in plan.limits.items()
+    ]
+    level = plan.amplitudes.level
+    chosen = {"chosen": plan.alignment}
+    if _figure(level.min()) != _figure(level.max()):
+        chosen = {"chosen, largest": level.max(), "chosen, median": np.median(level), "chosen, smallest": level.min()}
+    rows += [(name, _figure(theta), f"ν = θ/ϖ = {theta / plan.clip_norm:.5g}") for name, theta in chosen.items()]
+    return rows
+
+
+def _power_rows(plan: Plan) -> list[Row]:
+    """Return the power [W] of single devices and of all, in the worst case, and its share of peaks and batteries."""
+    fleet, budget, all_devices = plan.problem.fleet, plan.problem.budget, plan.power_total
+    if not all_devices:
+        return [("all devices, all rounds", _figure(0.0), "no radio")]
+    total = plan.sequence.device_power(plan.rounds)
+    most = int(plan.power.argmax())
+    peak = f"{100 * plan.power[most] / fleet.peak_power[plan.scheduled[most]]:.3g}% of peak"
+    rows = [
+        ("one device in one round, at most", _figure(plan.power[most]), f"device {plan.scheduled[most]}, {peak}"),
+        ("one device in all rounds, at most", _figure(total.max()), f"device {plan.scheduled[total.argmax()]}"),
+        ("one device in all rounds, median", _figure(np.median(total)), "of scheduled devices"),
+    ]
+    if budget.device_power is not None:
+        batteries = np.broadcast_to(budget.device_power, fleet.num_devices)[plan.scheduled]
+        used = total / batteries
+        worst = int(used.argmax())
+        share = f"{used[worst]:.1%} of {batteries[worst]:g} W"
+        rows.append((f"emptiest battery, of device {plan.scheduled[worst]}", _figure(total[worst]), share))
+    share = f"{all_devices / budget.total_power:.1%} of {budget.total_power:g} W"
+    return [*rows, ("all devices, all rounds", _figure(all_devices), share)]
+
+
+def _privacy_rows(plan: Plan) -> list[Row]:
+    """Return ε of one round and of all."""
+    if not plan.private:
+        return [("none: the method has no ε", "∞", "")]
+    if plan.constant:
+        one, sum_of = "one round", "μ√I"
+        all_of_them = "the only round" if plan.rounds == 1 else f"all {plan.rounds} rounds"
+    else:
+        one, all_of_them, sum_of = "most exposed round", "most exposed device, its rounds", "√Σμ²"
+    rows = [
+        (f"Lemma 1, {one}", _figure(plan.epsilon_paper), VALIDITY[plan.epsilon_paper_validity]),
+        (f"exact, {one}", _figure(plan.epsilon_round), f"μ = {plan.mu_round:.5g}"),
+        (f"exact, {all_of_them}", _figure(plan.epsilon_total), f"{sum_of} = {plan.mu_total:.5g}"),
+    ]
+    if plan.problem.fleet.antennas > 1:
+        trust: Trust = "combiner" if plan.problem.link.trust == "radio" else "radio"
+        who = "if all antennas' signals were kept" if trust == "radio" else "if one combined signal were kept"
+        try:
+            other = plan.against(trust)
+        except InfeasibleError:
+            rows.append((f"the same, {who}", "∞", "nothing is claimed"))
+        else:
+            rows.append((f"the same, {who}", _figure(other.epsilon_total), f"{sum_of} = {other.mu_total:.5g}"))
+    return rows
+
+
+def _figure(value: np.floating | float) -> str:
+    return f"{value:.5g}"
 
 
 def _grid(title: str, value: str, rows: Iterable[Row], remark: str = "") -> Table:
@@ -255,7 +326,9 @@ def as_text(show: Callable[[Console], None]) -> str:
 
 def as_html(show: Callable[[Console], None]) -> str:
     """Return what `show` prints as HTML for a notebook: tables as tables, everything else as paragraphs."""
-    page = exports.HtmlConsole()
+    from airfed.text.exports import HtmlConsole
+
+    page = HtmlConsole()
     show(page)
     return page.html()
 

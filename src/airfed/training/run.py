@@ -209,9 +209,9 @@ class Run:
     def plot(self) -> Any:
         """Return a matplotlib figure of accuracy, loss, ε and power over the training."""
         with explained():
-            from airfed.plotting import files  # upwards, when called (pyproject.toml lists these imports)
+            from airfed.plotting import figure  # upwards, when called (pyproject.toml lists these imports)
 
-        return files.runs_figure([self])
+        return figure.runs_figure([self])
 
     def report(self, path: str | Path) -> Path:
         """Write the self-contained HTML report of this run, and return its path."""

@@ -1,0 +1,163 @@
+"""Figures show the numbers of plans, runs and audits; text stays text; files are written whole."""
+
+from __future__ import annotations
+
+import errno
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airfed import Budget, Fleet, Learning, Link, Problem, planning, policies
+from airfed.plotting import colours, figure, series
+from airfed.plotting.series import Series
+from airfed.text.phrases import number
+
+HOSTILE = '<script>alert(1)</script> & "$\\frac{$" _'
+
+
+def a_plan(devices: int = 40) -> planning.Plan:
+    gain = np.random.default_rng(0).rayleigh(np.sqrt(0.5), devices) + 0.1
+    learning = Learning(
+        dimension=50,
+        total_steps=60,
+        learning_rate=0.1,
+        clip_norm=1.0,
+        smoothness=10.0,
+        strong_convexity=0.1,
+        initial_gap=2.0,
+    )
+    problem = Problem(
+        fleet=Fleet(gain=gain, peak_power=np.ones(devices)),
+        link=Link(noise_std=1.0),
+        learning=learning,
+        budget=Budget(epsilon=5.0, delta=1e-3, total_power=200.0),
+    )
+    return policies.plan(problem)
+
+
+def panels(devices: int = 40) -> dict[str, figure.Draw]:
+    plan = a_plan(devices)
+    rows = [{"device": k, "gain": 1 / k, "power_planned": k, "power_transmitted": k / 2} for k in range(1, 30)]
+    found = figure.plan_panels(plan, series.over_rounds(plan, None))
+    return {**found, "devices": lambda axes: figure.plot_devices(axes, rows)}
+
+
+def values(draw: figure.Draw) -> dict[str, np.ndarray]:
+    axes = figure.Figure().subplots()
+    draw(axes)
+    return {name: y for name, _, y in figure._named(axes)}
+
+
+def test_charts_show_the_numbers_of_the_plan() -> None:
+    plan, found = a_plan(), panels()
+    curve = series.bound_curve(plan.problem, plan.rounds)
+    shown = values(found["bound over the number of rounds"])
+    for name, label in figure.TERMS.items():
+        assert shown[label].tolist() == curve.terms[name].tolist()
+    assert shown["bound"].tolist() == curve.total.tolist()
+    assert shown["chosen"].tolist() == [plan.bound.total]
+    alignment = values(found["θ over the number of devices"])
+    assert alignment["chosen"].tolist() == [plan.alignment]
+    np.testing.assert_array_equal(alignment["largest θ"], planning.candidates(plan).alignment)
+    devices = values(found["devices"])
+    assert devices["planned, worst case [W]"].tolist() == (2 * devices["transmitted [W]"]).tolist()
+    assert devices["device"].tolist() == list(range(1, 30))
+
+
+@pytest.mark.parametrize("width", [326.0, 510.0])
+@pytest.mark.parametrize("title", panels())
+def test_svg_is_text_in_the_colours_of_the_page_the_same_each_time(title: str, width: float) -> None:
+    draw = panels()[title]
+    text = figure.svg(draw, title, width=width, height=270, salt=title)
+    assert text == figure.svg(draw, title, width=width, height=270, salt=title)
+    tree = ET.fromstring(text.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1))
+    assert len([element for element in tree.iter() if element.tag.endswith("text")]) > 5
+    assert not re.search(r": #[0-9a-f]{6}", text)  # of the palette, every one
+    assert "metadata" not in text
+    assert "<style" not in text
+    boxes = [(float(box.get("x")), float(box.get("width"))) for box in tree.iter() if box.get("class") == "hover"]
+    assert all(a + size == pytest.approx(b, abs=0.2) for (a, size), (b, _) in pairwise(boxes))
+    told = [element.text for element in tree.iter() if element.tag == "title"]
+    names = values(draw)
+    assert told
+    assert all(any(f"{name}: " in text for text in told) for name in names)
+    other = figure.svg(draw, title, width=width, height=270, salt="another")
+    ids = [set(re.findall(r'\bid="(.*?)"', drawn)) for drawn in (text, other)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+
+
+def hostile(axes: figure.Axes) -> None:
+    x = np.arange(1.0, 4)
+    for name, listed in ((HOSTILE, True), ("_" + HOSTILE, True), (HOSTILE + "!", False)):
+        figure._line(axes, Series(name=name, colour="ink", x=x, y=x, listed=listed))
+
+
+def test_text_stays_text(tmp_path) -> None:
+    text = figure.svg(hostile, HOSTILE, width=400, height=200, salt="x")
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") >= 6
+    sheet = figure._sheet({HOSTILE: hostile}, height=3, places=["a"], note=HOSTILE)
+    figure.save(sheet, tmp_path / "hostile.png")
+    assert len(sheet.legends[0].texts) == 2
+    with pytest.raises(ValueError, match="Expected a picture name"):
+        figure.save(sheet, tmp_path / "hostile.exe")
+    with pytest.raises(ValueError, match="Cannot write"):
+        figure.save(sheet, tmp_path / "no" / "folder.png")
+
+
+def test_a_picture_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
+    sheet, file = figure._sheet({"x": hostile}, height=3, places=["a"]), tmp_path / "picture.png"
+    figure.save(sheet, file)
+    before = file.read_bytes()
+
+    def cut_short(self, target, **options) -> None:
+        target.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(type(sheet), "savefig", cut_short)
+    with pytest.raises(ValueError, match="No space left"):
+        figure.save(sheet, Path(file))
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("devices", [1, 40])
+def test_the_legend_of_a_sheet_covers_no_panel(devices: int) -> None:
+    plan = a_plan(devices)
+    for sheet in (figure.plan_figure(plan, "a note"), figure.comparison_figure({"optimal": plan, "paper": plan})):
+        sheet.draw_without_rendering()
+        legend = sheet.legends[0].get_window_extent()
+        assert not any(legend.overlaps(axes.get_tightbbox()) for axes in sheet.axes)
+
+
+@pytest.mark.parametrize("lower", [None, 1.05])
+def test_an_audit_without_an_attack_is_drawn_too(lower: float | None) -> None:
+    rates = [] if lower is None else [0.0, 0.3, 1.0]
+    roc = {"false_positive": rates, "true_positive": rates}
+    sheet = figure.roc_figure(
+        {"mu_claimed": 1.2, "mu_lower": lower, "scenario": HOSTILE, "verdict": "holds", "roc": roc}
+    )
+    sheet.draw_without_rendering()
+    assert [len(axes.lines) for axes in sheet.axes] == ([2, 2] if lower is None else [3, 3])
+
+
+def test_every_colour_is_on_the_page_light_and_dark() -> None:
+    css = colours.stylesheet(["body.dark{%s}"])
+    for name in (*colours.PALETTE, *colours.PAGE):
+        assert css.count(f"--{name}:") == 2
+    assert all(value[6:-1] in {*colours.PALETTE, *colours.PAGE} for value in colours.VARIABLES.values())
+    assert colours.policy("mine:own_policy") == "ink"
+
+
+@given(st.floats(-1e300, 1e300), st.integers(2, 6))
+def test_a_number_is_written_to_its_digits(value: float, digits: int) -> None:
+    text = number(value, digits)
+    assert float(text) == pytest.approx(value, rel=10.0 ** (1 - digits))
+    assert not re.search(r"e\+|e-?0", text)
