@@ -66,7 +66,7 @@ def update_of(family: str, rng: np.random.Generator, shape: Shape, clip: float, 
         case "constant":  # the squares of the last size overflow in float32
             return np.full(sum(shape), rng.choice((0.5 * clip, clip, 3e38)), np.float32)
         case "denormal":
-            return np.r_[2 * clip, np.full(sum(shape) - 1, 5e-324)]
+            return np.concatenate([[2 * clip], np.full(sum(shape) - 1, 5e-324)])
         case "spike":
             vector, value = np.zeros(sum(shape)), 1e30
         case "nan":  # min(1, ϖ/NaN) is 1 in some languages, NaN in others: neither is a clip

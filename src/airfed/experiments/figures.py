@@ -17,9 +17,8 @@ from airfed.experiments import points
 from airfed.experiments.points import Experiment, Point
 from airfed.experiments.results import Record, data_frame, estimate
 from airfed.planning import candidates
-from airfed.plotting import files
 from airfed.plotting.colours import PALETTE
-from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, encoded, mpl, plain
+from airfed.plotting.figure import PAGE_INCHES, STYLE, Axes, Figure, encoded, mpl, plain, plan_figure
 from airfed.plotting.series import half_width
 from airfed.scenario import RayleighChannel, Scenario
 from airfed.text.phrases import METRICS, SCOPES, span
@@ -161,7 +160,7 @@ def _fig2(found: Studies) -> tuple[Rows, Figure]:
         dict(zip(("num_scheduled", *names), (value.item() for value in values), strict=True))
         for values in zip(*columns, strict=True)
     ]
-    return rows, files.plan_figure(plan, settings(world))
+    return rows, plan_figure(plan, settings(world))
 
 
 def _fig3(found: Studies) -> tuple[Rows, Figure]:

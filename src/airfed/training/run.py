@@ -50,7 +50,7 @@ class Rounds(list[dict[str, Any]]):
 
     def to_pandas(self) -> Any:
         """Return the rounds as a pandas DataFrame, one column per metric."""
-        import pandas  # type: ignore[import-untyped]
+        import pandas
 
         return pandas.DataFrame({name: self[name] for name in METRICS})
 

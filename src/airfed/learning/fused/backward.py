@@ -209,8 +209,8 @@ def _bin_by_pixel(table: Table, layer: Table, floats: Floats, integers: Integers
     bin_values, bin_places = shift(floats, table[Head.BIN_VALUES]), shift(integers, table[Head.BIN_PLACES])
     bin_counts = shift(integers, table[Head.BIN_COUNTS])
     channels, capacity = layer[Conv.OUTPUTS], layer[Conv.LIST_CAPACITY]
-    for pixel in range(samples * layer[Conv.SAMPLE_PIXELS]):
-        bin_counts[pixel] = np.int32(0)
+    for each in range(samples * layer[Conv.SAMPLE_PIXELS]):
+        bin_counts[each] = np.int32(0)
     for c in range(channels):
         for k in range(c * capacity, c * capacity + counts[c]):
             pixel = np.int64(places[k])
