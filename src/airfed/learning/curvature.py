@@ -19,15 +19,7 @@ _PIECE = 500  # images at a time: bounds the memory of the second differentiatio
 
 
 class Loss:
-    """L(w), ∇L(w) and ∇²L(w)·v of a model on labelled images.
-
-    Args:
-        model: a `Network`, a torch module or "module:callable".
-        images: (n, c, h, w).
-        labels: (n,).
-        seed: of a user model's initial values (which are not used).
-        dtype: float64 to find an optimum with, float32 where three digits will do.
-    """
+    """L(w), ∇L(w) and ∇²L(w)·v of a model on labelled images (n, c, h, w); float32 gives three digits of them."""
 
     def __init__(
         self,
@@ -86,15 +78,8 @@ def spectral_norm(
     """Return ‖A‖₂ of a symmetric matrix by power iteration on A·v, the last v, and the number of products taken.
 
     The estimate is the norm of A·v at a unit vector v, which is never above ‖A‖₂; it is taken to have converged when it
-    changes by less than `rtol` in three products running.
-
-    Args:
-        product: v → A·v.
-        dimension: of v.
-        rng: draws the first v.
-        start: to start from instead, say the last v of a matrix close by; some of `rng`'s is mixed in.
-        rtol: relative change at which to stop.
-        most: products to take at most.
+    changes by less than `rtol` in three products running. `rng` draws the first v;
+    some of it is mixed into `start`, say the last v of a matrix close by.
     """
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)

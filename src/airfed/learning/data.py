@@ -96,11 +96,7 @@ def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[st
 
 
 def dataset(name: str, **arrays: NDArray[Any]) -> Dataset:
-    """Return the four arrays (train_images, …) as a checked `Dataset`.
-
-    Raises:
-        DataError: shapes, counts, labels or pixels do not fit together.
-    """
+    """Return the four arrays (train_images, …) as a `Dataset`; a DataError says where they do not fit together."""
     checked, classes = _checked(name, arrays)
     digest = hashlib.sha256()
     for key in sorted(checked):
@@ -113,11 +109,7 @@ def dataset(name: str, **arrays: NDArray[Any]) -> Dataset:
 
 
 def shape_of(path: Path) -> tuple[tuple[int, int, int], int]:
-    """Return (channels, height, width) of the images in a folder or an .npz file, and the classes.
-
-    Raises:
-        DataError: as `load` does; only pixels are not looked at.
-    """
+    """Return (channels, height, width) of the images in a folder or an .npz file, and the classes, checked."""
     checked, classes = _checked(str(path), _read(path))
     _, channels, height, width = checked["train_images"].shape
     return (channels, height, width), classes

@@ -155,17 +155,7 @@ class ThreadedEngine(ABC):
     """An engine that trains each device on a thread of its own; device k holds images[shards[k]].
 
     One chunk of updates is with the caller and two are in the making: that bounds the memory, whatever the number of
-    devices.
-
-    Args:
-        pool: the threads.
-        images: training images, float32 (n, c, h, w).
-        labels: int64 (n,).
-        shards: image indices of each device, (N, D).
-        learning_rate: τ.
-        batch_size: images per local step, drawn without replacement; None is the full batch.
-        seed: keys the mini-batches.
-        chunk: devices per yielded chunk.
+    devices. Arguments are those of `make_engine`: images float32 (n, c, h, w), labels int64 (n,), shards (N, D).
     """
 
     dimension: int

@@ -121,9 +121,6 @@ def with_group_norm(module: nn.Module) -> nn.Module:
     itself and keeps nothing. Scale and shift, if there are any, are taken over. There are up to 32 groups of at least
     four channels.
 
-    Args:
-        module: with layers of known sizes.
-
     >>> with_group_norm(nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU()))[1].num_groups
     4
     """
@@ -184,19 +181,11 @@ def check_forward(
 ) -> None:
     """Raise a ValueError unless the module turns images into logits, draws no random numbers, and keeps no state.
 
-    Random layers are refused because their draws would come from torch's global generator: results would
-    depend on the number of threads, and a resumed run would not end as the uninterrupted one.
-
-    State is refused because it would carry one device's data into another's update: a tensor, array or float in the
-    module (or a frozen parameter) that a step changes, or anything at all that makes the same step from the same
+    Random layers are refused because results would depend on the number of threads and on resumptions. State is
+    refused because it would carry one device's data into another's update: a tensor, array or float in the module (or a
+    frozen parameter) that a step changes, or anything at all that makes the same step from the same
     parameters on the same images give other bits after a step on other images.
-
-    Args:
-        module: in training mode; it is copied.
-        images: a few of one device's, (B, c, h, w).
-        others: of another device's.
-        classes: number of classes in the labels.
-        name: for the message.
+    The module is in training mode, and copied; `images` are a few of one device's and `others` of another's.
     """
     with torch.random.fork_rng(devices=[]), one_thread():
         called = fresh(module)
@@ -257,12 +246,8 @@ def _in_a_sentence(expected: str) -> Iterator[None]:
 def fresh(module: nn.Module, trained: Sequence[nn.Parameter] = ()) -> nn.Module:
     """Return a copy of a module that was never called, with all of its state.
 
-    Buffers, frozen parameters and attributes are copied. Functions, classes and global variables are not: whether they
-    hold state is found by `check_forward`.
-
-    Args:
-        module: the original.
-        trained: those of its parameters whose memory, and whose gradients', the copy shares.
+    Buffers, frozen parameters and attributes are copied; the `trained` parameters and their gradients share memory with
+    the original's. Functions, classes and global variables stay: `check_forward` finds whether they hold state.
     """
     memo: dict[int, Any] = {}
     for parameter in trained:

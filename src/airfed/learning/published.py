@@ -117,11 +117,7 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
 
 
 def read_published(name: str, folder: Path) -> dict[str, bytes]:
-    """Return the raw files of a published data set out of `folder` by their names, their checksums verified.
-
-    Raises:
-        DataError: a file is missing or is not the published one.
-    """
+    """Return the raw files of a published data set out of `folder` by their names, their checksums verified."""
     raw = {}
     for file, sha256 in SHA256[name].items():
         if (path := _idx_path(folder, file)) is None:
@@ -171,15 +167,7 @@ def parse_idx(raw: bytes) -> NDArray[np.uint8]:
 
 
 def read_idx_bytes(path: Path, *, most_bytes: int | None = None) -> bytes:
-    """Return the raw bytes of an IDX file (decompressed if it is gzip), checked against its header.
-
-    Args:
-        path: the file.
-        most_bytes: longer content, as of another data set, is refused.
-
-    Raises:
-        DataError: not an IDX file of unsigned bytes, a header that lies, truncated, trailing or corrupt data.
-    """
+    """Return the raw bytes of an IDX file (decompressed), checked against its header; `most_bytes` at most."""
     with _files.opened(path, "an IDX file") as stream:
         stored = _files.length_of(stream)
         packed = stream.read(2) == b"\x1f\x8b"
@@ -355,8 +343,7 @@ class _Bar:
     def reset(self) -> None:
         self._done = 0
 
-    def close(self) -> None:
-        pass
+    close = reset
 
 
 def _retrieve(url: str, sha256: str, folder: Path, name: str, downloader: Any, processor: Any = None) -> None:

@@ -39,10 +39,6 @@ class Unlike(ValueError):
 def recognise(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
     """Return the network that the module is, its parameters in the same order in the flat vector.
 
-    Args:
-        module: of the user's; it is copied.
-        input_shape: (channels, height, width) of the images.
-
     Raises:
         Unlike: it is none, or what looks like one computes something else (which is logged, too).
 
@@ -182,16 +178,10 @@ class _Chain:
 
 
 def _pool(given: dict[str, Any]) -> str:
-    two, none, one = (2, (2, 2), [2, 2]), (0, (0, 0), [0, 0]), (1, (1, 1), [1, 1])
-    plain = (
-        given.get("kernel_size") in two
-        and given.get("stride") in (*two, None, [])
-        and given.get("padding", 0) in none
-        and given.get("dilation", 1) in one
-        and not given.get("ceil_mode")
-        and not given.get("return_indices")
-    )
-    if not plain:
+    same = {count: (count, (count, count), [count, count]) for count in range(3)}
+    sizes = given.get("kernel_size") in same[2] and given.get("stride") in (*same[2], None, [])
+    plain = given.get("padding", 0) in same[0] and given.get("dilation", 1) in same[1]
+    if not (sizes and plain) or given.get("ceil_mode") or given.get("return_indices"):
         raise Unlike("the model has a max-pool that is not a plain 2×2")
     return "p"
 

@@ -25,19 +25,11 @@ from airfed.learning.models import Model, checked_module, fresh, parameters_of
 
 
 class TorchEngine(ThreadedEngine):
-    """Local training of any torch model; see `airfed.learning.engine.Engine`.
+    """Local training of any torch model; see `airfed.learning.engine.ThreadedEngine`.
 
     Each device is computed by one thread with torch's own threading switched off in it, by the same operations in the
-    same order whoever computes it: the bits do not depend on `threads` or `chunk`.
-
-    Args:
-        model: a `Network`, a torch module or "module:callable".
-        images: training images, float32 (n, c, h, w).
-        labels: int64 (n,).
-        shards: image indices of each device, (N, D).
-        threads: workers; None is one per processor. On a GPU there is one.
-        device: "auto" (a GPU if there is one), "cpu", "cuda", …
-        options: as `ThreadedEngine`'s.
+    same order whoever computes it: the bits do not depend on `threads` (None is one per processor; on a GPU there is
+    one) or `chunk`. The device "auto" is a GPU if there is one.
     """
 
     name = "torch"

@@ -48,6 +48,7 @@ from airfed.learning.fused.tile import (
 
 Lists = tuple[Floats, Integers, Integers, Count, Count]  # values, places, counts, capacity of a list, lists
 Rows = tuple[Floats, Count, Count]  # a pointer, from one item to the next, from row to row
+Data = tuple[Floats, Table, Floats, Integers]  # images and labels, and the workspace
 
 
 def _accumulate(rows: Count, columns: Count, lanes: Count) -> Kernel:
@@ -209,8 +210,8 @@ def _bin_by_pixel(table: Table, layer: Table, floats: Floats, integers: Integers
     bin_values, bin_places = shift(floats, table[Head.BIN_VALUES]), shift(integers, table[Head.BIN_PLACES])
     bin_counts = shift(integers, table[Head.BIN_COUNTS])
     channels, capacity = layer[Conv.OUTPUTS], layer[Conv.LIST_CAPACITY]
-    for each in range(samples * layer[Conv.SAMPLE_PIXELS]):
-        bin_counts[each] = np.int32(0)
+    for p in range(samples * layer[Conv.SAMPLE_PIXELS]):
+        bin_counts[p] = np.int32(0)
     for c in range(channels):
         for k in range(c * capacity, c * capacity + counts[c]):
             pixel = np.int64(places[k])
@@ -339,20 +340,10 @@ def unpack(table: Table, floats: Floats, gradient: Floats) -> None:
 
 
 @kernel
-def _gradient(
-    table: Table,
-    parameters: Floats,
-    images: Floats,
-    labels: Table,
-    indices: Table,
-    batch: Count,
-    floats: Floats,
-    integers: Integers,
-    gradient: Floats,
-) -> None:
+def _gradient(table: Table, parameters: Floats, data: Data, indices: Table, batch: Count, gradient: Floats) -> None:
     """Mean gradient of the cross-entropy over a batch; NaN if a parameter or an image is not finite."""
-    dense = shift(table, table[Head.DENSE_TABLE])
-    last = shift(dense, (table[Head.DENSE_LAYERS] - 1) * DENSE_WIDTH)
+    images, labels, floats, integers = data
+    last = shift(table, table[Head.DENSE_TABLE] + (table[Head.DENSE_LAYERS] - 1) * DENSE_WIDTH)
     scale = np.float32(1) / np.float32(batch)
     taint = taint_of(parameters, table[Head.DIMENSION])
     pack(table, parameters, floats, ONE)
@@ -370,20 +361,10 @@ def _gradient(
 
 
 @kernel
-def _evaluate(
-    table: Table,
-    parameters: Floats,
-    images: Floats,
-    labels: Table,
-    indices: Table,
-    batch: Count,
-    floats: Floats,
-    integers: Integers,
-    result: Floats,
-) -> None:
+def _evaluate(table: Table, parameters: Floats, data: Data, indices: Table, batch: Count, result: Floats) -> None:
     """result[0] = Σ cross-entropy, result[1] = number of right predictions, over a batch."""
-    dense = shift(table, table[Head.DENSE_TABLE])
-    last = shift(dense, (table[Head.DENSE_LAYERS] - 1) * DENSE_WIDTH)
+    images, labels, floats, integers = data
+    last = shift(table, table[Head.DENSE_TABLE] + (table[Head.DENSE_LAYERS] - 1) * DENSE_WIDTH)
     classes = table[Head.CLASSES]
     loss, right = np.float64(taint_of(parameters, table[Head.DIMENSION])), ZERO
     pack(table, parameters, floats, ZERO)
@@ -427,15 +408,15 @@ def run(
     indices[e·indices_step :] names.
     """
     if steps == 0:
-        _evaluate(table, parameters, images, labels, indices, batch, floats, integers, result)
+        _evaluate(table, parameters, (images, labels, floats, integers), indices, batch, result)
         return
     dimension = table[Head.DIMENSION]
     local, gradient = shift(floats, table[Head.PARAMETERS]), shift(floats, table[Head.GRADIENT])
     copy(parameters, local, dimension)
     clear(update, dimension)
     for step in range(steps):
-        batch_indices = shift(indices, step * indices_step)
-        _gradient(table, local, images, labels, batch_indices, batch, floats, integers, gradient)
+        picks = shift(indices, step * indices_step)
+        _gradient(table, local, (images, labels, floats, integers), picks, batch, gradient)
         for i in range(dimension):
             g = gradient[i] + l2 * local[i]
             update[i] += g  # [Yan23, (5)]

@@ -23,19 +23,10 @@ def available() -> bool:
 
 
 class FusedEngine(ThreadedEngine):
-    """Local updates of many devices on a few processor cores; see `airfed.learning.engine.Engine`.
+    """Local updates of many devices on a few processor cores; see `airfed.learning.engine.ThreadedEngine`.
 
-    Device k holds images[shards[k]]. Results do not depend on `threads` or `chunk`. A device whose parameters or
-    images are not finite returns an update that is not finite.
-
-    Args:
-        network: which network.
-        images: float32 (n, channels, height, width).
-        labels: int64 (n,), each in 0 .. classes − 1.
-        shards: (N, D), the indices of the D images of each of the N devices.
-        threads: devices trained at the same time; as many as there are processor cores if None.
-        chunk: most updates that exist at any time (but 2 at least).
-        options: as `ThreadedEngine`'s.
+    Results do not depend on `threads` (None is one per processor core) or `chunk`, the most updates that exist at any
+    time (but 2 at least). A device whose parameters or images are not finite returns an update that is not finite.
 
     Implements [Yan23, (3)-(5)].
     """

@@ -10,6 +10,7 @@ columns, lanes) are compile-time constants; everything else is known only at run
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -29,7 +30,7 @@ Real = float | np.float32
 
 cgutils: Any = _cgutils  # numba types only a part of its interface
 
-FLOAT, INT = ir.FloatType(), ir.IntType(32)
+FLOAT, INT, PLACE = ir.FloatType(), ir.IntType(32), types.int64
 CONTRACT = ("contract",)  # multiply-add may round once; nothing else is relaxed, so NaN and Inf stay what they are
 OPTIONS: dict[str, Any] = {
     "nogil": True,
@@ -46,9 +47,27 @@ def kernel(function: Function) -> Function:
     return cast(Function, numba.njit(**OPTIONS)(function))
 
 
-def intrinsic(function: Callable[..., Build]) -> Callable[..., Any]:
-    """Return `function` as an instruction for kernels: it returns a signature and emits LLVM code."""
-    return cast(Callable[..., Any], _intrinsic(prefer_literal=True)(function))
+def instruction(function: Callable[..., Build]) -> Callable[..., Any]:
+    """Return an instruction for kernels: the function takes types and returns a signature and an emitter of LLVM code.
+
+    The emitter takes the builder and the values of the arguments, arrays as pointers.
+    """
+
+    @functools.wraps(function)
+    def build(typing: Any, *kinds: Any) -> Build:
+        signature, emit = function(typing, *kinds)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            values = list(arguments)
+            for k, kind in enumerate(signature.args):
+                if isinstance(kind, types.Array):
+                    values[k] = cgutils.create_struct_proxy(kind)(context, builder, value=values[k]).data
+            result = emit(builder, *values)
+            return context.get_dummy_value() if result is None else result
+
+        return signature, generate
+
+    return cast(Callable[..., Any], _intrinsic(prefer_literal=True)(build))
 
 
 class Tile(types.Type):
@@ -73,16 +92,6 @@ def _column(table: Any, name: Any) -> Callable[[Any, Any], Any] | None:
     if isinstance(table, types.CPointer) and isinstance(name, types.IntEnumMember):
         return lambda table, name: table[name.value]
     return None
-
-
-# ---------------------------------------------------------------------------------------- emitting LLVM code
-
-
-def _pointer(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """The address behind a pointer or an array argument."""
-    if isinstance(kind, types.Array):
-        return cgutils.create_struct_proxy(kind)(context, builder, value=value).data
-    return value
 
 
 def _vector_at(builder: Any, pointer: Any, index: Any, vector: Any) -> Any:
@@ -118,136 +127,114 @@ def _unpack(builder: Any, tile: Tile, value: Any) -> list[Any]:
     return [builder.extract_value(value, k) for k in range(tile.rows * tile.columns)]
 
 
-def _tile(rows: Any, columns: Any, lanes: Any) -> Tile:
-    return Tile(rows.literal_value, columns.literal_value, lanes.literal_value)
+def _tile(*sizes: Any) -> Tile:
+    return Tile(*(size.literal_value for size in sizes))
 
 
-# ---------------------------------------------------------------------------------------------- instructions
-
-
-@intrinsic
+@instruction
 def shift(typing: Any, a: Any, n: Any) -> Build:
     """shift(a, n): the pointer a + n, so that shift(a, n)[0] is a[n]."""
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.gep(arguments[0], [arguments[1]])
-
-    return a(a, types.int64), emit
+    return a(a, PLACE), lambda builder, a, n: builder.gep(a, [n])
 
 
-@intrinsic
+@instruction
 def load(typing: Any, rows: Any, columns: Any, lanes: Any, a: Any, i: Any, stride: Any) -> Build:
     """load(rows, columns, lanes, a, i, stride): row r is a[i + r·stride :] of columns·lanes floats."""
     tile = _tile(rows, columns, lanes)
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, a, arguments[3])
-        places = [
-            _element(builder, tile, arguments[4], arguments[5], r, c)
-            for r in range(tile.rows)
-            for c in range(tile.columns)
-        ]
-        vectors = [builder.load(_vector_at(builder, pointer, p, tile.vector), align=4) for p in places]
+    def emit(builder: Any, _r: Any, _c: Any, _l: Any, a: Any, i: Any, stride: Any) -> Any:
+        order = [(r, c) for r in range(tile.rows) for c in range(tile.columns)]
+        places = [_element(builder, tile, i, stride, r, c) for r, c in order]
+        vectors = [builder.load(_vector_at(builder, a, p, tile.vector), align=4) for p in places]
         return _pack(builder, tile, vectors)
 
-    return tile(rows, columns, lanes, a, types.int64, types.int64), emit
+    return tile(rows, columns, lanes, a, PLACE, PLACE), emit
 
 
-@intrinsic
+@instruction
 def store(typing: Any, t: Any, a: Any, i: Any, stride: Any) -> Build:
     """store(t, a, i, stride): the inverse of `load`; rows are written in ascending order."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, a, arguments[1])
-        for k, vector in enumerate(_unpack(builder, t, arguments[0])):
-            place = _element(builder, t, arguments[2], arguments[3], *divmod(k, t.columns))
-            builder.store(vector, _vector_at(builder, pointer, place, t.vector), align=4)
-        return context.get_dummy_value()
+    def emit(builder: Any, value: Any, a: Any, i: Any, stride: Any) -> None:
+        for k, vector in enumerate(_unpack(builder, t, value)):
+            place = _element(builder, t, i, stride, *divmod(k, t.columns))
+            builder.store(vector, _vector_at(builder, a, place, t.vector), align=4)
 
-    return types.void(t, a, types.int64, types.int64), emit
+    return types.void(t, a, PLACE, PLACE), emit
 
 
-@intrinsic
+@instruction
 def fill_rows(typing: Any, rows: Any, columns: Any, lanes: Any, a: Any, i: Any, stride: Any) -> Build:
     """fill_rows(rows, columns, lanes, a, i, stride): every float of row r is a[i + r·stride]."""
     tile = _tile(rows, columns, lanes)
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, a, arguments[3])
+    def emit(builder: Any, _r: Any, _c: Any, _l: Any, a: Any, i: Any, stride: Any) -> Any:
         vectors = []
         for r in range(tile.rows):
-            place = _element(builder, tile, arguments[4], arguments[5], r, 0)
-            scalar = builder.load(builder.gep(pointer, [place]))
+            scalar = builder.load(builder.gep(a, [_element(builder, tile, i, stride, r, 0)]))
             vectors += [_splat(builder, scalar, tile.lanes)] * tile.columns
         return _pack(builder, tile, vectors)
 
-    return tile(rows, columns, lanes, a, types.int64, types.int64), emit
+    return tile(rows, columns, lanes, a, PLACE, PLACE), emit
 
 
-@intrinsic
+@instruction
 def zeros(typing: Any, rows: Any, columns: Any, lanes: Any) -> Build:
     """zeros(rows, columns, lanes): a tile of zeros."""
     tile = _tile(rows, columns, lanes)
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return ir.Constant(tile.array, None)
-
-    return tile(rows, columns, lanes), emit
+    return tile(rows, columns, lanes), lambda builder, *sizes: ir.Constant(tile.array, None)
 
 
-@intrinsic
+@instruction
 def add_outer(typing: Any, t: Any, g: Any, i: Any, stride: Any, x: Any) -> Build:
     """add_outer(t, g, i, stride, x): row r of t plus g[i + r·stride] times the one-row tile x."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, g, arguments[1])
-        sums, right = _unpack(builder, t, arguments[0]), _unpack(builder, x, arguments[4])
+    def emit(builder: Any, value: Any, g: Any, i: Any, stride: Any, row: Any) -> Any:
+        sums, right = _unpack(builder, t, value), _unpack(builder, x, row)
         for r in range(t.rows):
-            place = _element(builder, t, arguments[2], arguments[3], r, 0)
-            left = _splat(builder, builder.load(builder.gep(pointer, [place])), t.lanes)
+            place = _element(builder, t, i, stride, r, 0)
+            left = _splat(builder, builder.load(builder.gep(g, [place])), t.lanes)
             for c in range(t.columns):
                 k = r * t.columns + c
                 sums[k] = _multiply_add(builder, sums[k], left, right[c])
         return _pack(builder, t, sums)
 
-    return t(t, g, types.int64, types.int64, x), emit
+    return t(t, g, PLACE, PLACE, x), emit
 
 
-@intrinsic
+@instruction
 def add_scaled(typing: Any, t: Any, g: Any, a: Any, i: Any, stride: Any) -> Build:
     """add_scaled(t, g, a, i, stride): t plus the number g times the tile that `load` would take from a."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, a, arguments[2])
-        left = _splat(builder, arguments[1], t.lanes)
-        sums = _unpack(builder, t, arguments[0])
+    def emit(builder: Any, value: Any, g: Any, a: Any, i: Any, stride: Any) -> Any:
+        left, sums = _splat(builder, g, t.lanes), _unpack(builder, t, value)
         for k in range(len(sums)):
-            place = _element(builder, t, arguments[3], arguments[4], *divmod(k, t.columns))
-            right = builder.load(_vector_at(builder, pointer, place, t.vector), align=4)
+            place = _element(builder, t, i, stride, *divmod(k, t.columns))
+            right = builder.load(_vector_at(builder, a, place, t.vector), align=4)
             sums[k] = _multiply_add(builder, sums[k], left, right)
         return _pack(builder, t, sums)
 
-    return t(t, types.float32, a, types.int64, types.int64), emit
+    return t(t, types.float32, a, PLACE, PLACE), emit
 
 
-@intrinsic
+@instruction
 def add(typing: Any, t: Any, u: Any) -> Build:
     """add(t, u): t + u."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pairs = zip(_unpack(builder, t, arguments[0]), _unpack(builder, t, arguments[1]), strict=True)
+    def emit(builder: Any, *values: Any) -> Any:
+        pairs = zip(*(_unpack(builder, t, value) for value in values), strict=True)
         return _pack(builder, t, [builder.fadd(a, b) for a, b in pairs])
 
     return t(t, u), emit
 
 
-@intrinsic
+@instruction
 def total(typing: Any, t: Any) -> Build:
     """total(t): the sum of all floats of t, in a fixed order."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit(builder: Any, value: Any) -> Any:
         result = ir.Constant(FLOAT, 0.0)
-        for vector in _unpack(builder, t, arguments[0]):
+        for vector in _unpack(builder, t, value):
             for lane in range(t.lanes):
                 result = builder.fadd(result, builder.extract_element(vector, ir.Constant(INT, lane)))
         return result
@@ -255,45 +242,42 @@ def total(typing: Any, t: Any) -> Build:
     return types.float32(t), emit
 
 
-@intrinsic
+@instruction
 def keep_where(typing: Any, t: Any, a: Any) -> Build:
     """keep_where(t, a): t where a is not zero (NaN is not zero), else 0."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        zero = ir.Constant(t.vector, None)
-        pairs = zip(_unpack(builder, t, arguments[0]), _unpack(builder, t, arguments[1]), strict=True)
-        kept = [builder.select(builder.fcmp_unordered("!=", a, zero), x, zero) for x, a in pairs]
-        return _pack(builder, t, kept)
+    def emit(builder: Any, *values: Any) -> Any:
+        zero, pairs = ir.Constant(t.vector, None), zip(*(_unpack(builder, t, value) for value in values), strict=True)
+        return _pack(builder, t, [builder.select(builder.fcmp_unordered("!=", a, zero), x, zero) for x, a in pairs])
 
     return t(t, a), emit
 
 
-@intrinsic
+@instruction
 def keep_first(typing: Any, t: Any, count: Any) -> Build:
     """keep_first(t, count): the first `count` floats of the vector t, then zeros."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        (vector,) = _unpack(builder, t, arguments[0])
+    def emit(builder: Any, value: Any, count: Any) -> Any:
+        (vector,) = _unpack(builder, t, value)
         lane = ir.Constant(ir.VectorType(INT, t.lanes), list(range(t.lanes)))
-        inside = builder.icmp_signed("<", lane, _splat(builder, builder.trunc(arguments[1], INT), t.lanes))
+        inside = builder.icmp_signed("<", lane, _splat(builder, builder.trunc(count, INT), t.lanes))
         return _pack(builder, t, [builder.select(inside, vector, ir.Constant(t.vector, None))])
 
-    return t(t, types.int64), emit
+    return t(t, PLACE), emit
 
 
-@intrinsic
+@instruction
 def rectify(typing: Any, t: Any) -> Build:
     """rectify(t): 0 where t <= 0, else t, so that NaN stays NaN."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        zero = ir.Constant(t.vector, None)
-        vectors = _unpack(builder, t, arguments[0])
+    def emit(builder: Any, value: Any) -> Any:
+        zero, vectors = ir.Constant(t.vector, None), _unpack(builder, t, value)
         return _pack(builder, t, [builder.select(builder.fcmp_ordered("<=", v, zero), zero, v) for v in vectors])
 
     return t(t), emit
 
 
-@intrinsic
+@instruction
 def transpose(typing: Any, t: Any) -> Build:
     """transpose(t): the transpose of a tile of 8 rows of 8 floats (three rounds of shuffles)."""
     if (t.rows, t.columns, t.lanes) != (8, 1, 8):
@@ -307,21 +291,20 @@ def transpose(typing: Any, t: Any) -> Build:
     )
     order = [0, 2, 1, 3, 4, 6, 5, 7]  # where the interleaving rounds leave column 0, 1, ...
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows = _unpack(builder, t, arguments[0])
+    def emit(builder: Any, value: Any) -> Any:
+        rows = _unpack(builder, t, value)
         for distance, low, high in rounds:
             for k in range(8):
                 if not k & distance:
                     a, b = rows[k], rows[k + distance]
                     for place, mask in ((k, low), (k + distance, high)):
-                        indices = ir.Constant(ir.VectorType(INT, 8), mask)
-                        rows[place] = builder.shuffle_vector(a, b, indices)
+                        rows[place] = builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT, 8), mask))
         return _pack(builder, t, [rows[k] for k in order])
 
     return t(t), emit
 
 
-@intrinsic
+@instruction
 def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p: Any, width: Any) -> Build:
     """pool(z, i, row, out, where, o, p, width): 2×2 max-pool and ReLU of 8 samples.
 
@@ -330,14 +313,11 @@ def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p:
     in this order, as in PyTorch; a NaN is larger than any number.
     """
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds = signature.args
-        z_, i_, row_, out_, where_, o_, p_, width_ = arguments
+    def emit(builder: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p: Any, width: Any) -> None:
         lanes = ir.VectorType(FLOAT, 8)
-        source = _pointer(context, builder, kinds[0], z_)
 
         def pixel(offset: Any) -> Any:
-            return builder.load(_vector_at(builder, source, builder.add(i_, offset), lanes), align=4)
+            return builder.load(_vector_at(builder, z, builder.add(i, offset), lanes), align=4)
 
         def larger(left: Any, right: Any) -> Any:
             """The right one if it is larger or NaN, else the left one; with the index of either."""
@@ -345,25 +325,22 @@ def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p:
             wins = builder.or_(builder.fcmp_ordered(">", b, a), builder.fcmp_unordered("uno", b, b))
             return builder.select(wins, b, a), builder.select(wins, n, m)
 
-        one, zero = ir.Constant(i_.type, 8), ir.Constant(i_.type, 0)
-        first, below = _splat(builder, p_, 8), builder.add(p_, width_)
-        second = _splat(builder, builder.add(p_, ir.Constant(INT, 1)), 8)
+        one, zero = ir.Constant(i.type, 8), ir.Constant(i.type, 0)
+        first, below = _splat(builder, p, 8), builder.add(p, width)
+        second = _splat(builder, builder.add(p, ir.Constant(INT, 1)), 8)
         third, fourth = _splat(builder, below, 8), _splat(builder, builder.add(below, ir.Constant(INT, 1)), 8)
         top = larger((pixel(zero), first), (pixel(one), second))
-        bottom = larger((pixel(row_), third), (pixel(builder.add(row_, one)), fourth))
+        bottom = larger((pixel(row), third), (pixel(builder.add(row, one)), fourth))
         best, index = larger(top, bottom)
         dead = builder.fcmp_ordered("<=", best, ir.Constant(lanes, None))
         best = builder.select(dead, ir.Constant(lanes, None), best)
-        builder.store(best, _vector_at(builder, _pointer(context, builder, kinds[3], out_), o_, lanes), align=4)
-        indices = _vector_at(builder, _pointer(context, builder, kinds[4], where_), o_, index.type)
-        builder.store(index, indices, align=4)
-        return context.get_dummy_value()
+        builder.store(best, _vector_at(builder, out, o, lanes), align=4)
+        builder.store(index, _vector_at(builder, where, o, index.type), align=4)
 
-    place, index = types.int64, types.int32
-    return types.void(z, place, place, out, where, place, index, index), emit
+    return types.void(z, PLACE, PLACE, out, where, PLACE, types.int32, types.int32), emit
 
 
-@intrinsic
+@instruction
 def compress(typing: Any, t: Any, where: Any, i: Any, base: Any, g: Any, index: Any, n: Any) -> Build:
     """compress(t, where, i, base, g, index, n): append the floats of t that are not zero to a list.
 
@@ -372,25 +349,22 @@ def compress(typing: Any, t: Any, where: Any, i: Any, base: Any, g: Any, index: 
     need room for one vector more.
     """
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds = signature.args
-        (vector,) = _unpack(builder, t, arguments[0])
+    def emit(builder: Any, value: Any, where: Any, i: Any, base: Any, g: Any, index: Any, n: Any) -> Any:
+        (vector,) = _unpack(builder, t, value)
         integers, bits = ir.VectorType(INT, t.lanes), ir.VectorType(ir.IntType(1), t.lanes)
         mask = builder.fcmp_unordered("!=", vector, ir.Constant(t.vector, None))
-        source = _vector_at(builder, _pointer(context, builder, kinds[1], arguments[1]), arguments[2], integers)
-        places = builder.add(builder.load(source, align=4), _splat(builder, arguments[3], t.lanes))
-        for values, kind, pointer in ((vector, kinds[4], arguments[4]), (places, kinds[5], arguments[5])):
-            suffix = f"v{t.lanes}{'f32' if values is vector else 'i32'}"
+        source = builder.load(_vector_at(builder, where, i, integers), align=4)
+        places = builder.add(source, _splat(builder, base, t.lanes))
+        for values, kind, pointer in ((vector, "f32", g), (places, "i32", index)):
             packed = cgutils.get_or_insert_function(
                 builder.module,
                 ir.FunctionType(values.type, [values.type, bits, values.type]),
-                f"llvm.experimental.vector.compress.{suffix}",
+                f"llvm.experimental.vector.compress.v{t.lanes}{kind}",
             )
-            target = _vector_at(builder, _pointer(context, builder, kind, pointer), arguments[6], values.type)
             undefined = ir.Constant(values.type, ir.Undefined)
+            target = _vector_at(builder, pointer, n, values.type)
             builder.store(builder.call(packed, [values, mask, undefined]), target, align=4)
-        alive_bits = builder.ctpop(builder.bitcast(mask, ir.IntType(t.lanes)))
-        return builder.add(arguments[6], builder.zext(alive_bits, arguments[6].type))
+        alive = builder.ctpop(builder.bitcast(mask, ir.IntType(t.lanes)))
+        return builder.add(n, builder.zext(alive, n.type))
 
-    place = types.int64
-    return place(t, where, place, types.int32, g, index, place), emit
+    return PLACE(t, where, PLACE, types.int32, g, index, PLACE), emit
