@@ -43,8 +43,7 @@ class Audit:
         subject: what was audited.
         checks: every check, passed or not.
         warnings: what a reader should know although nothing failed.
-        round_evidence, total_evidence: lower bounds on μ of one round and of the whole training; None where the attack
-            could not be run.
+        round_evidence, total_evidence: bounds on μ of one round and of the whole training; None if there was no attack.
         false_positive, true_positive: the attack's ROC curve for one round.
         seconds: how long it took.
     """
@@ -95,7 +94,7 @@ class Audit:
             "against": self.subject.adversary,
             "privacy": self.subject.noise().privacy,
             "rounds": plan.rounds,
-            "evidence": {"round": each and each.to_dict(), "total": whole and whole.to_dict()},
+            "evidence": {"round": each and asdict(each), "total": whole and asdict(whole)},
             "checks": [asdict(check) for check in self.checks],
             "warnings": self.warnings,
             "roc": {"false_positive": self.false_positive.tolist(), "true_positive": self.true_positive.tolist()},
@@ -104,11 +103,7 @@ class Audit:
 
 
 def subject_of(path: Path, *, seed: int | None = None) -> Subject:
-    """Return what a path names: a scenario file, or a run directory with its record.
-
-    Raises:
-        ScenarioError, RunError, InfeasibleError: it is neither, or has no plan.
-    """
+    """Return what a path names: a scenario file, or a run directory with its record."""
     if not path.exists():
         raise ScenarioError(f"Expected a scenario, or a run directory, at {path}; there is no such file or folder.")
     if not path.is_dir():
@@ -130,12 +125,10 @@ def audit(
 
     Args:
         subject: what to audit.
-        trials: canaries a side.
-        pairs: adversarial pairs of updates.
-        samples: values of the noise to look at.
+        trials, pairs, samples: canaries a side, adversarial pairs of updates, values of the noise.
         seed: of the adversary's own choices.
-        against: who attacks a receiver with several antennas: somebody who keeps every antenna's signal ("radio"), or
-            who is handed the combined one ("combiner"); as the claim has it unless told.
+        against: the adversary of a receiver with several antennas, who keeps every antenna's signal ("radio") or gets
+            the combined one ("combiner"); by default that of the claim.
 
     Raises:
         ValueError: there is no such adversary, or the method makes no privacy claim against it.
@@ -163,7 +156,7 @@ def _audit(subject: Subject, trials: int, pairs: int, samples: int, rng: np.rand
     try:
         scores = canaries.attack(subject, rng, trials=trials)
     except NoiseFault as fault:
-        checks.append(Check(name="canaries", passed=False, finding=str(fault), figures={}))
+        checks.append(Check.of("canaries", False, str(fault)))
         return _concluded(subject, checks, started)
     each = evidence(scores.single, scores.claimed)
     whole = evidence(scores.whole, subject.plan.mu_total)
@@ -195,13 +188,9 @@ def accounting_check(subject: Subject) -> Check:
     counted = plan.epsilon_paper if budget.formula == "classic" else exact
     if counted > budget.epsilon * (1 + _RTOL):
         wrong.append(f"ε = {counted:.5g} exceeds the budget of {budget.epsilon:g}")
-    return Check(
-        name="accounting",
-        passed=not wrong,
-        finding="; ".join(wrong)
-        or f"ε = {plan.epsilon_round:.5g} a round, {plan.epsilon_total:.5g} in all follow from μ = {plan.mu_round:.5g}",
-        figures={"mu_round": plan.mu_round, "mu_total": plan.mu_total, "epsilon_budget": budget.epsilon},
-    )
+    figures = {"mu_round": plan.mu_round, "mu_total": plan.mu_total, "epsilon_budget": budget.epsilon}
+    found = f"ε = {plan.epsilon_round:.5g} a round, {plan.epsilon_total:.5g} in all follow from μ = {plan.mu_round:.5g}"
+    return Check.of("accounting", not wrong, found, "; ".join(wrong), **figures)
 
 
 def _overspent(plan: Plan) -> list[str]:
@@ -227,14 +216,11 @@ def _overspent(plan: Plan) -> list[str]:
 
 def _claim_check(name: str, what: str, found: Evidence, epsilon: float, delta: float) -> Check:
     """The claim stands unless a lower bound at level 1e-6 exceeds it: of μ, or of the ε that goes with it."""
-    proved = max(found.strict, found.strict_guessing)
-    refuted = found.refuted or epsilon_of(proved, delta) > epsilon * (1 + _RTOL)
-    finding = (
-        f"{what}: μ ≥ {proved:.5g} except with probability 1e-6, but {found.claimed:.5g} is claimed"
-        if refuted
-        else f"{what}: μ ≥ {found.lower:.5g} at 99% confidence, {found.claimed:.5g} claimed"
-    )
-    return Check(name=name, passed=not refuted, finding=finding, figures=found.to_dict())
+    proved = found.proved
+    refuted = proved > found.claimed or epsilon_of(proved, delta) > epsilon * (1 + _RTOL)
+    stands = f"{what}: μ ≥ {found.lower:.5g} at 99% confidence, {found.claimed:.5g} claimed"
+    falls = f"{what}: μ ≥ {proved:.5g} except with probability 1e-6, but {found.claimed:.5g} is claimed"
+    return Check.of(name, not refuted, stands, falls, **asdict(found))
 
 
 def _concluded(
@@ -243,11 +229,11 @@ def _concluded(
     started: float,
     each: Evidence | None = None,
     whole: Evidence | None = None,
-    curve: tuple[Vector, Vector] | None = None,
+    curve: tuple[Vector, Vector] = (np.empty(0), np.empty(0)),
 ) -> Audit:
     plan = subject.plan
     warnings = []
-    if each is not None and each.upper < _LOOSE * each.claimed:
+    if each is not None and each.upper_strict < _LOOSE * each.claimed:
         why = "more signal could be sent for the same ε"
         if plan.problem.link.estimation_error:
             why = "these channel errors are smaller than what is provided for"
@@ -255,24 +241,21 @@ def _concluded(
             why = "it is made against somebody who sees more"
         elif plan.problem.seen_by_all:
             why = "in each round it is made for the device that shows most"
-        warnings.append(
-            f"The claim is loose: the attack shows μ ≤ {each.upper:.4g} where {each.claimed:.4g} is claimed; {why}."
-        )
+        shown = f"the attack shows μ ≤ {each.upper_strict:.4g} where {each.claimed:.4g} is claimed"
+        warnings.append(f"The claim is loose: {shown}; {why}.")
     if plan.epsilon_paper_validity == "unsafe":
-        warnings.append(
-            f"Lemma 1 prints ε = {plan.epsilon_paper:.4g} for a round; the truth is {plan.epsilon_round:.4g}."
-        )
+        said, truth = f"{plan.epsilon_paper:.4g}", f"{plan.epsilon_round:.4g}"
+        warnings.append(f"Lemma 1 prints ε = {said} for a round; the truth is {truth}.")
     if plan.problem.link.trust_estimates and plan.problem.link.estimation_error:
         warnings.append("The channel estimates are trusted although they are known to be wrong.")
-    false, true = (np.empty(0), np.empty(0)) if curve is None else curve
     return Audit(
         subject=subject,
         checks=checks,
         warnings=warnings,
         round_evidence=each,
         total_evidence=whole,
-        false_positive=false,
-        true_positive=true,
+        false_positive=curve[0],
+        true_positive=curve[1],
         seconds=time.monotonic() - started,
     )
 
@@ -285,30 +268,22 @@ def record_checks(subject: Subject, run: Run) -> list[Check]:
     planned = scenario.plan(plan.problem.heard_by(None)) if again else plan
     expected, recorded = json.loads(json.dumps(planned.to_dict())), dict(run.figures)
     differing = sorted(name for name in recorded if recorded[name] != expected.get(name))
+    other = f"plan.json has another {', '.join(differing)} than the scenario plans"
     found = [
-        Check(
-            name="recorded plan",
-            passed=not differing,
-            finding="plan.json is what the scenario plans"
-            if not differing
-            else f"plan.json has another {', '.join(differing)} than the scenario plans",
-            figures={"differing": differing},
-        )
+        Check.of("recorded plan", not differing, "plan.json is what the scenario plans", other, differing=differing)
     ]
     if run.errors:
-        return [*found, Check(name="ledger", passed=False, finding=" ".join(map(str, run.errors)), figures={})]
+        return [*found, Check.of("ledger", False, " ".join(map(str, run.errors)))]
     ledger, mus = run.ledger, planned.sequence.mus
     low = [charge.round_index for charge in ledger.charges if charge.mu < mus[charge.round_index] * (1 - 1e-12)]
-    passed = not low and _all_counted(ledger, planned)
     return [
         *found,
-        Check(
-            name="ledger",
-            passed=passed,
-            finding=f"{ledger.rounds} rounds charged, the chain is whole, μ√Σ = {ledger.mu_total:.5g}"
-            if passed
-            else f"the ledger charges less than the plan's μ = {planned.mu_round:.5g} a round",
-            figures={"rounds": ledger.rounds, "mu_total": ledger.mu_total, "trained": len(run.rounds)},
+        Check.of(
+            "ledger",
+            not low and _all_counted(ledger, planned),
+            f"{ledger.rounds} rounds charged, the chain is whole, μ√Σ = {ledger.mu_total:.5g}",
+            f"the ledger charges less than the plan's μ = {planned.mu_round:.5g} a round",
+            **{"rounds": ledger.rounds, "mu_total": ledger.mu_total, "trained": len(run.rounds)},
         ),
     ]
 

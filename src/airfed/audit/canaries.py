@@ -1,20 +1,17 @@
 """The attack: devices send ±ϖu on orthogonal directions u, and an adversary guesses the signs from what is received.
 
-The score of a canary, what its device's matched filter makes of the round, is N(±μ_i/2, 1), whatever the dimension, so
-that m devices with orthogonal canaries are m independent trials a round. Signs stay the same for a whole training, so
-that the sum of a canary's I scores, weighted by the rounds' μ_i/μ_total, is one trial against the whole trajectory,
-N(±μ_total/2, 1). Where neighbours add or remove a device, a canary is sent or not sent at all, and half of the measured
-μ_i is taken off the scores. All canaries are sent by copies of the most exposed device, in the rounds in which it
-transmits; those in which most is seen of it are trials against the claim of one round.
-
-Amplitude and matched filter are measured (`Subject.responses`); the claims are the μ that the plan prints.
+The score of a canary, what its device's matched filter makes of the round, is N(±μ_i/2, 1), whatever the dimension: m
+devices with orthogonal canaries are m independent trials a round. Signs stay the same for a whole training: the sum of
+a canary's I scores, weighted by μ_i/μ_total, is one trial against the trajectory, N(±μ_total/2, 1). With add/remove
+adjacency a canary is sent or not, and half of the measured μ_i is taken off the scores. All canaries are sent by copies
+of the most exposed device; the rounds in which most is seen of it are trials against the claim of one round.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,56 +32,29 @@ _FEWEST: Final = 50  # scores below which no bound is given
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """Scores times the sign that was sent: N(μ/2, 1) if the claim is true and tight.
+    """Scores times the sign that was sent: N(μ/2, 1) if the claim is true and tight."""
 
-    Args:
-        single: one per canary and round in which most is seen.
-        whole: one per canary and training.
-        claimed: the μ of the rounds of `single`.
-    """
-
-    single: Vector
-    whole: Vector
-    claimed: float
+    single: Vector  # one per canary and round in which most is seen
+    whole: Vector  # one per canary and training
+    claimed: float  # the μ of the rounds of `single`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the scores prove about a μ.
+    """What the scores prove about a μ."""
 
-    Args:
-        claimed: the μ of the plan.
-        lower: parametric lower bound at `REPORT_LEVEL`.
-        guessing: Clopper-Pearson lower bound at `REPORT_LEVEL`.
-        strict, strict_guessing: the same at `FAIL_LEVEL`: above the claim, it is refuted.
-        upper: parametric upper bound at `FAIL_LEVEL`: far below the claim, it is loose.
-        trials: scores on both sides together.
-    """
-
-    claimed: float
-    lower: float
-    guessing: float
-    strict: float
-    strict_guessing: float
-    upper: float
-    trials: int
+    claimed: float  # by the plan
+    lower: float  # parametric lower bound at `REPORT_LEVEL`
+    lower_clopper_pearson: float
+    lower_strict: float  # at `FAIL_LEVEL`: above the claim, it is refuted
+    lower_strict_clopper_pearson: float
+    upper_strict: float  # far below the claim, it is loose
+    trials: int  # scores on both sides together
 
     @property
-    def refuted(self) -> bool:
-        """Whether the claim is too low, at level 1e-6."""
-        return max(self.strict, self.strict_guessing) > self.claimed
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures under their names."""
-        return {
-            "claimed": self.claimed,
-            "lower": self.lower,
-            "lower_clopper_pearson": self.guessing,
-            "lower_strict": self.strict,
-            "lower_strict_clopper_pearson": self.strict_guessing,
-            "upper_strict": self.upper,
-            "trials": self.trials,
-        }
+    def proved(self) -> float:
+        """The larger of the lower bounds at `FAIL_LEVEL`."""
+        return max(self.lower_strict, self.lower_strict_clopper_pearson)
 
 
 def evidence(scores: Vector, claimed: float) -> Evidence:
@@ -94,20 +64,16 @@ def evidence(scores: Vector, claimed: float) -> Evidence:
     return Evidence(
         claimed=claimed,
         lower=lower,
-        guessing=guessing_bound(scores, REPORT_LEVEL),
-        strict=strict,
-        strict_guessing=guessing_bound(scores, FAIL_LEVEL / 2),
-        upper=upper,
+        lower_clopper_pearson=guessing_bound(scores, REPORT_LEVEL),
+        lower_strict=strict,
+        lower_strict_clopper_pearson=guessing_bound(scores, FAIL_LEVEL / 2),
+        upper_strict=upper,
         trials=scores.size,
     )
 
 
 def attack(subject: Subject, rng: np.random.Generator, *, trials: int) -> Scores:
-    """Return the scores of at least `trials` canaries a side, sent through the real round loop.
-
-    Raises:
-        NoiseFault: the loop itself finds the noise wanting.
-    """
+    """Return the scores of at least `trials` canaries a side, sent through the real round loop; raises NoiseFault."""
     rounds = subject.sends
     mus, std = subject.plan.sequence.mus[rounds], np.array([subject.noise_std_in(index) for index in rounds])
     one = Crowd(subject=subject, device=subject.victim, count=1)
@@ -173,10 +139,9 @@ def parametric_bounds(scores: Vector, level: float) -> tuple[float, float]:
 
 
 def guessing_bound(scores: Vector, level: float) -> float:
-    """Return a lower bound on μ, wrong with probability `level`, that takes nothing for granted about the scores.
+    """Return a lower bound on μ, wrong with probability `level`, whatever the distribution of the scores.
 
-    Guess each canary's sign by that of its score. Against μ-Gaussian-DP no test guesses right more often than Φ(μ/2),
-    so the Clopper-Pearson bound p on the share of right guesses gives μ ≥ 2Φ⁻¹(p).
+    No test of μ-Gaussian-DP guesses signs right more often than Φ(μ/2): p of Clopper-Pearson gives μ ≥ 2Φ⁻¹(p).
     """
     if scores.size < _FEWEST:
         return 0.0

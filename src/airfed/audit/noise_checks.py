@@ -1,11 +1,8 @@
 """The noise alone: its size, its distribution, where it comes from, and whether any of it is used twice.
 
 The noise is that of rounds in which one device sends zeros, drawn by the real round loop. Statistics are taken of the
-first 50 rounds. Every round of the plan is compared with every other for repeated values: each is drawn at the model's
-dimension (together at most 2·10⁷ values, else at a smaller one), and a prefix of it is kept, 2·10⁶ values of all rounds
-together.
-
-Each test is wrong with a probability of about 1e-9, so that a thousand audits of sound code raise no alarm.
+first 50 rounds; prefixes of all rounds are compared for repeated values. Each test is wrong
+with a probability of about 1e-9, so that a thousand audits of sound code raise no alarm.
 """
 
 from __future__ import annotations
@@ -87,12 +84,9 @@ def _received(subject: Subject, source: NoiseSource, index: int, dimension: int)
 def _scale(drawn: Vector) -> Check:
     ratio = math.sqrt(float(np.mean(np.square(drawn))))
     tolerance = max(_TOLERANCE, 6.5 / math.sqrt(2 * drawn.size))
-    return Check(
-        name="noise scale",
-        passed=abs(ratio - 1) <= tolerance,
-        finding=f"the noise's standard deviation is {ratio:.5f} σ per real dimension, over {drawn.size} values",
-        figures={"ratio": ratio, "samples": drawn.size, "tolerance": tolerance},
-    )
+    finding = f"the noise's standard deviation is {ratio:.5f} σ per real dimension, over {drawn.size} values"
+    passed = abs(ratio - 1) <= tolerance
+    return Check.of("noise scale", passed, finding, ratio=ratio, samples=drawn.size, tolerance=tolerance)
 
 
 def _law(drawn: Vector) -> Check:
@@ -103,12 +97,8 @@ def _law(drawn: Vector) -> Check:
     steps = np.arange(count + 1) / count
     distance = float(max(np.max(steps[1:] - expected), np.max(expected - steps[:-1])))
     chance = float(kolmogorov(math.sqrt(count) * distance))
-    return Check(
-        name="noise law",
-        passed=chance >= LEVEL,
-        finding=f"Kolmogorov-Smirnov distance to N(0, σ²): {distance:.2e} (p = {chance:.2g})",
-        figures={"distance": distance, "p": chance},
-    )
+    finding = f"Kolmogorov-Smirnov distance to N(0, σ²): {distance:.2e} (p = {chance:.2g})"
+    return Check.of("noise law", chance >= LEVEL, finding, distance=distance, p=chance)
 
 
 def _blocks(drawn: Vector, blocks: int) -> Check:
@@ -119,15 +109,13 @@ def _blocks(drawn: Vector, blocks: int) -> Check:
     chance = np.minimum(gammainc(size / 2, energy / 2), gammaincc(size / 2, energy / 2))
     worst = float(chance.min())
     index, part = np.unravel_index(int(np.argmin(chance)), chance.shape)
-    passed = worst >= LEVEL / chance.size
     ratio = math.sqrt(float(energy[index, part] / size[part]))
-    return Check(
-        name="noise in every part",
-        passed=passed,
-        finding=f"{chance.size} parts of {drawn.shape[0]} rounds all carry noise of the right size"
-        if passed
-        else f"part {part} of {blocks} of round {index} carries {ratio:.4f} of the noise it should",
-        figures={"parts": int(chance.size), "p": worst},
+    return Check.of(
+        "noise in every part",
+        worst >= LEVEL / chance.size,
+        f"{chance.size} parts of {drawn.shape[0]} rounds all carry noise of the right size",
+        f"part {part} of {blocks} of round {index} carries {ratio:.4f} of the noise it should",
+        **{"parts": int(chance.size), "p": worst},
     )
 
 
@@ -142,22 +130,15 @@ def _correlation(drawn: Vector, blocks: int) -> Check:
     largest = float(min(1.0, gram.max()))
     pairs = parts.shape[0] * (parts.shape[0] - 1) // 2
     chance = float(betainc((length - 1) / 2, 0.5, 1 - largest**2))
-    return Check(
-        name="noise correlation",
-        passed=chance >= LEVEL / pairs,
-        finding=f"the largest correlation among {parts.shape[0]} parts of rounds is {largest:.4f}",
-        figures={"largest": largest, "pairs": pairs, "p": chance},
-    )
+    finding = f"the largest correlation among {parts.shape[0]} parts of rounds is {largest:.4f}"
+    return Check.of("noise correlation", chance >= LEVEL / pairs, finding, largest=largest, pairs=pairs, p=chance)
 
 
 def _distinct(drawn: Vector, prefixes: Vector) -> Check:
     equal = sum(values.size - np.unique(np.abs(values)).size for values in (drawn, prefixes))
-    return Check(
-        name="noise used once",
-        passed=equal <= _MOST_EQUAL,
-        finding=f"{equal} of {drawn.size + prefixes.size} values of all {len(prefixes)} rounds occur twice",
-        figures={"equal": equal, "samples": drawn.size + prefixes.size, "rounds": len(prefixes)},
-    )
+    samples, rounds = drawn.size + prefixes.size, len(prefixes)
+    finding = f"{equal} of {samples} values of all {rounds} rounds occur twice"
+    return Check.of("noise used once", equal <= _MOST_EQUAL, finding, equal=equal, samples=samples, rounds=rounds)
 
 
 def _power(subject: Subject) -> Check:
@@ -176,14 +157,9 @@ def _power(subject: Subject) -> Check:
         arriving = float(np.sum(np.square(gain) * transmitted)) / plan.problem.learning.dimension
         planned = plan.sequence.signal(index).noise_std ** 2
         worst = max(worst, planned / (plan.problem.link.noise_std**2 + arriving))
-    return Check(
-        name="noise power",
-        passed=worst <= 1 + 1e-9,
-        finding=f"the noise has at most {worst:.6f} of the power that receiver and devices give it"
-        if plan.method.radio
-        else "the noise is added to numbers and takes no power",
-        figures={"largest": worst},
-    )
+    finding = f"the noise has at most {worst:.6f} of the power that receiver and devices give it"
+    finding = finding if plan.method.radio else "the noise is added to numbers and takes no power"
+    return Check.of("noise power", worst <= 1 + 1e-9, finding, largest=worst)
 
 
 def _key(subject: Subject, source: NoiseSource) -> Check:
@@ -215,4 +191,4 @@ def _key(subject: Subject, source: NoiseSource) -> Check:
         right = source.privacy == "secure" and not np.any(first == again) and not vars(source)
         kept = "the noise is fresh and nothing of it is kept" if right else "the secure noise repeats or is kept"
     finding = f"{kept}; with another {', '.join(reused)} it is used again" if reused else kept
-    return Check(name="noise key", passed=right and not reused, finding=finding, figures={"reused": reused})
+    return Check.of("noise key", right and not reused, finding, reused=reused)

@@ -28,7 +28,9 @@ _MOST_DIMENSION: Final = 200_000
 
 def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]:
     """Return by how much neighbouring trainings differ, and whether only the noised signal gets out."""
-    rounds, largest, honest, count = _rounds(subject), 0.0, True, 0
+    sends = subject.sends  # rounds in which the most exposed device transmits: the first, the middle and the last
+    rounds = sorted({int(sends[place]) for place in (0, sends.size // 2, -1)})
+    largest, honest, count = 0.0, True, 0
     neighbours = 2 / subject.sensitivity  # the pairs replace a device's data
     claims = [subject.plan.sequence[index].mu * subject.noise_std_in(index) * neighbours for index in rounds]
     try:
@@ -43,29 +45,15 @@ def round_loop_checks(subject: Subject, rng: np.random.Generator) -> list[Check]
                 largest = max(largest, (moved - slack) / claimed)
             honest &= _only_noised(subject.plan, ones) and _only_noised(subject.plan, others)
     except NoiseFault as fault:
-        return [Check(name="round loop", passed=False, finding=str(fault), figures={})]
+        return [Check.of("round loop", False, str(fault))]
+    finding = f"{count} neighbouring trainings differ in a round by at most {largest:.6f} of what is claimed"
+    most = max(claims)
+    kept = "each model follows from the noised signal alone"
+    leaked = "the model does not follow from the noised signal: something un-noised gets out"
     return [
-        Check(
-            name="round loop",
-            passed=largest <= 1 + RTOL,
-            finding=f"{count} neighbouring trainings differ in a round by at most {largest:.6f} of what is claimed",
-            figures={"pairs": count, "largest": largest * max(claims), "claimed": max(claims)},
-        ),
-        Check(
-            name="release",
-            passed=honest,
-            finding="each model follows from the noised signal alone"
-            if honest
-            else "the model does not follow from the noised signal: something un-noised gets out",
-            figures={},
-        ),
+        Check.of("round loop", largest <= 1 + RTOL, finding, pairs=count, largest=largest * most, claimed=most),
+        Check.of("release", honest, kept, leaked),
     ]
-
-
-def _rounds(subject: Subject) -> list[int]:
-    """The first, the middle and the last of the rounds in which the most exposed device transmits."""
-    sends = subject.sends
-    return sorted({int(sends[place]) for place in (0, sends.size // 2, -1)})
 
 
 def _neighbours(

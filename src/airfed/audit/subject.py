@@ -35,19 +35,17 @@ Script = Callable[[NDArray[np.intp], int], Iterator[tuple[NDArray[np.intp], NDAr
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that the audit looked at.
-
-    Args:
-        name: of the check.
-        passed: whether it found nothing wrong.
-        finding: what it found, in one sentence.
-        figures: the numbers behind it.
-    """
+    """One thing that the audit looked at: whether it passed, the finding in one sentence, the figures behind it."""
 
     name: str
     passed: bool
     finding: str
     figures: dict[str, Any]
+
+    @classmethod
+    def of(cls, name: str, passed: bool, finding: str, otherwise: str = "", **figures: Any) -> Check:
+        """Return a check whose finding is `otherwise`, if given, where it failed."""
+        return cls(name=name, passed=passed, finding=finding if passed or not otherwise else otherwise, figures=figures)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,13 +53,10 @@ class Subject:
     """The object of an audit.
 
     Args:
-        scenario: what was asked for.
-        plan: the plan, whose μ and ε are the claims.
-        airs: what the channel does to the uploads, round by round.
+        scenario, plan, airs: the plan's μ and ε are the claims.
         signal: digests of what shapes the signal, by name; the key of the noise.
         run: the run's record, if it has run.
-        against: the adversary, where the receiver has several antennas: one who keeps every antenna's signal, or one
-            who gets the combined one; None: the adversary of the claim.
+        against: the adversary, where the receiver has several antennas; None: that of the claim.
 
     Raises:
         ValueError: the method claims no privacy, so that there is nothing to audit.
@@ -88,13 +83,7 @@ class Subject:
 
     @classmethod
     def of_run(cls, run: Run) -> Subject:
-        """Return the subject that a run makes: its plan, and the noise that it drew.
-
-        A plan that was tampered with is audited as the scenario plans; `record_checks` tells the difference.
-
-        Raises:
-            ValueError: the run's scenario or manifest cannot be read.
-        """
+        """Return the subject that a run makes: its noise and plan, or the scenario's where that was tampered with."""
         scenario, manifest = run.scenario, run.manifest
         try:
             plan = run.plan
@@ -113,12 +102,9 @@ class Subject:
         return 2.0 if self.plan.problem.budget.relation == "replace" else 1.0
 
     def noise_std_in(self, index: int) -> float:
-        """Return the standard deviation, per entry, of the noise in which the adversary sees a device in round i.
-
-        It is that of the received signal. Uploads that are received separately have equal shares of its variance.
-        """
+        """Return the standard deviation, per entry, of the noise in which the adversary sees a device in round i."""
         signal = self.plan.sequence.signal(index)
-        return signal.noise_std / math.sqrt(signal.amplitude.size if signal.separate else 1)
+        return signal.noise_std / math.sqrt(signal.amplitude.size if signal.separate else 1)  # equal shares
 
     def seen(self, reception: Reception) -> Floats:
         """Return what the adversary sees of a round: the released signal, (1, d), or every antenna's, (Ac, d)."""
@@ -127,10 +113,9 @@ class Subject:
         return reception.parts.reshape(-1, reception.received.size)
 
     def responses(self, air: Air) -> Floats:
-        """Return how the adversary sees an update of norm ϖ of each scheduled device, (|K|, 1) or (|K|, Ac).
+        """Return how the adversary sees an update of norm ϖ of each scheduled device, without noise, (|K|, 1 or Ac).
 
-        Each device sends on an entry of its own through the real superposition, without noise. The 2-norm of a row is
-        the device's received amplitude, the row itself its matched filter: white noise hides nothing else.
+        The 2-norm of a row is the device's received amplitude, the row itself its matched filter.
         """
         found = []
         for first in range(0, air.scheduled.size, _AT_ONCE):
@@ -165,12 +150,7 @@ class Subject:
         return self.plan.amplitudes.sends(self.victim)
 
     def noise(self, repetition: int = 0, changed: Mapping[str, str] | None = None) -> NoiseSource:
-        """Return the noise of the run itself (0), or of an independent repetition of it under another seed.
-
-        Args:
-            repetition: how far the seed is moved.
-            changed: parts of the signal that are other than they are, to see whether the noise follows.
-        """
+        """Return the noise of the run itself (0), or of a repetition under another seed, or with parts `changed`."""
         signal = {**self.signal, **(changed or {})}
         if repetition:
             signal["scenario"] = self.scenario.model_copy(update={"seed": self.scenario.seed + repetition}).digest()
@@ -179,14 +159,7 @@ class Subject:
     def train(
         self, engine: Engine, noise: NoiseSource, rounds: Iterable[int], medium: Medium | None = None
     ) -> Iterator[Round]:
-        """Yield the given rounds of the plan, trained by the real round loop from a model of zeros.
-
-        Args:
-            engine: the updates; its dimension is that of the model.
-            noise: draws the noise.
-            rounds: which rounds, in their order.
-            medium: where signals add up, if not in the air of the plan.
-        """
+        """Yield the given rounds, trained by the real round loop from a model of zeros; `medium` replaces the air."""
         parameters, air = np.zeros(engine.dimension, np.float32), medium or self.airs
         for index in rounds:
             done = next(federated_averaging(self.plan, air, engine, noise, parameters=parameters, first_round=index))
@@ -196,10 +169,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Crowd:
-    """The air of a plan with `count` copies of one device in the place of all others: as many trials in one round.
-
-    What a device adds to the signal, and the noise, do not depend on how many others there are.
-    """
+    """The air of a plan with `count` copies of one device in the place of all others: as many trials in one round."""
 
     subject: Subject
     device: int
