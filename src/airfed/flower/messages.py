@@ -36,24 +36,14 @@ _FAINTEST, _LOUDEST = 1e-30, 1e30  # √W; a signal in float32 neither vanishes 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What the plan asks of one device in one round.
+    """What the plan asks of one device in one round."""
 
-    Args:
-        round_index: i, from 0; keys the mini-batches.
-        local_steps: E_i.
-        learning_rate: τ.
-        clip_norm: ϖ.
-        amplitude: √(φ_k P_k) [√W], with which this device transmits an update of norm ϖ.
-        phase: −arg(fᴴh_k) [rad], by which its radio turns the carrier where the receiver combines several antennas.
-            None with one antenna, whose phase the radio knows by itself; then the order does not hold it.
-    """
-
-    round_index: int
-    local_steps: int
-    learning_rate: float
-    clip_norm: float
-    amplitude: float
-    phase: float | None = None
+    round_index: int  # i, from 0; keys the mini-batches
+    local_steps: int  # E_i
+    learning_rate: float  # τ
+    clip_norm: float  # ϖ
+    amplitude: float  # √(φ_k P_k) [√W], with which this device transmits an update of norm ϖ
+    phase: float | None = None  # −arg(fᴴh_k) [rad] of several antennas; with one the radio knows it by itself
 
     def __post_init__(self) -> None:
         _validate.whole(round_index=self.round_index)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from airfed.aircomp import CLIP_MARGIN, Air, Airs, Reception
 from airfed.flower import messages
-from airfed.flower.nodes import Clock, Roster, SafeGrid
+from airfed.flower.nodes import Roster, SafeGrid
 from airfed.planning import Plan
 from airfed.text.phrases import ADVERSARIES
 from airfed.training.charging import LedgerBooks
@@ -77,7 +77,7 @@ class OverTheAirFedAvg(Strategy):
         first_round: int = 0,
         averages: Averages | None = None,
         wait_for_devices: float = 120.0,
-        clock: Clock = time,
+        clock: Any = time,
     ) -> None:
         signal = plan.sequence.signal(0)
         if signal.transmit_amplitude is None or signal.constant_power is not None or signal.by_largest:
@@ -127,18 +127,15 @@ class OverTheAirFedAvg(Strategy):
             train_config, evaluate_config: handed on to the devices under "config".
             evaluate_fn: evaluates the model here, on the server.
 
-        Raises:
-            ValueError: the model is not of the plan's dimension, or there are fewer rounds left.
-            BudgetExhausted: a round does not fit the budget; it was not sent.
-            NobodyThere: no scheduled device is there; the round was neither charged nor sent.
-            Diverged: nobody sent a usable update, or the model is no longer finite.
+        Raises BudgetExhausted or NobodyThere where a round was not sent, Diverged where nobody sent a usable update or
+        the model is no longer finite.
         """
         left = self.plan.rounds - self.first_round
         rounds = left if num_rounds is None else num_rounds
         if not 1 <= rounds <= left:
             raise ValueError(f"Expected num_rounds={rounds} from 1 to {left}, the rounds that the plan has left.")
         self._ttl = timeout + _GRACE
-        careful = SafeGrid(grid, self._clock)
+        careful = cast(Grid, SafeGrid(grid, self._clock))
         self.averages, self._released = self._averages_before, None
         evaluate = evaluate_fn and (lambda index, arrays: evaluate_fn(index, self.released or arrays))
         result = super().start(careful, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate)

@@ -66,12 +66,10 @@ def round_members(plan: Plan, index: int) -> Members | None:
     return Members.of(plan.sequence[index].scheduled, plan.problem.fleet.num_devices)
 
 
-def charge_round(
-    ledger: Ledger, plan: Plan, index: int, *, within: Budget | float | None = None, run: str = ""
-) -> Charge:
+def charge_round(ledger: Ledger, plan: Plan, index: int, *, within: Budget | float, run: str = "") -> None:
     """Charge a round of a plan, as `Ledger.charge` has it."""
     decided = plan.sequence[index]
-    return ledger.charge(
+    ledger.charge(
         index,
         devices=decided.scheduled.size,
         alignment=decided.alignment,
@@ -86,11 +84,9 @@ def charge_round(
 def charge_any(ledger: Ledger, plan: Plan, rounds: range, *, run: str = "", sent: bool = True) -> None:
     """Charge one of several rounds, nobody knows which: the largest μ, to all devices, and the largest power."""
     index = max(rounds, key=lambda each: (plan.sequence[each].mu, each))
-    decided = plan.sequence[index]
+    mu, alignment, count = plan.sequence[index].mu, plan.sequence[index].alignment, plan.sequence[index].scheduled.size
     power = max(plan.sequence[each].power_planned for each in rounds)
-    ledger.charge(
-        index, devices=decided.scheduled.size, alignment=decided.alignment, mu=decided.mu, power=power, run=run
-    )
+    ledger.charge(index, devices=count, alignment=alignment, mu=mu, power=power, run=run)
     if sent:
         ledger.mark_sent(index, run=run)
 

@@ -70,14 +70,8 @@ class Group:
 class Cluster(Group):
     """The processes that torchrun has started.
 
-    A process waits for another as long as that one is alive, however long it computes.
-
-    Args:
-        patience: seconds after which a process without a sign of life is lost.
-
-    Raises:
-        LostProcess: from any call, where another process has not come or has gone.
-        ValueError: the environment does not describe a group of processes.
+    A process waits for another as long as that one is alive, however long it computes. Where one has not come, or has
+    given no sign of life for `patience` seconds, any call raises LostProcess.
     """
 
     def __init__(self, patience: float) -> None:

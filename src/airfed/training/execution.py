@@ -30,22 +30,13 @@ LOG_FOLDER: Final = "tensorboard"  # in the run directory
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """How a run ended.
+    """How a run ended."""
 
-    Args:
-        status: "finished", "stopped" (by a signal), "lost" (another process was), "exhausted" (a budget was) or
-            "diverged".
-        message: why, where it did not finish.
-        setup: what was trained.
-        records: the rounds, as in `metrics.jsonl`.
-        ledger: what was charged; None where another process keeps it.
-    """
-
-    status: str
-    message: str
+    status: str  # "finished", "stopped" (by a signal), "lost" (a process was), "exhausted" (a budget was), "diverged"
+    message: str  # why it did not finish
     setup: Setup
-    records: list[dict[str, Any]]
-    ledger: Ledger | None = None
+    records: list[dict[str, Any]]  # as in `metrics.jsonl`
+    ledger: Ledger | None = None  # None where another process keeps it
 
 
 def execute(
@@ -69,10 +60,8 @@ def execute(
         stop: asked often; True ends the run with a checkpoint.
         group: the processes that share this run (`distributed.join`); every one of them calls `execute`.
 
-    Raises:
-        RunError: the directory is in the way, is busy, or belongs to another scenario or other data.
-        LostProcess: before the first round, or where this is not rank 0.
-        ScenarioError, DataError, InfeasibleError: as in `prepare`.
+    Raises RunError where the directory is in the way, is busy, or belongs to another scenario or other data;
+    LostProcess before the first round, or where this is not rank 0; and what `prepare` raises.
     """
     group = Group() if group is None else group
     directory, leads = RunDirectory(out), group.rank == 0

@@ -53,21 +53,12 @@ class Books(Protocol):
     """Where the rounds of a training are written down."""
 
     def charge(self, index: int) -> None:
-        """Write down a round that is about to be transmitted; on return that is on the disk.
-
-        Raises:
-            BudgetExhausted: it does not fit the budget any more.
-        """
+        """Write down a round that is about to be transmitted, on the disk, or raise BudgetExhausted."""
 
     def send(self, index: int, signal: str) -> str:
-        """Write down that a charged round is received now; on return that is on the disk.
+        """Write down, on the disk, that a charged round with this digest of its signal is received now.
 
-        Args:
-            index: i.
-            signal: digest of what the devices have sent.
-
-        Returns:
-            A name that sets this transmission's noise apart from that of the same signal elsewhere, or "".
+        Returns a name that sets this transmission's noise apart from that of the same signal elsewhere, or "".
         """
 
     def settle(self, done: Round) -> None:

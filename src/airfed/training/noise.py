@@ -34,13 +34,9 @@ class NoiseSource(Protocol):
         """Whether a round's noise can be drawn again."""
 
     def draw(self, round_index: int, dimension: int, noise_std: float, *, transmission: str = "") -> Vector:
-        """Return independent N(0, noise_std²) values for a round.
+        """Return N(0, noise_std²) values: d of them, or with A antennas 2Ad, the real and imaginary part of each.
 
-        Args:
-            round_index: i.
-            dimension: d; with A antennas 2Ad, the real and the imaginary part of each of them.
-            noise_std: σ.
-            transmission: name of this transmission of the round (`Books.send`), and the digest of the exact sum.
+        `transmission` is the name of this transmission of the round (`Books.send`), and the digest of the exact sum.
         """
         ...
 

@@ -37,13 +37,10 @@ class RunBooks:
 
     Args:
         setup: what is trained.
-        directory: where; a run that is there is resumed.
+        directory: where; a run that is there is resumed. RunError is raised where it is another scenario's, data's or
+            model's, LedgerError where anything that the ledger has seen is gone or changed.
         remote: what trains the devices, where that is not this process.
         on_round: told each round's record.
-
-    Raises:
-        RunError: the directory belongs to another scenario, other data or another model.
-        LedgerError: a charge, or anything that the ledger has seen, is gone or changed.
     """
 
     def __init__(

@@ -59,13 +59,7 @@ class Rounds(list[dict[str, Any]]):
 class Run:
     """A run directory, read once and checked. `Run.open` makes one.
 
-    Args:
-        path: the directory.
-        rounds: what happened, round by round.
-        devices: planned and transmitted power of each scheduled device [W]; empty where the run did not meter them.
-        checkpoint: the round that the newest checkpoint goes on with; None where there is none.
-        finished: whether its model was written.
-        errors: all that is wrong with it. A part that could not be read raises the first of them.
+    `errors` is all that is wrong with it; a part that could not be read raises the first of them.
 
     >>> import airfed, tempfile, tomllib
     >>> from airfed.scenario import parse, template
@@ -80,9 +74,9 @@ class Run:
 
     path: Path
     rounds: Rounds = field(default_factory=Rounds)
-    devices: Sequence[Mapping[str, float]] = ()
-    checkpoint: int | None = None
-    finished: bool
+    devices: Sequence[Mapping[str, float]] = ()  # power of each scheduled device [W]; empty where it was not metered
+    checkpoint: int | None = None  # the round that the newest one goes on with
+    finished: bool  # its model was written
     errors: tuple[ValueError, ...]
     _manifest: Manifest | None = None
     _scenario: Scenario | None = None

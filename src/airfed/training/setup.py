@@ -43,25 +43,15 @@ _PACKAGES: Final = ("numpy", "scipy", "torch", "numba", "safetensors")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageTask:
-    """Image classification: data on devices, a model, and an engine that trains it.
-
-    Args:
-        engine: trains the devices.
-        dataset: the images.
-        shards: (N, D) indices of the training images that each device holds.
-        initial_parameters: m⁰, from the seed's stream "init".
-        shapes: name and shape of each parameter tensor, in the order of the flat vector.
-        model: what the engine trains; the user's own as the torch module that was made of it.
-        code_digest: SHA-256 of the sources of the user's own model; "" for a built-in one.
-    """
+    """Image classification: data on devices, a model, and an engine that trains it."""
 
     engine: Engine
     dataset: data.Dataset
-    shards: NDArray[np.intp]
+    shards: NDArray[np.intp]  # (N, D) indices of the training images that each device holds
     initial_parameters: Parameters
-    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]  # name and shape of each tensor, in the order of the flat vector
     model: Model
-    code_digest: str = ""
+    code_digest: str = ""  # SHA-256 of the sources of the user's own model
 
     @property
     def dimension(self) -> int:
@@ -140,9 +130,7 @@ Task = ImageTask | QuadraticLearning
 def build_task(scenario: Scenario) -> Task:
     """Return the learning task of a scenario: data loaded and partitioned, engine ready.
 
-    Raises:
-        DataError: the data set is missing or damaged.
-        ScenarioError: devices, images, model and dimension do not fit together.
+    Raises DataError for data that are missing or damaged, ScenarioError for parts that do not fit together.
     """
     learning, run = scenario.learning, scenario.run
     if learning.synthetic:
@@ -256,15 +244,8 @@ class Setup:
 def prepare(scenario: Scenario, *, spent: float | None = None) -> Setup:
     """Return the plan, the channels, the learning task and the noise of a scenario.
 
-    Two policies on one seed get the same channels, data and initial model.
-
-    Args:
-        scenario: what to train.
-        spent: μ that the scenario's account had spent when this training was planned; None reads the account.
-
-    Raises:
-        ScenarioError, DataError: the scenario or its data is wrong.
-        InfeasibleError: there is no plan.
+    Two policies on one seed get the same channels, data and initial model. `spent` is μ that the scenario's account had
+    spent when this training was planned; None reads the account. Raises ScenarioError, DataError or InfeasibleError.
     """
     task = build_task(scenario)
     problem = scenario.problem(dimension=task.dimension, spent=spent)

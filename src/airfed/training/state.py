@@ -39,16 +39,6 @@ _SUM: Final = "average."  # and its name: a tensor in the file of a checkpoint
 class Averages:
     """The averages of a training's models so far.
 
-    Args:
-        rounds: I.
-        names: the averages that are kept.
-        latest: the newest model, float32; before the first round the initial one, which no average counts.
-        done: how many rounds there were.
-        sums: by name, float64; only those that have begun.
-
-    Raises:
-        ValueError: the sums are not those of these averages after so many rounds.
-
     >>> some = Averages(rounds=4, names=("none", "tail"), latest=np.zeros(1, dtype=np.float32))
     >>> for value in (1.0, 2.0, 3.0, 5.0):
     ...     some = some.after(np.array([value], dtype=np.float32))
@@ -56,11 +46,11 @@ class Averages:
     (5.0, 4.0)
     """
 
-    rounds: int
-    names: tuple[Average, ...]
-    latest: Parameters
-    done: int = 0
-    sums: Sums = field(default_factory=dict)
+    rounds: int  # I
+    names: tuple[Average, ...]  # those that are kept
+    latest: Parameters  # before the first round the initial model, which no average counts
+    done: int = 0  # rounds
+    sums: Sums = field(default_factory=dict)  # by name, only those that have begun
 
     def __post_init__(self) -> None:
         begun = {name for name in self.names if self._weight(name, self.done)}
@@ -96,21 +86,13 @@ class Averages:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """The state before round `round_index`: with it, and nothing else, training goes on.
-
-    Args:
-        round_index: the next round, 0 before the first.
-        parameters: the global model, float32.
-        ledger_head: hash of the ledger's last line when this was saved.
-        sums: of the models so far, by the name of the average (`Averages.sums`).
-        energy: [W] that each scheduled device has transmitted so far; empty where it is not metered device by device.
-    """
+    """The state before round `round_index`: with it, and nothing else, training goes on."""
 
     round_index: int
     parameters: Parameters
-    ledger_head: str
-    energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    sums: Sums = field(default_factory=dict)
+    ledger_head: str  # hash of the ledger's last line when this was saved
+    energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # [W] of each device; empty: not metered
+    sums: Sums = field(default_factory=dict)  # `Averages.sums`
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
