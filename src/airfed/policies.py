@@ -104,15 +104,7 @@ def plan(
 
 
 def find(name: str, folder: Path = Path()) -> Policy:
-    """Return the policy of a name: a built-in one, or the user's "module:callable".
-
-    Args:
-        name: as in a scenario.
-        folder: the scenario's, where the user's code is looked for first.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return the policy of a name: a built-in one, or the user's "module:callable", looked for in `folder` first."""
     code = _usercode.named(name, builtin=EVERY, key="policy")
     return EVERY[name] if code is None else Policy(name=code.name, function=code, folder=folder)
 
@@ -120,36 +112,28 @@ def find(name: str, folder: Path = Path()) -> Policy:
 def compare(
     problem: Problem, settings: Settings, *, policies: Iterable[Policy] | None = None
 ) -> tuple[dict[str, Plan], dict[str, str]]:
-    """Return the plan of every policy on one channel draw, and the reason of each that has none.
+    """Return the plan of every policy, airfed's own by default, and the reason of each that has none.
 
-    Args:
-        problem: the realisation.
-        settings: for the policies that take them; "threshold" without a threshold of its own takes the mean gain, a
-            rule one would try first.
-        policies: airfed's own by default.
+    Each policy gets the settings that it takes; "threshold" without a threshold of its own takes the mean gain.
     """
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
+    threshold = float(problem.fleet.gain.mean()) if settings.threshold is None else settings.threshold
     for policy in POLICIES.values() if policies is None else policies:
         if policy.time_varying and not problem.varies:
             continue
+        taken = policy.settings
+        own = replace(
+            settings,
+            size=settings.size if "size" in taken else None,
+            threshold=threshold if "threshold" in taken else None,
+            options={name: value for name, value in settings.options.items() if name in taken},
+        )
         try:
-            plans[policy.name] = policy.plan(problem, _taken(policy, problem, settings))
+            plans[policy.name] = policy.plan(problem, own)
         except InfeasibleError as error:
             reasons[policy.name] = str(error)
     return plans, reasons
-
-
-def _taken(policy: Policy, problem: Problem, settings: Settings) -> Settings:
-    """The settings that the policy takes."""
-    taken = policy.settings
-    threshold = float(problem.fleet.gain.mean()) if settings.threshold is None else settings.threshold
-    return replace(
-        settings,
-        size=settings.size if "size" in taken else None,
-        threshold=threshold if "threshold" in taken else None,
-        options={name: value for name, value in settings.options.items() if name in taken},
-    )
 
 
 def _optimal(
@@ -227,11 +211,7 @@ def _cotaf(problem: Problem, *, clipped: bool = False) -> Method | NDArray[np.in
     return _full(problem) if clipped else baselines.Cotaf()
 
 
-_Rules = dict[str, Callable[..., Any]]
-_ASKED_ONCE: _Rules = {"optimal": _optimal, "paper": _paper}
-_PER_ROUND: _Rules = {"full": _full, "uniform": _uniform, "top_k": _top_k, "threshold": _threshold}
-_TIME_VARYING: _Rules = {"clairvoyant": _clairvoyant, "myopic": _myopic}
-_BASELINES: _Rules = {
+_BASELINES: Final[dict[str, Callable[..., Any]]] = {
     "noise_free": lambda problem: baselines.FedAvg(),
     "central": lambda problem: baselines.DPFedAvg(),
     "digital": _digital,
@@ -242,9 +222,17 @@ _BASELINES: _Rules = {
     "cotaf": _cotaf,
 }
 POLICIES: Final = {
-    **{name: Policy(name=name, function=rule, asked="once") for name, rule in _ASKED_ONCE.items()},
-    **{name: Policy(name=name, function=rule) for name, rule in _PER_ROUND.items()},
-    **{name: Policy(name=name, function=rule, asked="once", time_varying=True) for name, rule in _TIME_VARYING.items()},
+    policy.name: policy
+    for policy in (
+        Policy(name="optimal", function=_optimal, asked="once"),
+        Policy(name="paper", function=_paper, asked="once"),
+        Policy(name="full", function=_full),
+        Policy(name="uniform", function=_uniform),
+        Policy(name="top_k", function=_top_k),
+        Policy(name="threshold", function=_threshold),
+        Policy(name="clairvoyant", function=_clairvoyant, asked="once", time_varying=True),
+        Policy(name="myopic", function=_myopic, asked="once", time_varying=True),
+    )
 }
 """airfed's own policies by their names in scenarios."""
 BASELINES: Final = {

@@ -30,10 +30,6 @@ class FedAvg(Method):
         """Return σ as "privacy": any θ does, and it must have a unit."""
         return {"privacy": problem.link.noise_std}
 
-    def symbols(self, problem: Problem, devices: Devices, rounds: int) -> float:
-        """Return 0: nothing is on the air."""
-        return 0.0
-
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
         """Return one round; see `Method.signal`."""
         rest = problem.budget.sensitivity * float(np.max(amplitude)) / NOT_PRIVATE_MU
@@ -55,10 +51,6 @@ class DPFedAvg(Method):
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that privacy allows; no other limit applies."""
         return {"privacy": float(limits.privacy_limits(problem, np.array([rounds]))[0])}
-
-    def symbols(self, problem: Problem, devices: Devices, rounds: int) -> float:
-        """Return 0: nothing is on the air."""
-        return 0.0
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
         """Return one round; see `Method.signal`."""

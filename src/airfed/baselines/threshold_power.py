@@ -10,7 +10,7 @@ import numpy as np
 
 from airfed.planning import limits
 from airfed.planning.limits import Binding, Devices, Floats
-from airfed.planning.method import Method, Signal, over_the_air
+from airfed.planning.method import Method
 from airfed.problem import InfeasibleError, Problem
 
 
@@ -40,10 +40,6 @@ class ThresholdPower(Method):
         """Return a_k of the given devices; see the class."""
         theta = min(self.limits(problem, devices, rounds).values()) * (1 - 1e-13)
         return np.minimum(theta, problem.fleet.reach[devices])
-
-    def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
-        """Return one round; see `Method.signal`."""
-        return over_the_air(problem, gain=gain, amplitude=amplitude)
 
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit allows; for the peak powers, the one of least error."""

@@ -11,8 +11,8 @@ from scipy.special import exp1
 
 from airfed import _validate
 from airfed.planning import limits
-from airfed.planning.limits import Binding, Devices, Floats
-from airfed.planning.method import Method, Signal, over_the_air
+from airfed.planning.limits import Binding, Devices
+from airfed.planning.method import Method
 from airfed.planning.optimal import completed
 from airfed.planning.time_varying import Samples, first_sample, gains_of, per_round
 from airfed.problem import Fleet, InfeasibleError, Problem
@@ -46,10 +46,6 @@ class TruncatedInversion(Method):
         average = problem.budget.total_power / (problem.fleet.num_devices * rounds)
         printed = math.sqrt(average * self.mean_square / float(exp1(self.cutoff)))
         return found | {"total_power": min(found["total_power"], printed)}
-
-    def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
-        """Return one round; see `Method.signal`."""
-        return over_the_air(problem, gain=gain, amplitude=amplitude)
 
 
 def truncated_inversion(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, overload
@@ -334,12 +335,10 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
 
     def least_power(self) -> tuple[int, float]:
         """Return the device that transmits least in a single round, and how much [W]."""
-        found = []
+        least, device = math.inf, 0
         for index in (0,) if self._plan.constant else range(len(self)):
             power, devices = self.signal(index).power, self._plan.amplitudes.devices(index)
-            weakest = int(np.argmin(power))
-            found.append((float(power[weakest]), int(devices[weakest])))
-        least, device = min(found)
+            least, device = min((least, device), (float(np.min(power)), int(devices[np.argmin(power)])))
         return device, least
 
     def exposures(self) -> Floats:

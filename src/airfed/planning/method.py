@@ -96,15 +96,15 @@ class Method(ABC):
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit allows to the given devices in each of I equal rounds."""
 
-    @abstractmethod
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
-        """Return one round as it is transmitted and received.
+        """Return one round as it is transmitted and received; by default devices invert their channels.
 
         Args:
             problem: σ, d, N and the budgets; its fleet is not looked at.
             gain, peak_power, amplitude: |h_k|, P_k and a_k of the scheduled devices, (m,).
             rounds: I.
         """
+        return over_the_air(problem, gain=gain, amplitude=amplitude)
 
     def require_claim(self, problem: Problem) -> None:  # noqa: B027  # most methods have nothing to add
         """Raise InfeasibleError where the method makes no privacy claim: μ = 2·max a_k/s does not hold there.
@@ -127,7 +127,7 @@ class Method(ABC):
 
     def symbols(self, problem: Problem, devices: Devices, rounds: int) -> float:
         """Return how many symbols the uploads of one round take."""
-        return float(problem.learning.dimension)
+        return float(problem.learning.dimension) if self.radio else 0.0
 
     def errors(self, problem: Problem, devices: Devices, rounds: NDArray[np.int64]) -> Errors:
         """Return what each number of rounds would give; of large fleets some, evenly over their logarithm."""
@@ -170,10 +170,6 @@ class OverTheAir(Method):
     def amplitudes(self, problem: Problem, devices: Devices, rounds: int) -> Floats:
         """Return the largest θ within every limit, for each of the devices."""
         return np.full(devices.shape, limits.largest_alignment(problem, devices, np.array([rounds]))[0])
-
-    def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
-        """Return one round; see `Method.signal`."""
-        return over_the_air(problem, gain=gain, amplitude=amplitude)
 
     def errors(self, problem: Problem, devices: Devices, rounds: NDArray[np.int64]) -> Errors:
         """Return what each number of rounds would give, all at once."""
