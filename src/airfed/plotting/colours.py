@@ -55,9 +55,8 @@ PAGE: Final = {
     "wash": ("rgba(0, 158, 115, 0.08)", "rgba(53, 199, 154, 0.1)"),
 }
 # The colours of a drawing -> the page's variables, which exist for light and dark.
-VARIABLES: Final = {
-    colour.lower(): f"var(--{name})"
-    for name, colour in [*((name, light) for name, (light, _) in reversed(PAGE.items())), *reversed(PALETTE.items())]
+VARIABLES: Final = {light: f"var(--{name})" for name, (light, _) in PAGE.items()} | {
+    colour.lower(): f"var(--{name})" for name, colour in sorted(PALETTE.items(), key=lambda item: item[0] not in PAGE)
 }
 DASHES: Final = ("solid", "dash", "dashdot", "dot", "longdash")
 

@@ -74,9 +74,6 @@ _MOST_BARS: Final = 200  # more would be narrower than a pixel
 _MOST_HOVERED: Final = 60  # places of a chart that tell their values; more are too narrow to point at
 
 
-# Plans
-
-
 def plot_alignment(axes: Axes, plan: Plan, space: CandidateSpace) -> None:
     """Draw the candidates (the paper's Fig. 2): the largest θ and its three limits over |K|."""
     theta = np.where(space.alignment > 0, space.alignment, np.nan)
@@ -131,11 +128,7 @@ def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None
 
 
 def plot_devices(axes: Axes, rows: Sequence[Mapping[str, float]]) -> None:
-    """Draw the planned and the transmitted power of each scheduled device over a run, strongest channel first.
-
-    Args:
-        rows: device, gain, power_planned, power_transmitted of each.
-    """
+    """Draw the planned and the transmitted power of each scheduled device (`Run.devices`), strongest channel first."""
     rows = sorted(rows, key=lambda row: -row["gain"])
     rows = rows[:: -(-len(rows) // _MOST_BARS)]
     x = np.arange(1.0, len(rows) + 1)
@@ -153,14 +146,8 @@ def _sizes(axes: Axes, space: CandidateSpace) -> None:
     axes.xaxis.set_major_locator(ticker.MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
 
 
-# Plans round by round
-
-
 def plot_power_map(axes: Axes, plan: Plan) -> None:
-    """Draw the devices over the rounds, the most frequently scheduled below: mean power as a share of the peak.
-
-    In a large fleet, or a long training, neighbours share a cell, in which inactive devices count as zero.
-    """
+    """Draw the mean power of devices (most often scheduled below) over the rounds; many of them share a cell."""
     num_devices = plan.problem.fleet.num_devices
     tall, wide = -(-num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
     shares = series.power_shares(plan, tall, wide)
@@ -232,12 +219,7 @@ def plot_budgets(axes: Axes, plan: Plan) -> None:
 
 
 def plan_panels(plan: Plan, curve: Curve | Expectation | None) -> dict[str, Draw]:
-    """Return the charts of a plan under their titles: over devices and rounds, or round by round.
-
-    Args:
-        plan: what is drawn.
-        curve: as `series.over_rounds` returns it; None leaves its chart out.
-    """
+    """Return the charts of a plan under their titles: over devices and rounds (`curve`), or round by round."""
     if series.round_by_round(plan):
         return {
             MAP: partial(plot_power_map, plan=plan),
@@ -254,9 +236,6 @@ def plan_panels(plan: Plan, curve: Curve | Expectation | None) -> dict[str, Draw
         what = "expected accuracy" if isinstance(curve, Expectation) else "bound"
         panels[f"{what} over the number of rounds"] = partial(plot_over_rounds, plan=plan, curve=curve)
     return panels
-
-
-# Runs and audits
 
 
 def plot_metric(axes: Axes, runs: Sequence[Run], metric: str) -> None:
@@ -280,11 +259,7 @@ def plot_metric(axes: Axes, runs: Sequence[Run], metric: str) -> None:
 
 
 def plot_roc(axes: Axes, audit: Mapping[str, Any], *, quantiles: bool) -> None:
-    """Draw the attack's ROC curve against the promised trade-off, plain or in normal quantiles.
-
-    μ-Gaussian-DP promises a true-positive rate of at most Φ(Φ⁻¹(α) + μ) at a false-positive rate α: a line of slope 1
-    in normal quantiles. Shaded is what the promise rules out.
-    """
+    """Draw the attack's ROC curve against the promised Φ(Φ⁻¹(α) + μ); shaded is what the promise rules out."""
     mu, lower = audit["mu_claimed"], audit["mu_lower"]
     false, true = (np.asarray(audit["roc"][f"{which}_positive"], dtype=np.float64) for which in ("false", "true"))
     x = np.linspace(-2.6, 2.6, 2) if quantiles else np.linspace(1e-6, 1 - 1e-6, 2001)
@@ -303,15 +278,8 @@ def plot_roc(axes: Axes, audit: Mapping[str, Any], *, quantiles: bool) -> None:
     axes.set(xlabel=form.format("false"), ylabel=form.format("true"), xlim=(x[0], x[-1]), ylim=(x[0], top))
 
 
-# Sheets, for files
-
-
 def plan_figure(plan: Plan, note: str = "", *, response: Response | None = None) -> Figure:
-    """Return the paper's Fig. 2 for this plan (θ with its limits, and the objective, over |K|) and the bound over I.
-
-    A plan that was chosen by a surrogate is drawn with the expected accuracy over I in place of the bound. Where rounds
-    differ, or devices have batteries, it is drawn round by round.
-    """
+    """Return the paper's Fig. 2 for this plan with the bound (or expected accuracy) over I, or its charts by round."""
     varied = series.round_by_round(plan)
     panels = plan_panels(plan, None if varied else series.over_rounds(plan, response))
     places, height = (("ab", "ac", "ad"), 6.2) if varied else (("ac", "bc"), 5.0)
@@ -375,15 +343,10 @@ def _sheet(panels: Mapping[str, Draw], *, height: float, places: Sequence[str] =
             drawn[letter].set_title(plain(title), loc="left")
         _legend(figure, list(drawn.values()))
         if note:
-            write_note(figure, note)
+            lines = [line for part in note.splitlines() for line in textwrap.wrap(part, 158)]
+            look: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 6, "color": "#444444", "linespacing": 1.35}
+            figure.supxlabel(plain("\n".join(lines)), **look)
     return figure
-
-
-def write_note(figure: Figure, note: str) -> None:
-    """Print the settings under the figure."""
-    lines = [line for part in note.splitlines() for line in textwrap.wrap(part, 158)]
-    text = plain("\n".join(lines))
-    figure.supxlabel(text, x=0.01, ha="left", fontsize=6, color="#444444", linespacing=1.35)
 
 
 def check_name(path: Path) -> None:
@@ -393,11 +356,7 @@ def check_name(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure, whole or not at all; the ending of the name decides the format.
-
-    Raises:
-        ValueError: the ending is no picture format, or the file cannot be written.
-    """
+    """Write the figure, whole or not at all; a wrong ending or a file that cannot be written is a ValueError."""
     check_name(path)
     try:
         write_whole(path, encoded(figure, path.suffix[1:].lower()))
@@ -417,15 +376,11 @@ def plain(text: str) -> str:
     return (f" {text}" if text.startswith("_") else text).replace("$", r"\$")
 
 
-# SVG, for pages
-
-
 def svg(draw: Draw, title: str, *, width: float, height: float, salt: str) -> str:
-    """Return a chart as SVG text for a page: text is text, colours are the page's variables, values are told on hover.
+    """Return a chart as SVG for a page: text is text, colours are the page's variables, values are told on hover.
 
     Args:
-        draw: draws it into axes.
-        title: for screen readers.
+        draw, title: what is drawn, and its name for screen readers.
         width, height: of the drawing [px].
         salt: tells its ids from those of the page's other drawings.
     """
@@ -483,9 +438,6 @@ def _named(axes: Axes) -> list[tuple[str, Floats, Floats]]:
             x, y = np.asarray(points, dtype=np.float64).T
             found.append((name.removeprefix("_ ").replace(r"\$", "$"), np.round(x, 9), y))
     return found
-
-
-# Parts of charts
 
 
 def _line(axes: Axes, line: Series) -> None:

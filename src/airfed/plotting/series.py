@@ -34,14 +34,7 @@ _SHADES: Final = 5
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
-    """A named line of a chart.
-
-    Args:
-        name, colour, dash: how it is told from others (`colours`).
-        x, y: its values, x ascending.
-        spread: half the width of a band around it.
-        listed: whether the legend names it.
-    """
+    """A named line of a chart; `spread` is half the width of a band around it, `listed` whether the legend has it."""
 
     name: str
     colour: str
@@ -90,9 +83,6 @@ def thin(size: int, *, most: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(np.intp))
 
 
-# Plans whose rounds are alike
-
-
 def shown_rounds(total_steps: int, chosen: int, most: int = MOST_ROUNDS) -> Integers:
     """Return at most `most` numbers of rounds, evenly spread on a logarithmic scale, and the chosen one."""
     spread = np.geomspace(1, total_steps, min(total_steps, most)).round().astype(np.int64)
@@ -112,11 +102,7 @@ def bound_curve(problem: Problem, chosen: int) -> Curve:
 
 
 def accuracy_curve(problem: Problem, response: Response, chosen: int) -> Expectation:
-    """Return the highest expected accuracy at several measured numbers of rounds, the chosen one among them.
-
-    Raises:
-        InfeasibleError: there is no plan at any of them.
-    """
+    """Return the highest expected accuracy at several numbers of rounds, like `bound_curve`."""
     plans = [plan for plan in _plans(problem, chosen, FEWER_ROUNDS, objective=response) if plan.prediction]
     if not plans:
         raise InfeasibleError("The surrogate covers no number of rounds.")
@@ -137,11 +123,7 @@ def _plans(problem: Problem, chosen: int, most: int, **options: Any) -> list[Pla
 
 
 def over_rounds(plan: Plan, surrogate: Response | None) -> Curve | Expectation:
-    """Return what the plan was chosen by over the number of rounds: the expected accuracy, or the bound.
-
-    Raises:
-        InfeasibleError: there is no plan at any of them.
-    """
+    """Return what the plan was chosen by over the number of rounds: the expected accuracy, or the bound."""
     if plan.objective == "measured" and surrogate is not None:
         return accuracy_curve(plan.problem, surrogate, plan.rounds)
     return bound_curve(plan.problem, plan.rounds)
@@ -168,9 +150,6 @@ def own_objective(plan: Plan) -> float:
     return float(bounds.participation_error(1.0 - plan.device_share) + noise)
 
 
-# Plans round by round; none of these makes a dense table of amplitudes
-
-
 def round_by_round(plan: Plan) -> bool:
     """Return whether a plan is drawn round by round: its rounds differ, or batteries, which add up, limit it."""
     return plan.problem.varies or not plan.constant
@@ -179,8 +158,7 @@ def round_by_round(plan: Plan) -> bool:
 def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
     """Return the mean of power/peak power over `tall` devices and `wide` rounds, (rows, columns); NaN: all inactive.
 
-    Rows are ordered by how often a device is scheduled, the most often first, then by its index. The last row and the
-    last column may hold fewer.
+    Rows are ordered by how often a device is scheduled, the most often first, then by its index.
     """
     peak = plan.problem.fleet.peak_power
     order = np.argsort(-np.count_nonzero(plan.amplitudes.share, axis=0), kind="stable")
@@ -215,7 +193,7 @@ def shade_steps(largest: float) -> tuple[float, ...]:
 
 
 def by_round(values: Floats, name: str, colour: str, dash: str = "solid") -> Series:
-    """Return a value of each round as a line; in a long training the median and the range of neighbouring rounds."""
+    """Return a value of each round as a line; in a long training the median of neighbouring rounds."""
     each = -(-values.size // MOST_POINTS)
     bins = [values[start : start + each] for start in range(0, values.size, each)]
     x = np.arange(0, values.size, each) + (1 + held_by(values.size, each)) / 2
@@ -263,9 +241,6 @@ def budgets_left(plan: Plan, most: int = MOST_POINTS) -> tuple[Any, dict[str, Fl
     # without the rounding error by which a feasible plan may exceed a limit
     kept = {name: np.where(left > -10 * FEASIBILITY_RTOL, np.maximum(left, 0.0), left) for name, left in found.items()}
     return places, kept
-
-
-# Runs
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:

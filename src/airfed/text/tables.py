@@ -334,7 +334,7 @@ def as_html(show: Callable[[Console], None]) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """Return a plan as the command line prints it."""
+    """Return a plan as `airfed plan` prints it."""
     return as_text(lambda console: print_plan(console, "plan", plan))
 
 
