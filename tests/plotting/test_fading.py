@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from airfed import Budget, Fleet, Learning, Link, Problem, policies
 from airfed.cli import main
 from airfed.cli import plan as plan_command
-from airfed.explorer.pictures import Strip, rounds_of
+from airfed.explorer.view import Rounds, bars
 from airfed.planning import Amplitudes, Plan, limits
 from airfed.planning.sensitivities import Sensitivities
 from airfed.plotting import fading, files, svg
@@ -396,7 +396,7 @@ def test_no_view_of_a_plan_makes_a_dense_table(plan: Plan, monkeypatch: pytest.M
     assert str(plan)
     assert plan._repr_html_()
     assert plan.plot()
-    assert rounds_of(plan)
+    assert Rounds.of(plan)
 
 
 def test_a_plan_of_a_large_fleet_is_drawn_in_the_memory_of_some_rows() -> None:
@@ -427,11 +427,11 @@ def test_the_rounds_of_every_baseline_are_drawn(name: str) -> None:
 def test_the_bars_of_a_round_are_the_power_of_each_device() -> None:
     plan = unequal()
     for entry in plan.sequence:
-        strip = Strip.of(plan, entry.index)
+        lit, *_ = bars(plan, entry.index)
         order = np.argsort(-plan.problem.fleet.gain_in(entry.index), kind="stable")
         power = np.full(order.size, np.nan)
         power[entry.scheduled] = entry.power
-        np.testing.assert_allclose(strip.lit, power[order], rtol=1e-12)
+        np.testing.assert_allclose(lit, power[order], rtol=1e-12)
 
 
 def test_a_notebook_shows_a_plan_as_tables() -> None:
