@@ -75,7 +75,7 @@ def test_every_channel_can_be_chosen_and_drawn(model: str) -> None:
         ({"budget.account": "/etc/passwd", "budget.scope": "total"}, "Expected no budget.account"),
         ({"learning.model": "/tmp/evil/net:make", "learning.dimension": "5"}, "learning.model to be one of"),
         ({"fleet.num_devices": "1" + "0" * 400}, "fleet.num_devices"),
-        ({"peak_spread": "1" + "0" * 400}, "peak_spread=inf"),
+        ({"peak_spread": "1" + "0" * 400}, "peak_spread=1000"),
         ({"seed": "-" + "9" * 4000}, "seed"),
         ({"fleet.num_devices": "100001"}, "num_devices=100001 <= 100000"),
         ({"learning.total_steps": "1000000"}, "total_steps=1000000 <= 20000"),
@@ -86,7 +86,7 @@ def test_every_channel_can_be_chosen_and_drawn(model: str) -> None:
         ({"folder": "/"}, "Unknown key 'folder'"),
         ({"budget.epsilon": "[" * 50_000}, "budget.epsilon"),
         ({"peak_spread": "0.1"}, "peak_spread=0.1"),
-        ({"peak_spread": "x"}, "peak_spread=nan"),
+        ({"peak_spread": "x"}, "peak_spread=x"),
         ({"": "1"}, "Unknown key"),
         ({"fleet": "1"}, "fleet"),
     ],
@@ -181,7 +181,7 @@ def test_another_model_than_ones_own_has_a_size_of_its_own(tmp_path: Path) -> No
     design = from_scenario(own_scenario(tmp_path))
     built_in = design.change("learning.model", "cnn")
     assert built_in.world().problem().learning.dimension == 21840
-    assert built_in.change("learning.model", design.own.model).world() == design.world()
+    assert built_in.change("learning.model", design.own["learning.model"]).world() == design.world()
 
 
 def test_a_wrong_value_stays_until_it_is_corrected() -> None:

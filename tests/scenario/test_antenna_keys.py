@@ -9,7 +9,7 @@ import pytest
 from airfed import scenario
 from airfed.cli import main
 from airfed.experiments import points
-from airfed.explorer import comparison, knobs, shown
+from airfed.explorer import compare_tab, knobs, view
 from airfed.explorer.design import MOST_BATTERIES, MOST_HEARD, Design, from_query, from_scenario
 from airfed.scenario import ScenarioError, template
 from airfed.scenario.sections import ANTENNAS
@@ -156,11 +156,10 @@ def test_the_page_plans_with_them():
     made = Design()
     for key, value in {**SMALL, "link.antennas": 2, "link.combining": "strongest_eigenvector"}.items():
         made = made.change(key, value)
-    found = shown.show(made, 800.0, 400.0)
-    assert isinstance(found, shown.Shown)
-    assert isinstance(shown.compare(made), shown.Compared)
-    front = comparison.front(made.world())
-    here = front.loss[front.power_index, front.epsilon_index]
+    assert isinstance(view.show(made), view.View)
+    assert isinstance(compare_tab.compare(made), compare_tab.Compared)
+    front = compare_tab.front(made)
+    here = front.now
     assert here == pytest.approx(made.world().plan().bound.total)
     assert np.all(np.diff(front.loss, axis=0) <= 1e-9 * here)  # more power is never worse, of one combiner
 

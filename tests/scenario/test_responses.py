@@ -8,7 +8,7 @@ import pytest
 
 from airfed import Run, load, run
 from airfed.cli.app import main
-from airfed.explorer import knobs, shown
+from airfed.explorer import knobs, view
 from airfed.explorer.design import from_query, from_scenario
 from airfed.planning import Response, load_response
 from airfed.scenario import ScenarioError
@@ -137,16 +137,17 @@ def test_the_response_of_the_nearest_amount_of_data_is_taken():
 
 def test_the_page_shows_what_to_expect(world):
     design = from_scenario(world)
-    seen = shown.show(design, 800.0, 400.0)
-    assert "Expected accuracy" in seen.facts
+    seen = view.show(design)
+    assert seen.facts[0].label == "Expected accuracy"
     assert seen.cards[-1].text.startswith("The expected accuracy, ")
-    assert "expected test accuracy" in seen.cards[-1].picture
-    assert "nine of ten trainings" in seen.cards[-1].key
+    (drawn,) = seen.cards[-1].charts
+    assert drawn["yAxis"]["name"] == "expected test accuracy"
+    assert "nine of ten trainings" in drawn["legend"]["data"]
     assert not knobs.applies("learning.clip_norm", design)
-    by_bound = shown.show(design.change("policy.objective", "bound"), 800.0, 400.0)
-    assert "Expected accuracy" not in by_bound.facts  # its ϖ was not measured
+    by_bound = view.show(design.change("policy.objective", "bound"))
+    assert by_bound.facts[0].label == "Bound on the gap"  # its ϖ was not measured
     assert by_bound.cards[-1].text.startswith("The bound ")
-    refused = shown.show(design.change("learning.learning_rate", 0.3), 800.0, 400.0)
+    refused = view.show(design.change("learning.learning_rate", 0.3))
     assert "measured with learning_rate = 0.3" in refused.reason
 
 

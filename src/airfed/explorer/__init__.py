@@ -9,7 +9,7 @@ Threat model: one user, hostile web pages in the same browser, other users of th
 5. It can only lead the user here by a link. Nothing is computed before the page's own web socket connects.
 6. A link names no code and no file, and its size is limited before computing (`design.admit`).
 7. A request's body, a message, a run's files, a computation's time and memory have limits too.
-8. Text is escaped (`Text`), and the content security policy runs no script but the page's own, in no frame.
+8. NiceGUI escapes every text, and the content security policy runs no script but the page's own, in no frame.
 9. Garbage on the web socket ends that connection only. Run directories are data: read, never written, never left.
 10. The page starts no training and runs no command. The commands it shows are quoted for the shell.
 

@@ -1,15 +1,14 @@
-"""What the page edits: a scenario's tables as they stand, right or wrong, and how they travel by URL, file and shell.
+"""The scenario that the page edits: its tables, right or wrong, and how they travel by URL, file and shell.
 
-The tables are checked by `airfed.scenario`, the very code that reads files, and by `admit`, which says what the page
-computes for anyone who opens a link to it: built-in models, data sets and policies, and those of the scenario that the
-page was started with; no file of gains, and a size that can be planned while somebody waits.
+The tables are checked by `airfed.scenario`, as files are, and by `admit`, which limits what the page computes for
+anyone who opens a link: built-in models, data sets and policies, and those of the scenario that the page was started
+with; no files, and a size that can be planned while somebody waits.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import math
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -26,56 +25,42 @@ from airfed.channel import MODELS, ChannelModel
 from airfed.policies import POLICIES
 from airfed.scenario import DATASET_SHAPES, Scenario, ScenarioError, flatten, template
 from airfed.scenario.learning_section import MODELS as LEARNING_MODELS
-from airfed.scenario.learning_section import NETWORK, RIDGE, NetworkSection
+from airfed.scenario.learning_section import NETWORK, RIDGE
 from airfed.scenario.sections import PHYSICS
 
-BUILT_IN: Final = tuple(name for name in LEARNING_MODELS if name != NETWORK)
-DATASETS: Final = tuple(DATASET_SHAPES)
+Tables = dict[str, Any]
+Own = Mapping[str, Any]  # values by dotted key that only the user's own command line may bring in
+
 MOST_DEVICES: Final = 100_000
 MOST_STEPS: Final = 20_000
-MOST_GAINS: Final = 2_000_000  # of all rounds, where rounds differ: some seconds
-MOST_HEARD: Final = 20_000  # devices times antennas, where a combiner is looked for
-MOST_BATTERIES: Final = 40_000  # the same with batteries or several antennas, whose plans take far longer
+MOST_GAINS: Final = 2_000_000  # devices times rounds, where rounds differ
+MOST_HEARD: Final = 20_000  # devices times antennas, where a beamformer is searched for
+MOST_BATTERIES: Final = 40_000  # devices times rounds times antennas with batteries or several antennas
+MOST_URL: Final = 6000  # characters; browsers and proxies cut longer ones
+MOST_TEXT: Final = 4_000_000  # characters of a scenario that is pasted or uploaded
+CHANNELS: Final[dict[str, Tables]] = {name: model.starts() for name, model in MODELS.items() if not model.file_keys()}
+
+_SPREAD: Final = "peak_spread"
+_SHARED_CHANNEL: Final = tuple(key for key in ChannelModel.model_fields if key != "model")
+_BUILT_IN: Final = {  # the other values of these keys name code to import or files to read
+    "learning.model": tuple(name for name in LEARNING_MODELS if name != NETWORK),
+    "learning.network": (),
+    "learning.dataset": tuple(DATASET_SHAPES),
+    "policy.name": POLICIES,
+    "policy.response": (),
+    "budget.account": (),
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Own:
-    """What the user's own command line may name and a link may not bring in: code to import, files to read.
-
-    Args:
-        model, dataset, policy, account, response: of the scenario that the page was started with, None where built in.
-        network: its [learning.network], if it has one; its model then reads "network".
-        dimension: d of that model on that data set.
-    """
-
-    model: str | None = None
-    network: NetworkSection | None = None
-    dataset: str | None = None
-    policy: str | None = None
-    account: str | None = None
-    response: str | None = None
-    dimension: int | None = None
-
-
-NOTHING_OWN: Final = Own()
-
-
-def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
+def admit(world: Scenario, own: Own) -> Scenario:
     """Return the scenario if the explorer may compute it for anyone who opens a link to it.
 
     Raises:
         ScenarioError: it would import code, read a file, or is too large to plan and draw.
     """
-    learning = world.learning
-    for key, value, known, mine in (
-        ("learning.model", learning.model, BUILT_IN, own.model),
-        ("learning.network", learning.network, (), own.network),
-        ("learning.dataset", learning.dataset, DATASETS, own.dataset),
-        ("policy.name", world.policy.name, tuple(POLICIES), own.policy),
-        ("policy.response", world.policy.response, (), own.response),
-        ("budget.account", world.budget.account, (), own.account),
-    ):
-        if value is not None and value not in known and value != mine:
+    for key, known in _BUILT_IN.items():
+        value = _value(world, key)
+        if value is not None and value not in known and value != own.get(key):
             expected = f"Expected {key} to be one of {', '.join(known)}" if known else f"Expected no {key}"
             raise ScenarioError(
                 f"{expected} in the explorer; got {value!r} (for one of your own start it with that scenario: "
@@ -85,87 +70,33 @@ def admit(world: Scenario, own: Own = NOTHING_OWN) -> Scenario:
         raise ScenarioError(
             f'Expected no channel.model="{world.channel.model}" here: the explorer reads no files on request.'
         )
-    if world.num_devices > MOST_DEVICES:
-        raise ScenarioError(f"Expected fleet.num_devices={world.num_devices} <= {MOST_DEVICES} in the explorer.")
-    if (antennas := world.link.antennas) > 1 and world.num_devices * antennas > MOST_HEARD:
+    devices, steps, antennas = world.num_devices, world.learning.total_steps, world.link.antennas
+    if devices > MOST_DEVICES:
+        raise ScenarioError(f"Expected fleet.num_devices={devices} <= {MOST_DEVICES} in the explorer.")
+    if steps > MOST_STEPS:
+        raise ScenarioError(f"Expected learning.total_steps={steps} <= {MOST_STEPS} in the explorer.")
+    if antennas > 1 and devices * antennas > MOST_HEARD:
         raise ScenarioError(
-            f"Expected at most {MOST_HEARD:,} devices times link.antennas in the explorer, got {world.num_devices:,} "
+            f"Expected at most {MOST_HEARD:,} devices times link.antennas in the explorer, got {devices:,} "
             f"times {antennas:,}."
         )
-    if learning.total_steps > MOST_STEPS:
-        raise ScenarioError(f"Expected learning.total_steps={learning.total_steps} <= {MOST_STEPS} in the explorer.")
-    if world.channel.num_gains not in (None, world.num_devices):
-        raise ScenarioError(
-            f"Expected {world.num_devices} channel.gains (fleet.num_devices), got {world.channel.num_gains}."
-        )
-    if world.channel.changes or world.budget.device_power is not None:
-        _admit_rounds(world)
-    return world
-
-
-def _admit_rounds(world: Scenario) -> None:
-    """Refuse what has too many devices times rounds, and times antennas, to be decided round by round.
-
-    Raises:
-        ScenarioError: with what to change.
-    """
-    batteries, antennas = world.budget.device_power is not None, world.link.antennas
-    most = MOST_BATTERIES if batteries or antennas > 1 else MOST_GAINS
-    rounds = world.policy.rounds or world.learning.total_steps
-    if world.num_devices * rounds * antennas > most:
-        several = antennas > 1
+    if world.channel.num_gains not in (None, devices):
+        raise ScenarioError(f"Expected {devices} channel.gains (fleet.num_devices), got {world.channel.num_gains}.")
+    batteries, several = world.budget.device_power is not None, antennas > 1
+    most, rounds = MOST_BATTERIES if batteries or several else MOST_GAINS, world.policy.rounds or steps
+    if (world.channel.changes or batteries) and devices * rounds * antennas > most:
         raise ScenarioError(
             f"Expected at most {most:,} devices times rounds{' times antennas' if several else ''} in the explorer "
-            f"where {'devices have batteries' if batteries else 'gains change'}, got {world.num_devices:,} times "
+            f"where {'devices have batteries' if batteries else 'gains change'}, got {devices:,} times "
             f"{rounds:,}{f' times {antennas:,}' if several else ''}; set policy.rounds, or fewer devices"
             f"{', antennas' if several else ''} or learning.total_steps."
         )
-
-
-def find_own(world: Scenario) -> Own:
-    """Return what of the user's own scenario is not built in; its size is found here, once.
-
-    Raises:
-        ScenarioError, DataError: the model or the data that would tell is wrong.
-    """
-    learning = world.learning
-    model = None if learning.model in BUILT_IN else learning.model
-    dataset = None if learning.dataset in DATASETS else learning.dataset
-    policy = None if world.policy.name in POLICIES else world.policy.name
-    dimension = None if model is None and dataset is None else world.dimension
-    return Own(
-        model=model,
-        network=learning.network,
-        dataset=dataset,
-        policy=policy,
-        account=world.budget.account,
-        response=world.policy.response,
-        dimension=dimension,
-    )
-
-
-Tables = dict[str, Any]
-
-MOST_URL: Final = 6000  # characters; browsers and proxies cut longer ones
-MOST_TEXT: Final = 4_000_000  # characters of a scenario that is pasted or uploaded
-
-_SPREAD: Final = "peak_spread"
-_OTHER_QUERY: Final = ("tab", "token")  # query parameters that are not the scenario's
-
-# What a channel needs beyond its model, where nothing is written yet; files are not read on request.
-CHANNELS: Final[dict[str, Tables]] = {name: model.starts() for name, model in MODELS.items() if not model.file_keys()}
-_SHARED_CHANNEL: Final = tuple(key for key in ChannelModel.model_fields if key != "model")
+    return world
 
 
 @cache
 def _start() -> Tables:
-    """The tables of the commented template, which the page starts from."""
     return _resolved(scenario.parse(tomllib.loads(template.SCENARIO)))
-
-
-def _resolved(world: Scenario) -> Tables:
-    """The tables with defaults written out, so that every knob has something to show."""
-    return world.model_dump(mode="json", exclude_none=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,13 +106,13 @@ class Design:
     Args:
         tables: the scenario's tables as TOML would give them; perhaps wrong, `world` says so.
         spread: largest over smallest peak power. Above 1 the devices' peak powers are spread evenly in decibels
-            around the one that is written down.
-        own: what it may name beyond what is built in.
+            around the one in the tables.
+        own: values that it may have beyond those that are built in.
     """
 
     tables: Tables = field(default_factory=lambda: copy.deepcopy(_start()))
-    spread: float = 1.0
-    own: Own = NOTHING_OWN
+    spread: Any = 1.0
+    own: Own = field(default_factory=dict)
 
     def world(self) -> Scenario:
         """Return the scenario, checked like a file.
@@ -195,14 +126,16 @@ class Design:
         power = checked.fleet.peak_power
         if isinstance(power, list):
             raise ScenarioError("Expected one fleet.peak_power to spread; a list already gives one per device.")
-        if not 1.0 <= self.spread <= 1e6:
-            raise ScenarioError(f"Expected 1 <= {_SPREAD}={self.spread:g} <= 1e6.")
+        if not isinstance(self.spread, int | float) or not 1.0 <= self.spread <= 1e6:
+            raise ScenarioError(f"Expected 1 <= {_SPREAD}={str(self.spread)[:20]} <= 1e6.")
         half = float(np.sqrt(self.spread))
         powers = np.geomspace(power / half, power * half, checked.num_devices)
         return checked.override({"fleet.peak_power": [float(f"{p:.6g}") for p in powers]})
 
     def get(self, key: str) -> Any:
-        """Return the value of a dotted key; None where it is not written."""
+        """Return the value of a dotted key; None where it is not set."""
+        if key == _SPREAD:
+            return self.spread
         value: Any = self.tables
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
@@ -211,40 +144,39 @@ class Design:
     def change(self, key: str, value: Any) -> Design:
         """Return the design with one dotted key changed (None removes it); nothing is checked yet.
 
-        Another `channel.model` brings the keys it needs and drops those it does not know or refuses; fading that lasts
-        the whole run drops its `correlation`, several `link.antennas` the error of the known gains, `link.noise_std`
-        the physics that it follows from, another `learning.model` than one's own its layers and the dimension that was
-        found for it, another than ridge regression its table and dimension, another `policy.name` the settings it does
-        not take.
+        Keys that the new value makes meaningless are removed: another channel, policy or model does not keep the
+        settings of the one before.
         """
         if key == _SPREAD:
             return replace(self, spread=value)
         tables = copy.deepcopy(self.tables)
         if key == "channel.model" and value in CHANNELS:
-            tables["channel"] = _channel(value, tables.get("channel", {}))
+            old, refused = tables.get("channel", {}), MODELS[value].refuses
+            kept = {name: old[name] for name in _SHARED_CHANNEL if name in old and name not in refused}
+            tables["channel"] = {"model": value, **CHANNELS[value], **kept}
             if value == "fixed":
                 tables.get("fleet", {}).pop("num_devices", None)
             else:
                 tables.setdefault("fleet", {}).setdefault("num_devices", _start()["fleet"]["num_devices"])
             return replace(self, tables=tables)
         _put(tables, key, value)
+        dropped: dict[str, Any] = {}
         if key == "link.noise_std" and value is not None:
-            for physics in set(PHYSICS) - {"bandwidth"}:  # from which it would follow
-                _put(tables, f"link.{physics}", None)
-        if key == "policy.name" and value in POLICIES:
-            for setting in {"size", "threshold", "options"} - POLICIES[value].settings:
-                _put(tables, f"policy.{setting}", None)
-        if key == "link.antennas" and value != 1:
-            _put(tables, "channel.estimation_error", _start()["channel"]["estimation_error"])
-        if key == "channel.coherence" and value is None:
-            _put(tables, "channel.correlation", _start()["channel"]["correlation"])
-        if key == "learning.model" and value != RIDGE and self.get("learning.ridge") is not None:
-            for setting in ("ridge", "dimension"):
-                _put(tables, f"learning.{setting}", None)
-        if key == "learning.model" and self.own.dimension is not None:
-            mine = value == self.own.model
-            _put(tables, "learning.dimension", self.own.dimension if mine else None)
-            network = self.own.network if mine else None
+            dropped = {f"link.{name}": None for name in set(PHYSICS) - {"bandwidth"}}  # it would follow from them
+        elif key == "policy.name" and value in POLICIES:
+            dropped = {f"policy.{name}": None for name in {"size", "threshold", "options"} - POLICIES[value].settings}
+        elif key == "link.antennas" and value != 1:
+            dropped = {"channel.estimation_error": _start()["channel"]["estimation_error"]}
+        elif key == "channel.coherence" and value is None:
+            dropped = {"channel.correlation": _start()["channel"]["correlation"]}
+        elif key == "learning.model" and value != RIDGE and self.get("learning.ridge") is not None:
+            dropped = {"learning.ridge": None, "learning.dimension": None}
+        for name, instead in dropped.items():
+            _put(tables, name, instead)
+        if key == "learning.model" and "learning.dimension" in self.own:
+            mine = self.own if value == self.own.get(key) else {}
+            network = mine.get("learning.network")
+            _put(tables, "learning.dimension", mine.get("learning.dimension"))
             _put(tables, "learning.network", None if network is None else network.model_dump(mode="json"))
         return replace(self, tables=tables)
 
@@ -254,25 +186,26 @@ class Design:
         Raises:
             ScenarioError: it is too long for a URL (long lists of gains or peak powers).
         """
-        start, here = flatten(_comparable(_start())), flatten(_comparable(self.tables))
+        start, here = (  # [run] changes no result and stays on its machine
+            flatten({key: value for key, value in tables.items() if key != "run"}) for tables in (_start(), self.tables)
+        )
         if here.get("channel.model") != start["channel.model"]:
             start = {key: value for key, value in start.items() if not key.startswith("channel.")}
         pairs = [(key, _encode(value)) for key, value in here.items() if start.get(key) != value]
         pairs += [(key, "") for key in start if key not in here]
         if self.spread != 1.0:
-            pairs.append((_SPREAD, f"{self.spread:g}"))
+            pairs.append((_SPREAD, _encode(self.spread)))
         text = urlencode(pairs, safe=":,[]\"'")
         if len(text) > MOST_URL:
             raise ScenarioError(f"This design is too long for a link ({len(text)} characters): save it as a file.")
         return text
 
-    def command(self, *arguments: str) -> str:
-        """Return the shell lines that write the scenario and call `airfed` with these arguments on it.
+    def command(self, name: str, *options: str) -> str:
+        """Return the shell lines that write the scenario and call a command of airfed with it.
 
         Raises:
             ScenarioError: the design is wrong.
         """
-        name, *options = arguments
         command = shlex.join(["airfed", name, "explored.toml", *options])
         return f"cat > explored.toml <<'EOF'\n{self.world().to_toml()}EOF\n{command}\n"
 
@@ -282,28 +215,26 @@ def resume_command(folder: Path) -> str:
     return shlex.join(["airfed", "run", str(folder / "scenario.toml"), "--out", str(folder), "--resume"]) + "\n"
 
 
-def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]], own: Own = NOTHING_OWN) -> Design:
+def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]], own: Own | None = None) -> Design:
     """Return the design that `Design.query` wrote; nothing is checked yet.
 
     >>> from_query({"budget.epsilon": "3.5"}).get("budget.epsilon")
     3.5
     """
-    pairs = [(k, v) for k, v in dict(query).items() if k not in _OTHER_QUERY]
-    # First the channel's model, which decides what else is in its table.
-    pairs.sort(key=lambda pair: pair[0] != "channel.model")
+    pairs = {key: text for key, text in dict(query).items() if key not in ("tab", "token")}
     tables, spread = copy.deepcopy(_start()), 1.0
-    for key, text in pairs:
-        value = _decode(text)
+    for key in sorted(pairs, key="channel.model".__ne__):  # first the model, which decides what else is in its table
+        value = _decode(pairs[key])
         if key == _SPREAD:
-            spread = _number(value)
+            spread = value
         elif key == "channel.model" and value != tables["channel"]["model"]:
             tables["channel"] = {"model": value}
         else:
-            _put(tables, key, None if text == "" else value)
-    return Design(tables=tables, spread=spread, own=own)
+            _put(tables, key, None if pairs[key] == "" else value)
+    return Design(tables=tables, spread=spread, own=own or {})
 
 
-def from_text(text: str, own: Own = NOTHING_OWN) -> Design:
+def from_text(text: str, own: Own | None = None) -> Design:
     """Return the design in a scenario's TOML.
 
     Raises:
@@ -317,22 +248,21 @@ def from_text(text: str, own: Own = NOTHING_OWN) -> Design:
         raise ScenarioError(f"Not valid TOML: {error}.") from None
     except RecursionError:
         raise ScenarioError("Not valid TOML: lists are nested too deeply.") from None
-    return Design(tables=_resolved(admit(scenario.parse(tables), own)), own=own)
+    return Design(tables=_resolved(admit(scenario.parse(tables), own or {})), own=own or {})
 
 
 def from_scenario(world: Scenario) -> Design:
-    """Return the design of a scenario from the user's own file; gains from a file are taken in.
-
-    A model or data set of the user's own is admitted from here on; its size is found once.
+    """Return the design of a scenario from the user's own file; gains are read from their file.
 
     Raises:
         ScenarioError: the explorer does not admit it, or its file of gains, model or data is bad.
     """
     world = world.anchored()
-    own = find_own(world)
     tables = world.model_dump(mode="json", exclude_unset=True)
-    if own.dimension is not None:
-        tables["learning"]["dimension"] = own.dimension
+    values = {key: _value(world, key) for key in _BUILT_IN}
+    own = {key: value for key, value in values.items() if value is not None and value not in _BUILT_IN[key]}
+    if own.keys() & {"learning.model", "learning.dataset"}:
+        own["learning.dimension"] = tables["learning"]["dimension"] = world.dimension
     if world.channel.file_keys():
         try:
             channel = world.received
@@ -354,35 +284,27 @@ def from_scenario(world: Scenario) -> Design:
     return Design(tables=_resolved(admit(scenario.parse(tables), own)), own=own)
 
 
-def _number(value: Any) -> float:
-    try:
-        return float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        return math.inf
+def _resolved(world: Scenario) -> Tables:
+    """The tables with defaults set, so that every knob has something to show."""
+    return world.model_dump(mode="json", exclude_none=True)
 
 
-def _channel(model: str, old: Tables) -> Tables:
-    kept = {key: old[key] for key in _SHARED_CHANNEL if key in old and key not in MODELS[model].refuses}
-    return {"model": model, **CHANNELS[model], **kept}
+def _value(world: Scenario, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(world, section), name)
 
 
 def _put(tables: Tables, key: str, value: Any) -> None:
     *path, last = key.split(".")
-    table = tables
     for part in path:
-        inner = table.setdefault(part, {})
+        inner = tables.setdefault(part, {})
         if not isinstance(inner, dict):
-            inner = table[part] = {}
-        table = inner
+            inner = tables[part] = {}
+        tables = inner
     if value is None:
-        table.pop(last, None)
+        tables.pop(last, None)
     else:
-        table[last] = value
-
-
-def _comparable(tables: Tables) -> Tables:
-    """The tables less [run], which changes no result and stays on its machine."""
-    return {key: value for key, value in tables.items() if key != "run"}
+        tables[last] = value
 
 
 def _encode(value: Any) -> str:
@@ -394,5 +316,5 @@ def _encode(value: Any) -> str:
 def _decode(text: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # a text, or brackets nested to annoy
+    except (ValueError, RecursionError):  # a text, or brackets nested too deeply
         return text

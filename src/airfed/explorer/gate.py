@@ -1,9 +1,8 @@
 """Who may talk to the page, and what the page may do in a browser. The threat model is in the package's docstring.
 
-Every answer, refusals included, tells the browser to run no script but the page's own, to show the page in no frame and
-to guess no type. Scripts within the page run by a nonce, new in every answer. `unsafe-eval` is there because NiceGUI
-compiles its components in the browser and sends calls as text; markup in a name or a message cannot reach either.
-Styles may be inline, because bars and meters carry their lengths in them.
+Scripts within the page run by a nonce, new in every answer. `unsafe-eval` is there because NiceGUI compiles its
+components in the browser and sends calls as text; markup in a name or a message cannot reach either. Styles may be
+inline, because bars and meters carry their lengths in them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from airfed.explorer.design import MOST_TEXT
 
 _SOCKET: Final = "/_nicegui_ws/socket.io"  # the only path with a web socket
-_LOOPBACK: Final = ("127.0.0.1", "localhost")
 MOST_BYTES: Final = 4 * MOST_TEXT + 10_000  # of a request: a scenario in UTF-8 and what wraps it
 _POLICY: Final = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; script-src-attr 'none'; "
@@ -54,13 +52,16 @@ class Gate:
         self.app, self._token = app, token
         self.cookie = f"airfed-token-{port}"  # browsers share cookies between ports
         # Starlette compares what precedes the first colon; an address in brackets cannot be an attacker's DNS name.
-        hosts = [*_LOOPBACK, "[" if ":" in host else host] if is_loopback(host) else ["*"]
+        hosts = ["127.0.0.1", "localhost", "[" if ":" in host else host] if is_loopback(host) else ["*"]
         self._checked = TrustedHostMiddleware(self._admit, allowed_hosts=hosts, www_redirect=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] == "http":
-            await self._checked(_plain(scope), receive, _Guarded(send))
+            # There is no proxy, whose prefix would count, and a page, whose scripts get a nonce, comes unpacked.
+            ignored = [b"x-forwarded-prefix"] + [b"accept-encoding"] * (not scope["path"].startswith("/_nicegui"))
+            headers = [(name, value) for name, value in scope["headers"] if name.lower() not in ignored]
+            await self._checked({**scope, "headers": headers}, receive, _Guarded(send))
         elif scope["type"] == "websocket":
             await self._checked(scope, receive, send)
         else:
@@ -79,33 +80,33 @@ class Gate:
                     await send({"type": "websocket.close", "code": 1008})
 
     def _refusal(self, request: HTTPConnection) -> Response | None:
-        headers, http = request.headers, request.scope["type"] == "http"
+        headers, http, path = request.headers, request.scope["type"] == "http", request.scope["path"]
         origin, host = headers.get("origin"), headers.get("host", "")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return PlainTextResponse("This page answers no other site.", 403)
         if not _from_here(request.scope, headers):
             return PlainTextResponse("This page is no part of another site's page.", 403)
-        if not http and not request.scope["path"].startswith(_SOCKET):
+        if not http and not path.startswith(_SOCKET):
             return PlainTextResponse("There is no web socket here.", 404)
-        if http and (refusal := _too_long(headers)):
-            return refusal
+        if "transfer-encoding" in headers:
+            return PlainTextResponse("Expected a request that says its length.", 411)
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > MOST_BYTES:
+            return PlainTextResponse(f"Expected a request of at most {MOST_BYTES} bytes.", 413)
         if self._same(request.cookies.get(self.cookie, "")):
             return None
         query = request.query_params.multi_items()
-        if http and any(self._same(value) for key, value in query if key == "token"):
-            return self._welcome(request.scope["path"], query)
-        return PlainTextResponse("A token is needed: open the address that airfed explore printed.", 401)
-
-    def _same(self, offered: str) -> bool:
-        return hmac.compare_digest(offered.encode(), self._token.encode())
-
-    def _welcome(self, path: str, query: list[tuple[str, str]]) -> Response:
-        """Keep the token in a cookie and out of the address, which people share."""
+        if not http or not any(self._same(value) for key, value in query if key == "token"):
+            return PlainTextResponse("A token is needed: open the address that airfed explore printed.", 401)
+        # Keep the token in a cookie and out of the address, which people share.
         rest = urlencode([(key, value) for key, value in query if key != "token"])
         # One slash only: "//elsewhere" would lead to another site.
         response = RedirectResponse("/" + path.lstrip("/") + (f"?{rest}" if rest else ""), 303)
         response.set_cookie(self.cookie, self._token, httponly=True, samesite="lax")  # links may be followed
         return response
+
+    def _same(self, offered: str) -> bool:
+        return hmac.compare_digest(offered.encode(), self._token.encode())
 
 
 def is_loopback(host: str) -> bool:
@@ -114,12 +115,9 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("example.org")
     (True, True, False, False)
     """
-    if host.lower() == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.lower() == "localhost"
 
 
 def _from_here(scope: Scope, headers: Headers) -> bool:
@@ -128,22 +126,6 @@ def _from_here(scope: Scope, headers: Headers) -> bool:
         return True
     followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     return followed and scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/"
-
-
-def _too_long(headers: Headers) -> Response | None:
-    """A refusal where the body is longer than a scenario may be, or does not say how long it is."""
-    if "transfer-encoding" in headers:
-        return PlainTextResponse("Expected a request that says its length.", 411)
-    length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:20]) > MOST_BYTES:
-        return PlainTextResponse(f"Expected a request of at most {MOST_BYTES} bytes.", 413)
-    return None
-
-
-def _plain(scope: Scope) -> Scope:
-    """The request without a proxy's prefix (there is no proxy), and for a page, whose scripts get a nonce, unpacked."""
-    ignored = [b"x-forwarded-prefix"] + ([] if scope["path"].startswith("/_nicegui") else [b"accept-encoding"])
-    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name.lower() not in ignored]}
 
 
 class _Guarded:
@@ -155,12 +137,9 @@ class _Guarded:
         self._page = bytearray()
 
     async def __call__(self, message: Message) -> None:
-        """Pass a message on."""
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in _FIXED.items():
-                headers[name] = value
-            headers["Content-Security-Policy"] = _POLICY.format(nonce=self._nonce)
+            headers.update({**_FIXED, "Content-Security-Policy": _POLICY.format(nonce=self._nonce)})
             if headers.get("content-type", "").startswith("text/html"):
                 self._start = message
                 return
@@ -169,8 +148,7 @@ class _Guarded:
             if message.get("more_body", False):
                 return
             page = re.sub(rb"<script\b", f'<script nonce="{self._nonce}"'.encode(), bytes(self._page))
-            headers = MutableHeaders(scope=self._start)
-            headers["Content-Length"] = str(len(page))
+            MutableHeaders(scope=self._start)["Content-Length"] = str(len(page))
             start, self._start = self._start, None
             await self._send(start)
             message = {**message, "body": page}

@@ -1,5 +1,13 @@
-// The little that the page does by itself: theme, address, clipboard, drawer, and telling the server how wide it is.
+// The little that the page does by itself: theme, address, clipboard, drawer, figures in charts.
 window.airfed = {
+  number(value) {
+    if (value === null || value === undefined || Number.isNaN(Number(value))) return "–";
+    const size = Math.abs(value);
+    if (size && (size < 1e-4 || size >= 1e6)) return Number(value).toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
+    return String(Number(Number(value).toPrecision(4)));
+  },
+  percent: (value) => (value === null || value === undefined ? "–" : `${Number((100 * (value[2] ?? value)).toPrecision(3))}%`),
+  squared: (value) => (value === null || value === undefined ? "–" : airfed.number(value * value)),
   theme(next) {
     const stored = localStorage.getItem("airfed-theme");
     const value = next ?? stored;
@@ -28,35 +36,16 @@ window.airfed = {
     button.setAttribute("aria-expanded", opened);
     if (!opened) button.focus();
   },
-  reveal(group) {
-    // What was opened is scrolled to within the side bar, below the headings that stay.
-    const side = document.querySelector("#controls");
-    const content = group.querySelector(".q-expansion-item__content");
-    if (!content?.offsetHeight) return;
-    const [inner, outer] = [content.getBoundingClientRect(), side.getBoundingClientRect()];
-    const margin = parseFloat(getComputedStyle(content).scrollMarginTop);
-    if (inner.bottom > outer.bottom - 40) side.scrollBy({ top: inner.top - outer.top - margin, behavior: "smooth" });
-  },
   fit() {
     // The side bar ends where the window does, wherever it begins.
     const side = document.querySelector("#controls");
     const top = Math.max(Math.round(side.getBoundingClientRect().top), 66);
     side.style.setProperty("--room", `${Math.max(innerHeight - top - 14, 280)}px`);
   },
-  measure() {
-    const main = document.querySelector(".content");
-    if (main) emitEvent("measured", { width: Math.round(main.clientWidth) });
-  },
   start() {
     this.theme();
-    this.measure();
-    if (this.observer) return;
-    let timer;
-    this.observer = new ResizeObserver(() => {
-      clearTimeout(timer);
-      timer = setTimeout(() => this.measure(), 120);
-    });
-    this.observer.observe(document.querySelector(".content"));
+    if (this.started) return;
+    this.started = true;
     new ResizeObserver(() => this.fit()).observe(document.querySelector(".hero"));
     for (const event of ["scroll", "resize"]) addEventListener(event, () => this.fit(), { passive: true });
     document.addEventListener("keydown", (event) => {

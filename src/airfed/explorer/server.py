@@ -12,7 +12,6 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,18 @@ from fastapi import FastAPI, Request
 from nicegui import app as nicegui_app
 from nicegui import core, run, ui
 
-from airfed.explorer import shown
-from airfed.explorer.compute import compute, configure
+from airfed.explorer import view
 from airfed.explorer.design import Design
 from airfed.explorer.gate import Gate
-from airfed.explorer.page import House, Page
+from airfed.explorer.page import Page
+from airfed.explorer.worker import compute, configure
 
 
 def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool) -> int:
     """Serve the page until a signal ends it (Ctrl-C, SIGTERM, SIGHUP), and return the exit code that this means.
 
     Args:
-        start: what the page shows first.
+        start: the design that the page shows first.
         host: where to listen; everyone needs the token, which is printed with the address.
         port: where to listen; 0 takes a free one.
         runs: the folder of run directories; nothing outside it is read.
@@ -44,16 +43,11 @@ def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool
     token = secrets.token_urlsafe(24)
     with contextlib.closing(_listen(host, port)) as listener:
         port = listener.getsockname()[1]
-        app = build(House(start=start, runs=runs))
-        config = uvicorn.Config(
-            Gate(app, token=token, host=host, port=port),
-            log_level="error",
-            server_header=False,
-            timeout_graceful_shutdown=2,
-            ws_max_size=8_000_000,
-        )
-        server = _Server(config)
-        address = _address(host, port, token)
+        gate = Gate(build(start, runs), token=token, host=host, port=port)
+        options: dict[str, Any] = {"log_level": "error", "server_header": False, "ws_max_size": 8_000_000}
+        server = _Server(uvicorn.Config(gate, timeout_graceful_shutdown=2, **options))
+        name = f"[{host}]" if ":" in host else socket.gethostname() if host == "0.0.0.0" else host
+        address = f"http://{name}:{port}/?token={token}"
         print(f"airfed explore: {address}   (Ctrl-C stops)", flush=True)
         if open_browser:
             threading.Timer(0.8, webbrowser.open, [address]).start()
@@ -64,34 +58,27 @@ def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool
     return 128 + server.caught[0] if server.caught else 0
 
 
-def build(house: House) -> FastAPI:
+def build(start: Design, runs: Path) -> FastAPI:
     """Return the application: one page, a fresh one for every visitor."""
-    logging.getLogger("nicegui").setLevel(logging.ERROR)  # its warnings repeat addresses that anybody may ask for
+    for name, level in (("nicegui", logging.ERROR), ("engineio.server", 50), ("socketio.server", 50)):
+        logging.getLogger(name).setLevel(level)  # their warnings repeat addresses that anybody may ask for
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @ui.page("/")
     def index(request: Request) -> None:
-        Page(house, dict(request.query_params))
+        Page(start, runs, dict(request.query_params))
 
-    _ignore_garbage()
-    configure()
-    for _ in range(2):  # worker processes, so that no visitor waits for imports
-        nicegui_app.on_startup(functools.partial(compute, shown.warm_up))
-    ui.run_with(app, title="airfed explore", dark=None, tailwind=False, show_welcome_message=False, favicon="📡")
-    return app
-
-
-def _ignore_garbage() -> None:
-    """Let a message that is none of the page's own end its connection, without a traceback in the log.
-
-    Errors of the page's own code do not pass here: NiceGUI hands them to its own handler.
-    """
-    for name in ("engineio.server", "socketio.server"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # A message that is none of the page's own ends its connection, without a traceback in the log. Errors of the page's
+    # own code do not pass here: NiceGUI hands them to its own handler.
     handlers = core.sio.handlers["/"]
     for event, handler in handlers.items():
         if event != "disconnect" and not hasattr(handler, "__wrapped__"):  # which brings no message
             handlers[event] = _quiet(event, handler)
+    configure()
+    for _ in range(2):  # worker processes, so that no visitor waits for imports
+        nicegui_app.on_startup(functools.partial(compute, view.show, Design()))
+    ui.run_with(app, title="airfed explore", dark=None, tailwind=False, show_welcome_message=False, favicon="📡")
+    return app
 
 
 def _quiet(event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +103,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.caught: list[int] = []
 
-    @contextmanager
+    @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
         old = {number: signal.signal(number, self._heed) for number in numbers}
@@ -142,8 +129,3 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ValueError(f"Cannot listen on {host}, port {port}: {reason}; give another --port or --host.") from None
     except OverflowError:
         raise ValueError(f"Expected 0 <= port={port} <= 65535.") from None
-
-
-def _address(host: str, port: int, token: str) -> str:
-    name = f"[{host}]" if ":" in host else socket.gethostname() if host == "0.0.0.0" else host
-    return f"http://{name}:{port}/?token={token}"

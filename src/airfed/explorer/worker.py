@@ -40,21 +40,21 @@ class _OutOfTime(BaseException):
 def configure() -> None:
     """Choose how worker processes start: forked from a process that has imported everything."""
     run.process_pool_start_method = "forkserver"
-    multiprocessing.set_forkserver_preload(["airfed.explorer.shown", "airfed.explorer.compute"])
+    multiprocessing.set_forkserver_preload(["airfed.explorer.view", "airfed.explorer.worker"])
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-async def compute(function: Callable[[*A], R], *arguments: *A, seconds: float | None = None) -> R:
+async def compute(function: Callable[[*A], R], *arguments: *A, seconds: float = SECONDS) -> R:
     """Return what a module's function returns, computed in a worker process.
 
     Raises:
         TooMuchError: it took too long, too much memory, or broke down.
     """
     try:
-        answer = await run.cpu_bound(limited, seconds or SECONDS, function, arguments)
+        answer = await run.cpu_bound(limited, seconds, function, arguments)
     except BrokenProcessPool:
         raise TooMuchError("The computation broke down: make the problem smaller.") from None
-    if answer is None:  # NiceGUI's word for a request that was cancelled, or a server that stops
+    if answer is None:  # NiceGUI's answer where a request was cancelled, or the server stops
         raise asyncio.CancelledError
     result, refusal = answer
     if refusal:
@@ -63,7 +63,7 @@ async def compute(function: Callable[[*A], R], *arguments: *A, seconds: float | 
 
 
 def limited(seconds: float, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:
-    """Return what a function returns, and in a worker process's words why it returned nothing."""
+    """Return what a function returns, and why it returned nothing; called in a worker process."""
     _prepare()
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again each second, should a callback swallow it
@@ -103,25 +103,20 @@ def _end_with_server() -> None:
 
 
 class Latest:
-    """Repeats its work for the newest request; requests made while it works become one more.
-
-    Args:
-        work: what is done.
-    """
+    """Repeats its work for the newest request; requests made while it works become one more."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._work = work
-        self._wished = asyncio.Event()
+        self._work, self._wished = work, asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    def wish(self) -> None:
+        """Ask for the work to be done, now or as soon as `start` is called."""
+        self._wished.set()
 
     @property
     def outdated(self) -> bool:
         """Whether there is a newer request already."""
         return self._wished.is_set()
-
-    def wish(self) -> None:
-        """Ask for the work to be done, now or as soon as `start` is called."""
-        self._wished.set()
 
     def start(self) -> None:
         """Begin to work."""
