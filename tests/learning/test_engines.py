@@ -337,7 +337,7 @@ ARGUMENTS = {
     "chunk": ({"chunk": 0}, "chunk=0"),
     "images": ({"images": np.zeros((60, 16, 16), np.float32)}, "images float32"),
     "labels": ({"labels": np.zeros(59, np.int64)}, r"labels int64 \(60,\)"),
-    "negative labels": ({"labels": np.full(60, -1)}, "labels of at least 0, got -1"),
+    "negative labels": ({"labels": np.full(60, -1)}, r"labels int64 \(60,\) from 0"),
     "image indices": ({"shards": np.array([[60]])}, "index 60 images, got 60 to 60"),
     "flat shards": ({"shards": np.arange(9)}, r"shards to be indices \(N, D\)"),
     "too few classes": ({"model": builtin("mlp", input_shape=(1, 16, 16), classes=3)}, "4 outputs|labels in 0"),

@@ -90,8 +90,7 @@ def make_engine(
     Args:
         name: "auto" takes "fused" where it applies (a network of the family, or a torch module that is one, on a
             CPU), else "torch".
-        model: a `Network`, a torch module, "module:callable", or a `KnownTask` (which brings its own
-            engine).
+        model: a `Network`, a torch module, "module:callable", or a `KnownTask` (which brings its own engine).
         data: the training part is used; None for a `KnownTask`.
         shards: images of each device, (N, D), as `partition` gives; None for a `KnownTask`.
         learning_rate: τ.
@@ -248,8 +247,7 @@ class ThreadedEngine(ABC):
 def batches(seed: int, round_index: int, device: int, *, steps: int, size: int, batch_size: int) -> NDArray[np.intp]:
     """Return the positions (E, batch) of a device's mini-batches within its D images, without replacement.
 
-    Every engine that learns from images draws exactly so: from the stream "batch" keyed by round and device, one
-    `choice` per step in order.
+    Every engine draws exactly so: from the stream "batch" keyed by round and device, one `choice` per step in order.
     """
     rng = stream(seed, "batch", round_index, device)
     return np.stack([rng.choice(size, batch_size, replace=False) for _ in range(steps)])
@@ -270,20 +268,16 @@ def check_shards(
     _validate.positive_integer(chunk=chunk)
     if images.ndim != 4 or images.dtype != np.float32:
         raise ValueError(f"Expected images float32 (n, c, h, w), got {images.dtype} {images.shape}.")
-    if labels.shape != images.shape[:1] or labels.dtype != np.int64:
-        raise ValueError(f"Expected labels int64 ({len(images)},), got {labels.dtype} {labels.shape}.")
-    if labels.size and labels.min() < 0:
-        raise ValueError(f"Expected labels of at least 0, got {labels.min()}.")
+    if labels.shape != images.shape[:1] or labels.dtype != np.int64 or labels.min(initial=0) < 0:
+        raise ValueError(f"Expected labels int64 ({len(images)},) from 0, got {labels.dtype} {labels.shape}.")
     if shards.ndim != 2 or shards.size == 0 or shards.dtype.kind not in "ui":
         raise ValueError(f"Expected shards to be indices (N, D), got {shards.dtype} {shards.shape}.")
     if shards.min() < 0 or shards.max() >= len(images):
         raise ValueError(f"Expected shards to index {len(images)} images, got {shards.min()} to {shards.max()}.")
     if batch_size is not None:
         _validate.positive_integer(batch_size=batch_size)
-        if batch_size > shards.shape[1]:
-            raise ValueError(
-                f"Expected batch_size={batch_size} to be at most the images per device, {shards.shape[1]}."
-            )
+        if batch_size > (most := shards.shape[1]):
+            raise ValueError(f"Expected batch_size={batch_size} to be at most the images per device, {most}.")
 
 
 def check_round(

@@ -73,9 +73,8 @@ class QuadraticTask(KnownTask):
 
     b_k is uniform in the cube of half-width `spread` around (center, …, center). The first diagonal entry of
     every A_k is ϱ and the last is ζ, so that both constants are tight; with curvature "shared" the entries
-    between are spaced geometrically and the same for all devices, with "own" they are uniform in [ϱ, ζ] per
-    device. With shared curvature local steps do not drift: the mean of the devices' steps is a step on the
-    mean.
+    between are spaced geometrically and the same for all devices (local steps do not drift), with "own" they are
+    uniform in [ϱ, ζ] per device.
 
     Args:
         dimension: d ≥ 2.
@@ -325,7 +324,7 @@ class QuadraticEngine:
         images: NDArray[np.float32] | None = None,
         labels: NDArray[np.int64] | None = None,
     ) -> tuple[float, float]:
-        """Return (L(w), NaN): there are no images, so there is no accuracy."""
+        """Return (L(w), NaN): there is no accuracy without images."""
         return self._task.loss(parameters), math.nan
 
     def close(self) -> None:

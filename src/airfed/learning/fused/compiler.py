@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,16 +32,9 @@ DIGEST = hashlib.sha256().digest_size
 KEEP = 8  # object files kept for other versions and processors
 SOURCES = ("tables.py", "tile.py", "forward.py", "backward.py", "compiler.py")
 
-_POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-# Numba's native functions take two places for results first, and return a status.
-PROTOTYPE = ctypes.CFUNCTYPE(
-    ctypes.c_int32,
-    *(_POINTER, _POINTER),
-    *(_POINTER,) * 5,  # table, parameters, images, labels, indices
-    *(_COUNT,) * 3,  # indices_step, batch, steps
-    *(_REAL,) * 2,  # learning_rate, l2
-    *(_POINTER,) * 4,  # floats, integers, update, result
-)
+# The arguments of `backward.run`; Numba's native functions take two places for results first, and return a status.
+_INPUTS, _COUNTS, _REALS = (ctypes.c_void_p,) * 7, (ctypes.c_int64,) * 3, (ctypes.c_float,) * 2
+PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *_INPUTS, *_COUNTS, *_REALS, *(ctypes.c_void_p,) * 4)
 
 Run = Callable[..., int]
 
@@ -75,12 +69,11 @@ def compiled() -> Run:
 
 def _read(path: Path) -> bytes | None:
     """Return the code in an object file, or None if there is none or it is damaged."""
-    try:
+    with suppress(OSError):
         content = path.read_bytes()
-    except OSError:
-        return None
-    digest, code = content[:DIGEST], content[DIGEST:]
-    return code if hashlib.sha256(code).digest() == digest else None
+        if hashlib.sha256(content[DIGEST:]).digest() == content[:DIGEST]:
+            return content[DIGEST:]
+    return None
 
 
 def _write(path: Path, code: bytes) -> None:
