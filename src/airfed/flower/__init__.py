@@ -1,8 +1,7 @@
 """Federated averaging over the air in Flower: a strategy, a client mod, and an app made of them.
 
-Any Flower project gets differentially private over-the-air averaging by two additions: `over_the_air_mod` in its
-ClientApp, which clips and precodes what a device sends, and `OverTheAirFedAvg` in its ServerApp, which follows a plan.
-`client_app` and `server_app` are the two for an airfed scenario, ready to run.
+A Flower project adds `over_the_air_mod` to its ClientApp, which clips and precodes what a device sends, and
+`OverTheAirFedAvg` to its ServerApp, which follows a plan. `client_app` and `server_app` do so for an airfed scenario.
 """
 
 from airfed._extras import explained

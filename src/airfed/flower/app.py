@@ -34,13 +34,11 @@ def over_the_air_mod(message: Message, context: Context, call_next: Callable[[Me
     """Return the reply of the ClientApp with the trained model replaced by what the device transmits.
 
     g_k = (w⁰ − w_k^E)/τ, clipped to ‖g_k‖₂ ≤ ϖ as one vector, and x_k = √(φ_k P_k)/ϖ · g_k. Everything else that the
-    ClientApp replied, its metrics above all, stays on the device: no noise is ever added to it, so no ε covers it.
-    Where the order names a phase, the radio turns the carrier by it; the signal in the reply is what it is before that.
-    A message that no plan would send is answered with an error.
+    ClientApp replied, its metrics above all, stays on the device: no ε would cover it. Where the order names a phase,
+    the radio turns the carrier by it. A message that no plan would send is answered with an error.
 
-    The device's index k is `partition-id` of the node's configuration (`flower-supernode --node-config
-    "partition-id=3"`; a simulation sets it by itself). The mod must be the first of the ClientApp's mods, and so the
-    last that touches the reply.
+    The device's index k is `partition-id` of the node's configuration (`--node-config "partition-id=3"`; a simulation
+    sets it by itself). The mod must be the first of the ClientApp's mods, and so the last that touches the reply.
 
     Args:
         message: a question or a training message of `OverTheAirFedAvg`; other types of messages pass through.

@@ -4,8 +4,7 @@ A training message holds the global model under "arrays", whatever the project p
 "over-the-air": one per device, because every device has its own amplitude and phase. A reply holds the transmitted
 signal x_k and nothing else. A question holds only the key "ask", and is answered with the device's index.
 
-Neither side believes the other: every value is checked before it is used, and nothing is allocated for a size that was
-only claimed.
+Every value is checked before it is used, and nothing is allocated for a size that was only claimed.
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ class Order:
     def __post_init__(self) -> None:
         _validate.whole(round_index=self.round_index)
         _validate.positive_integer(local_steps=self.local_steps)
-        for name, count in (("round_index", self.round_index), ("local_steps", self.local_steps)):
-            if count > _MOST:
-                raise ValueError(f"Expected {name} <= {_MOST}, got a number of {int(count).bit_length()} bits.")
+        if (largest := max(self.round_index, self.local_steps)) > _MOST:
+            raise ValueError(f"Expected whole numbers <= {_MOST}, got one of {int(largest).bit_length()} bits.")
         _validate.moderate(learning_rate=self.learning_rate, clip_norm=self.clip_norm, amplitude=self.amplitude)
         if not _FAINTEST <= self.amplitude <= _LOUDEST:
             raise ValueError(f"Expected amplitude={self.amplitude!r} between {_FAINTEST:g} and {_LOUDEST:g}.")

@@ -32,10 +32,7 @@ def send(grid: Grid, outgoing: list[Message]) -> list[Message]:
 
 
 def collect(grid: Grid, message: Message) -> Message | None:
-    """Return the reply to a message, or None as long as there is none.
-
-    Whatever has come that is not a reply of the message's node to this message is replaced by an error that says so.
-    """
+    """Return the reply to a message, or None as long as there is none; anything else that has come is an error."""
     try:
         replies = list(grid.pull_messages([message.metadata.message_id]))
         if not replies:
@@ -89,11 +86,7 @@ class Roster:
     round that has all its devices waits for nobody. One that misses a device waits for nodes that have not answered
     yet, but at most `answer_timeout` in every `retry_after`, however many such nodes there are.
 
-    Args:
-        num_devices: N.
-        answer_timeout: [s] how long a node may take to say which device it is.
-        retry_after: [s] after which a node that did not say is asked again.
-        clock: tells the time; the module `time` but in tests.
+    Times are in s; `clock` is the module `time` but in tests.
     """
 
     def __init__(

@@ -90,20 +90,14 @@ class OverTheAirFedAvg(Strategy):
         self.books: Books = books
         self.first_round = first_round
         if averages is None and first_round > 0 and plan.average != "none":
-            raise ValueError(
-                f"Expected averages with first_round={first_round}: the plan averages the models ({plan.average}), and "
-                "those of the rounds before are needed."
-            )
+            raise ValueError(f"Expected averages with first_round={first_round}: the plan averages the models.")
         if averages is not None and (averages.rounds, averages.done) != (plan.rounds, first_round):
-            raise ValueError(
-                f"Expected averages after {first_round} of {plan.rounds} rounds; got those after {averages.done} of "
-                f"{averages.rounds}."
-            )
+            got = f"{averages.done} of {averages.rounds}"
+            raise ValueError(f"Expected averages after {first_round} of {plan.rounds} rounds; got those after {got}.")
         self.averages = self._averages_before = averages
         self._released: ArrayRecord | None = None
         self.roster = Roster(num_devices=plan.problem.fleet.num_devices, clock=clock)
-        self._clock = clock
-        self._wait = wait_for_devices
+        self._clock, self._wait = clock, wait_for_devices
         self._ttl: float | None = None
         self._sent: _Sent | None = None
 

@@ -24,14 +24,10 @@ _SUM_RTOL: Final = 1e-9  # of sums that are added up in another order
 
 
 class LedgerBooks:
-    """The books of a project that has no airfed scenario: the ledger alone.
+    """The books of a project that has no airfed scenario: the ledger of a plan alone, in a file.
 
-    Every training that is charged to the file counts towards the plan's budget, those of other processes included.
-
-    Args:
-        path: the ledger's file. An existing one is resumed, so that what was spent before counts.
-        plan: whose budget is spent.
-        privacy: of the noise source: "secure" or "simulated".
+    Every training that was charged to the file counts towards the plan's budget, those of other processes included.
+    `privacy` is that of the noise source: "secure" or "simulated".
     """
 
     def __init__(self, path: Path, plan: Plan, *, privacy: str = SecureNoise.privacy) -> None:

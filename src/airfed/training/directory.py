@@ -106,10 +106,9 @@ class RunDirectory:
     def begin(
         self, *, scenario: bytes, plan: bytes, manifest: Mapping[str, Any], ledger_header: Mapping[str, Any]
     ) -> Ledger:
-        """Create the directory with its first files, and return the ledger; `run.json` comes last: the run has begun.
+        """Create the first files, and return the ledger, whose first line holds the digests of the others.
 
-        The ledger's first line holds the digests of the three other files: with the chain that begins there, none of
-        them can be changed unnoticed.
+        `run.json` comes last: then the run has begun.
         """
         run = json.dumps({"format": FORMAT, **manifest}, indent=1).encode()
         self.file("checkpoints").mkdir(parents=True, exist_ok=True)
@@ -275,10 +274,10 @@ class RunDirectory:
 
 
 def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list[Path]:
-    """Return the run directories up to `depth` levels below a folder, by their paths; a sweep keeps its runs two down.
+    """Return the run directories up to `depth` levels below a folder, by their paths; `most` ends the search.
 
-    Hidden folders and links are not followed; `most` ends the search. A folder below that cannot be listed is returned
-    as well: there may be a run in it. Where the folder itself cannot be listed, OSError is raised.
+    Hidden folders and links are not followed. A folder below that cannot be listed is returned as well: there may be a
+    run in it. Where the folder itself cannot be listed, OSError is raised.
     """
     found: list[Path] = []
     todo = [(folder, 0)]

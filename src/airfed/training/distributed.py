@@ -187,11 +187,8 @@ class Heartbeat:
     """Counts for this process in a key of the store from `start` on, and knows which processes have stopped counting.
 
     A thread counts, so a process that computes for hours is alive, and one that is stopped, or cut off from the store,
-    is not. Silence is counted in beats, not by the clock: processes that sleep and wake together lose nobody.
-
-    Args:
-        store: torch.distributed's; nothing else uses this connection, since a call to a store that is cut off hangs.
-        rank, size, patience: as in `Cluster`.
+    is not. Silence is counted in beats, not by the clock: processes that sleep and wake together lose nobody. Nothing
+    else uses the connection to the store: a call to one that is cut off hangs.
     """
 
     def __init__(self, store: Any, rank: int, size: int, patience: float) -> None:
@@ -299,7 +296,6 @@ def _number(variable: str, default: str = "") -> int:
 
 
 def _within(seconds: float, condition: Callable[[], bool]) -> bool:
-    """Whether the condition comes true in time."""
     deadline = time.monotonic() + seconds
     while not (true := condition()) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -209,13 +209,9 @@ def _rounds(setup: Setup, group: Group, stop: Callable[[], bool], books: RunBook
         return federated_averaging(
             plan, airs, engine, noise, books, parameters=parameters, first_round=first, stop=stop
         )
-    return federated_averaging(  # a stop is heeded only where all processes meet, not between chunks
-        plan,
-        airs,
-        distributed.SharedTrainer(engine, group, stop),
-        distributed.SharedNoise(noise, group),
-        distributed.SharedBooks(books, group, stop),
-        parameters=group.broadcast(parameters),
-        first_round=int(group.broadcast(np.array([first]))[0]),
-        merge=group.merge,
+    parameters, first = group.broadcast(parameters), int(group.broadcast(np.array([first]))[0])
+    trainer, drawn = distributed.SharedTrainer(engine, group, stop), distributed.SharedNoise(noise, group)
+    shared = distributed.SharedBooks(books, group, stop)  # stops where all processes meet, not between chunks
+    return federated_averaging(
+        plan, airs, trainer, drawn, shared, parameters=parameters, first_round=first, merge=group.merge
     )

@@ -34,7 +34,7 @@ class Diverged(ValueError):
 
 
 class Trainer(Protocol):
-    """The part of an `Engine` that a round needs; the devices may be anywhere."""
+    """The part of an `Engine` that a round needs."""
 
     def updates(
         self, parameters: Parameters, devices: NDArray[np.intp], *, steps: int, round_index: int
@@ -114,10 +114,8 @@ def federated_averaging(
         stop: asked between chunks of devices; True raises `Stopped`.
         merge: adds the superpositions of other processes to this one's.
 
-    Raises:
-        BudgetExhausted: the next round does not fit; nothing of it was transmitted.
-        NoiseFault: the noise drawn is not what the plan claims.
-        Diverged: every update of a round, or the model, is not a number.
+    Raises BudgetExhausted before a round that does not fit, NoiseFault for noise that is not what the plan claims, and
+    Diverged where every update of a round, or the model, is not a number.
 
     Implements [Yan23, Algorithm 2], second half.
     Deviations: Algorithm 2 cites (9), (10), (11) for what are (11), (12), (13).

@@ -146,14 +146,10 @@ class RunBooks:
         for name, value in quality.items():
             if not math.isfinite(value):
                 raise Diverged(f"Round {done.index + 1}: the {name} is {value}; try a smaller learning_rate.")
+        head, energy, self.averages = self.ledger.head, self._metered(done), averages
         self.state = Checkpoint(
-            round_index=done.index + 1,
-            parameters=done.parameters,
-            ledger_head=self.ledger.head,
-            energy=self._metered(done),
-            sums=averages.sums,
+            round_index=done.index + 1, parameters=done.parameters, ledger_head=head, energy=energy, sums=averages.sums
         )
-        self.averages = averages
         if self.state.round_index % self._every == 0:
             self._save()
 
@@ -203,16 +199,11 @@ class RunBooks:
         charging.check_rounds(records, self.ledger)
         found = directory.latest()
         if found is None:
-            found = Checkpoint(
-                round_index=0,
-                parameters=self.setup.task.initial_parameters,
-                ledger_head=self.ledger.head,
-                energy=np.empty(0) if self._private else np.zeros(plan.num_scheduled),
-            )
+            energy, initial = np.zeros(0 if self._private else plan.num_scheduled), self.setup.task.initial_parameters
+            found = Checkpoint(round_index=0, parameters=initial, ledger_head=self.ledger.head, energy=energy)
         elif not self.ledger.contains(found.ledger_head):
-            raise LedgerError(
-                f"{self.ledger.path}: lines that the checkpoint after round {found.round_index} has seen are gone."
-            )
+            seen = f"lines that the checkpoint after round {found.round_index} has seen"
+            raise LedgerError(f"{self.ledger.path}: {seen} are gone.")
         names = AVERAGES if self.setup.scenario.run.averages == "all" else (plan.average,)
         latest, done, sums = found.parameters, found.round_index, found.sums
         fits = latest.size == plan.problem.learning.dimension and done <= plan.rounds

@@ -7,6 +7,7 @@ holds every ε and every watt. Errors are listed, not raised, so that a bad run 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -216,14 +217,7 @@ class Run:
         return Path(path)
 
     def audit(self, *, trials: int | None = None, seed: int = 0, against: Trust | None = None) -> Any:
-        """Try to break the run's privacy claim; the result's `verdict` is "pass" or "fail".
-
-        Args:
-            trials: canaries a side; by default 100,000.
-            seed: of the adversary's own choices.
-            against: the adversary of a run with several antennas, who sees every antenna's signal ("radio") or only the
-                combined one ("combiner"); by default the one of the claim.
-        """
+        """Try to break the run's privacy claim, as `airfed.audit.audit` does; `verdict` is "pass" or "fail"."""
         from airfed import audit
 
         more = {} if trials is None else {"trials": trials}
@@ -297,8 +291,7 @@ class Run:
     @property
     def steps(self) -> list[int]:
         """Local steps done after each round."""
-        done = np.cumsum([record["steps"] for record in self.rounds])
-        return [int(step) for step in done]
+        return list(itertools.accumulate(record["steps"] for record in self.rounds))
 
     @property
     def final(self) -> dict[str, Any]:
@@ -324,7 +317,7 @@ def _check_charges(scenario: Scenario, plan: Plan, ledger: Ledger) -> None:
         # Of the same plan, but perhaps on another processor: the last bit of a power may differ.
         if not charge.round_index < mus.size or not math.isclose(charge.mu, mus[charge.round_index], rel_tol=1e-12):
             raise LedgerError(f"{ledger.path}: the ledger charges another μ than the plan's {plan.mu_round:.5g}.")
-        if charge.members is None:  # everybody, which is never too few
+        if charge.members is None:  # all devices, which is never too few
             continue
         scheduled = plan.sequence[charge.round_index].scheduled
         if charge.members != Members.of(scheduled, plan.problem.fleet.num_devices):
