@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airfed import Budget, Fleet, Learning, Link, Problem, policies
@@ -127,6 +127,7 @@ def drawn(draw: figure.Draw) -> tuple[figure.Axes, dict[str, np.ndarray]]:
 
 
 @given(SEEDS, st.integers(1, 30), st.integers(1, 60))
+@settings(max_examples=15)
 def test_theta_and_sizes_are_the_plans(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds)
     axes, lines = drawn(lambda axes: figure.plot_levels(axes, plan))
@@ -149,6 +150,7 @@ def test_a_long_training_is_drawn_as_medians(rounds: int) -> None:
 
 
 @given(SEEDS, st.integers(1, 20), st.integers(1, 300), st.sampled_from(["round", "total"]), st.booleans())
+@settings(max_examples=15)
 def test_what_is_left_is_what_the_plan_does_not_spend(
     seed: int, devices: int, rounds: int, scope: str, battery: bool
 ) -> None:
