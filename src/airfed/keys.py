@@ -36,10 +36,6 @@ def density(value: Any) -> Any:
 
     >>> density("-174 dBm/Hz")  # doctest: +ELLIPSIS
     3.98...e-21
-    >>> density(-174)
-    Traceback (most recent call last):
-    ...
-    ValueError: expected a number > 0 in W/Hz, or a text such as "-174 dBm/Hz"
     """
     if isinstance(value, int | float) and value <= 0:
         raise ValueError('expected a number > 0 in W/Hz, or a text such as "-174 dBm/Hz"')
@@ -125,24 +121,15 @@ Name = Annotated[str, AfterValidator(_shown)]
 
 @dataclass(frozen=True)
 class Key:
-    """What a key is for, beyond its type and default.
+    """What a key is for, beyond its type and default."""
 
-    Args:
-        meaning: one sentence, without its capital and full stop.
-        symbol: as in `docs/notation.md`.
-        unit: of a bare number.
-        note: a second sentence, which a page shows too.
-        choices: its values, as a page calls them; unless the type is a Literal there may be others.
-        file: it is the path of a file, from the scenario's folder.
-    """
-
-    meaning: str
-    symbol: str = ""
-    unit: str = ""
+    meaning: str  # one sentence, without its capital and full stop
+    symbol: str = ""  # as in `docs/notation.md`
+    unit: str = ""  # of a bare number
     _: KW_ONLY
-    note: str = ""
-    choices: Mapping[Any, str] = field(default_factory=dict)
-    file: bool = False
+    note: str = ""  # a second sentence, which a page shows too
+    choices: Mapping[Any, str] = field(default_factory=dict)  # values, as a page calls them; others only if no Literal
+    file: bool = False  # the path of a file, from the scenario's folder
 
     @property
     def text(self) -> str:
@@ -154,23 +141,15 @@ class Key:
 
 @dataclass(frozen=True)
 class Control:
-    """How a page turns a key.
+    """How a page turns a key."""
 
-    Args:
-        label: what the page calls it.
-        low, high: ends of its slider, if it has one; the field beside it takes any value.
-        kind: "log" and "count" (whole numbers) run logarithmically.
-        start: where the page starts, unless at the default.
-        open: the high end of its slider means that nothing is written down: no limit, no end.
-    """
-
-    label: str
-    low: float | None = None
+    label: str  # what the page calls it
+    low: float | None = None  # ends of its slider, if it has one; the field beside it takes any value
     high: float | None = None
-    kind: Literal["log", "count", "linear"] = "log"
+    kind: Literal["log", "count", "linear"] = "log"  # "count" (whole numbers) is logarithmic, too
     _: KW_ONLY
-    start: Any = None
-    open: bool = False
+    start: Any = None  # where the page starts, unless at the default
+    open: bool = False  # the high end of the slider means that nothing is written down: no limit
 
 
 def key_of(info: FieldInfo) -> Key | None:
@@ -218,15 +197,9 @@ class Section(BaseModel):
 
 
 _TYPES = {
-    "float_type": "a number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "string_type": "a text in quotes",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-    "dict_type": "a table",
+    **{"float_type": "a number", "string_type": "a text in quotes", "bool_type": "true or false"},
+    **{"int_type": "a whole number", "int_from_float": "a whole number", "list_type": "a list"},
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a table"),
 }
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _KINDS = {dict: "a table", bool: "true or false", int: "a whole number", float: "a number"}

@@ -341,7 +341,7 @@ class Scenario(Section):
         named = {f"{name}.{key}": getattr(table, key) for name, table in tables.items() for key in table.file_keys()}
         if self.learning.dataset not in DATASET_SHAPES:
             named["learning.dataset"] = self.learning.dataset
-        if self.policy.response in learning_section.shipped():
+        if self.policy.response is not None and self.policy.response in learning_section.shipped():
             del named["policy.response"]
         return {key: path for key, path in named.items() if path is not None}
 
@@ -386,12 +386,8 @@ def load(path: str | Path) -> Scenario:
     Raises:
         ScenarioError: there is no such regular file, it is not TOML, or a key or value in it is wrong.
 
-    >>> import tempfile
-    >>> from airfed.scenario import template
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "my.toml"
-    ...     _ = file.write_text(template.SCENARIO, encoding="utf-8")
-    ...     load(file).policy.name
+    >>> from airfed.scenario import worlds
+    >>> load(worlds.FOLDER / "yan.toml").policy.name
     'optimal'
     """
     file = Path(path)
@@ -406,11 +402,7 @@ def load(path: str | Path) -> Scenario:
 
 
 def parse(tables: dict[str, Any], *, folder: Path = Path()) -> Scenario:
-    """Return the scenario in a dictionary of tables, as TOML gives them.
-
-    Raises:
-        ScenarioError: a key is unknown or missing, or a value is of the wrong type or out of range.
-    """
+    """Return the scenario in a dictionary of tables, as TOML gives them; ScenarioError where a key is wrong."""
     if "folder" in tables:
         raise ScenarioError("Unknown key 'folder'.")
     if "base" in tables:
@@ -429,10 +421,7 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for key, value in tables.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
 
 
