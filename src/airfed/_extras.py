@@ -11,7 +11,7 @@ from typing import Final
 
 EXTRAS: Final = {
     "sim": ("torch", "numba", "llvmlite", "mlxtend", "pooch", "PIL"),
-    "report": ("matplotlib", "jinja2", "markupsafe"),
+    "report": ("matplotlib", "jinja2", "markupsafe", "pandas"),
     "sweep": ("joblib", "pandas", "pyarrow"),
     "web": ("nicegui", "fastapi", "starlette", "uvicorn", "markupsafe"),
     "flower": ("flwr",),
