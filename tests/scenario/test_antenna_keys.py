@@ -111,14 +111,14 @@ def test_a_sweep_tells_channels_apart(tmp_path):
         tables |= {"fleet": {"peak_power": 1.0}, "channel": {"model": "file", "path": "h.npy"}}
         tables["link"]["antennas"] = 2
         files.append(scenario.parse(tables, folder=tmp_path / str(index)))
-    first, second = (points.content_key(world, lambda name: "") for world in files)
+    first, second = (points.content_key(world) for world in files)
     assert first != second  # whose moduli are the same
 
 
 def test_antennas_are_an_axis_of_a_sweep(tmp_path):
     (tmp_path / "s.toml").write_text(template.SCENARIO, encoding="utf-8")
     tables = {"base": "s.toml", "axes": {"link": {"antennas": [1, 2, 4], "trust": ["radio", "combiner"]}}}
-    found = points.expand(points.parse(tables, folder=tmp_path), lambda name: "")
+    found = points.expand(points.parse(tables, folder=tmp_path))
     assert [point.scenario.problem().fleet.antennas for point in found] == [1, 1, 2, 2, 4, 4]
     assert len({point.key for point in found}) == 6
 

@@ -61,7 +61,7 @@ def load(path: str | Path, *, quick: bool = False) -> Experiment:
     """Return the experiment in a TOML file, with its [quick] table applied if asked."""
     file = Path(path)
     try:
-        return _parse(_files.read_toml(file, "an experiment"), folder=file.parent, name=file.stem, quick=quick)
+        return parse(_files.read_toml(file, "an experiment"), folder=file.parent, name=file.stem, quick=quick)
     except _files.DataError as error:
         raise ScenarioError(str(error)) from None
     except ScenarioError as error:
@@ -69,7 +69,8 @@ def load(path: str | Path, *, quick: bool = False) -> Experiment:
         raise ScenarioError(text if text.startswith(str(file.parent)) else f"{file}: {text}") from None
 
 
-def _parse(tables: Mapping[str, Any], *, folder: Path, name: str, quick: bool) -> Experiment:
+def parse(tables: Mapping[str, Any], *, folder: Path, name: str = "experiment", quick: bool = False) -> Experiment:
+    """Return the experiment in a dictionary of tables, as TOML gives them."""
     if "base" not in tables and tables.keys() & Scenario.model_fields.keys() - set(_KEYS):
         raise ScenarioError(
             "This is a scenario, not an experiment (it has no key base): use airfed plan or airfed run, or write an "
