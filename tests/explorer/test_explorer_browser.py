@@ -126,7 +126,7 @@ def visit(browser: Any, server: Server) -> Iterator[Callable[..., Page]]:
 
 def computed(page: Page) -> None:
     """Returns when the page has connected and shows an answer."""
-    page.wait_for_selector("#decision")
+    page.wait_for_selector("#decision", state="attached")  # the Runs tab hides it
     page.wait_for_function("() => window.airfed?.started")
     page.wait_for_function("() => document.querySelector('#decision').textContent !== 'Planning …'")
     page.wait_for_function("() => !document.querySelector('.hero.busy')")
