@@ -140,6 +140,15 @@ def league(
         policies: schemes to train; by default all.
         total: ε of the whole training; by default the scenario's, or what full participation spends.
         per_round: keep a budget per round, though schemes then spend different totals.
+
+    >>> import airfed, tempfile, tomllib
+    >>> from airfed.scenario import parse, template
+    >>> small = parse(tomllib.loads(template.SCENARIO)).override({
+    ...     "learning.model": "quadratic", "learning.dimension": 20, "fleet.num_devices": 5, "policy.rounds": 4})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = airfed.league(small, folder, seeds=2, policies=["optimal", "top_k"], progress=False)
+    >>> [(row["policy"], row["rounds"], row["seeds"]) for row in table.rows()]
+    [('optimal', 4, 2), ('top_k', 4, 2)]
     """
     from airfed.experiments import benchmark
 
