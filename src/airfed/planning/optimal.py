@@ -7,10 +7,7 @@ solves this problem too, for one number of rounds, or for all of them where cap 
 
 `most_accurate` plans by an accuracy surrogate. The limits on θ do not depend on ϖ, and accuracy falls with s/ϖ =
 σ/(|K|θ). So for each I the candidate space says which noise every number of devices leads to, and the surrogate which
-of them, which ϖ and which average is best.
-
-`completed` chooses what a schedule leaves open: the largest feasible amplitudes, the best I and, by a surrogate, ϖ and
-the average.
+of them, which ϖ and which average is best. `completed` chooses what a given schedule leaves open.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _validate, bounds
+from airfed import bounds
 from airfed.planning import limits
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.exact import (
@@ -249,8 +246,13 @@ def completed(
     rounds = in_time(problem, method, devices, rounds)
     if surrogate is not None:
         rounds = surrogate.known(rounds)
-    found, fleet = _errors(problem, devices, rounds, method, alignment), problem.fleet
-    design = None
+    fleet, design = problem.fleet, None
+    if alignment is None:
+        found = method.errors(problem, devices, rounds)
+    else:
+        with np.errstate(over="ignore"):
+            figures = alignment, problem.link.noise_std / (devices.size * np.float64(alignment))
+        found = Errors(rounds, *(np.full(rounds.shape, x) for x in (*figures, 1.0 - devices.size / fleet.num_devices)))
     if surrogate is not None:
         design = surrogate.best_design(found.rounds, found.noise_share[:, None], 1.0 - found.shortfall[:, None])
         best = design.place
@@ -295,17 +297,6 @@ def predicted(plan: Plan, surrogate: Response) -> Plan:
         rounds=plan.rounds, clip_norm=plan.clip_norm, noise=noise, share=share, average=plan.average
     )
     return replace(plan, prediction=found)
-
-
-def _errors(problem: Problem, devices: Devices, rounds: Integers, method: Method, alignment: float | None) -> Errors:
-    if alignment is None:
-        return method.errors(problem, devices, rounds)
-    _validate.positive(alignment=alignment)
-    theta = np.full(rounds.shape, float(alignment))
-    missing = 1.0 - devices.size / problem.fleet.num_devices
-    with np.errstate(divide="ignore", over="ignore"):
-        noise = problem.link.noise_std / (devices.size * theta)
-    return Errors(rounds, theta, noise, np.full(rounds.shape, missing))
 
 
 def in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers) -> Integers:

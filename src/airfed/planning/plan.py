@@ -109,9 +109,11 @@ class Plan:
                     f"No plan fits: {name} would be {value:.3g}, and figures below {SMALLEST_FIGURE:g} or above "
                     f"{LARGEST_FIGURE:g} are not accounted for."
                 )
-        weakest, power = self.sequence.least_power()
-        if power < SMALLEST_FIGURE**2 and self.method.radio:
-            raise InfeasibleError(f"No plan fits: device {weakest} would transmit less than {SMALLEST_FIGURE**2:g} W.")
+        totals = self.sequence.totals
+        if totals.least_power < SMALLEST_FIGURE**2 and self.method.radio:
+            raise InfeasibleError(
+                f"No plan fits: device {totals.weakest} would transmit less than {SMALLEST_FIGURE**2:g} W."
+            )
 
     # The table and its summaries
 

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, bounds
-from airfed.planning import beamforming, limits, time_varying
+from airfed.planning import beamforming, limits
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.method import OVER_THE_AIR, Method, thinned
 from airfed.planning.optimal import Aligned, completed, expected, in_time
 from airfed.planning.plan import Plan
 from airfed.planning.surrogate import Average, Response
-from airfed.planning.time_varying import Samples, Solution
+from airfed.planning.time_varying import planner as time_varying
+from airfed.planning.time_varying.instance import Solution
+from airfed.planning.time_varying.planner import Samples
 from airfed.problem import InfeasibleError, Problem
 
 Asked = Literal["once", "per_round"]

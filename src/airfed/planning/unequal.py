@@ -157,10 +157,7 @@ def _split(rounds: Rounds, node: Node, index: Integers, ceiling: float) -> tuple
 
 
 def _pieces(cells: Integers, num_cells: int, num_devices: int, num_candidates: int) -> int:
-    """Into how many children the surviving cells go: one if they are few, else enough for small leaves.
-
-    Every child costs a pass over the devices of its parent, so a large parent has few.
-    """
+    """Into how many children the surviving cells go; each costs a pass over the devices, so a large node has few."""
     if 4 * (cells[-1] - cells[0] + 1) <= num_cells:
         return 1
     wanted = max(num_devices * num_candidates // max(_LEAF, 1), 2)

@@ -254,10 +254,7 @@ def _close(
     nodes: int,
     only: int | None,
 ) -> float:
-    """Branch and bound on |K_i|: put better plans into `found` and return a higher lower bound.
-
-    It ends when they agree to `rtol`, or so many nodes were looked at. `only` is I where it is fixed.
-    """
+    """Branch and bound on |K_i|: put better plans into `found`, return a higher lower bound; `only`: I if fixed."""
     offsets = instance.offsets()
     order = itertools.count()
     ones, full = np.ones(instance.most_rounds, dtype=np.intp), np.full(instance.most_rounds, instance.num_devices)

@@ -207,10 +207,7 @@ class _Cells:
         return np.minimum(self.best, bound), self.square, member
 
     def _look(self, rows: Integers, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        """The lower bound of each cell low ≤ x ≤ high, and where to cut it: 0 where the bound is attained.
-
-        The best schedule of a round is replaced where a better one is met.
-        """
+        """The lower bound of each cell low ≤ x ≤ high, and where to cut it: 0 where the bound is attained."""
         cost, limit = self.cost[rows], self.limit[rows]
         every = np.arange(rows.size)
         eligible = limit >= low
