@@ -279,9 +279,6 @@ def test_a_device_that_omits_its_artificial_noise_weakens_the_others():
     assert round(2 * plan.alignment / math.sqrt(square - omitted), 2) == 3.25
 
 
-# add-remove adjacency
-
-
 def test_precoding_by_the_largest_update_is_full_participation_once_clipped():
     problem = make()
     clipped = airfed.plan(problem, policy="cotaf", options={"clipped": True})

@@ -95,24 +95,20 @@ class Cotaf(Method):
 class Digital(Method):
     """Orthogonal digital uploads, one device at a time (TDMA) or in its own band (OFDMA).
 
-    A device sends g_k + N(0, (2ϖ/μ)²) in b bits an entry: local privacy, whoever receives it. On the mean of m devices
-    the variance is m times that of a trusted server. The quantiser covers ±(ϖ + 6 standard deviations) in 2^b − 1 steps
-    Δ, with subtractive dither: an error of variance Δ²/12 that does not depend on the update. The sum of all that noise
-    is drawn once, as one Gaussian. Latency, by Shannon: b·d/log₂(1 + Q_k|h_k|²/(2dσ²)) symbols for device k, which
+    A device sends g_k + N(0, (2ϖ/μ)²) in b bits an entry: local privacy, whoever receives it. The quantiser covers
+    ±(ϖ + 6 standard deviations) in 2^b − 1 steps Δ, with subtractive dither: an error of variance Δ²/12 that does not
+    depend on the update. The sum of all that noise is drawn once, as one Gaussian.
+    Latency, by Shannon: b·d/log₂(1 + Q_k|h_k|²/(2dσ²)) symbols for device k, which
     sends with the watts of an over-the-air upload, Q_k = min(P_k, p), in as many symbols as it takes; p spends P_tot/I
     in a round. With OFDMA each has 1/m of the band, and m times the power density.
 
     Every upload is received on its own, so that an absent one is visible: replace-one adjacency only.
-
-    Args:
-        bits: b.
-        access: "tdma" or "ofdma".
     """
 
     name: ClassVar[str] = "digital"
     title: ClassVar[str] = "Digital uploads, each with noise that its device adds."
     radio: ClassVar[bool] = False
-    bits: int = 8
+    bits: int = 8  # b
     access: Literal["tdma", "ofdma"] = "tdma"
 
     def __post_init__(self) -> None:
@@ -182,8 +178,7 @@ class ArtificialNoise(Method):
     Q_k/d, and μ = 2θ/s. The noise of all devices is drawn at the receiver, where it has the same distribution; its
     power counts as expected.
 
-    s² contains every device's noise, device k's own too: replace-one adjacency only. A device that is removed takes its
-    noise with it; the two variances then differ, and no ε per device follows from μ.
+    s² contains device k's own noise, too, which it takes with it when it is removed: replace-one adjacency only.
     """
 
     name: ClassVar[str] = "artificial_noise"

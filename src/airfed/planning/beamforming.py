@@ -1,9 +1,8 @@
 """Receive beamforming: the beamformer of several antennas, a unit vector f, chosen together with the plan.
 
-For a given f everything is as with one antenna of gains |fᴴh_k|, and where every antenna is seen
-(`Link.trust = "radio"`) one more factor ‖h_k‖/|fᴴh_k| per device on the privacy limit (`limits.amplifications`). So any
-policy plans for a given f, and f is improved for the devices that it chose, in turns; no turn is for the worse. That
-finds a good f, not provably the best one: `lower_bound` says how much better any f could be.
+For a given f everything is as with one antenna of gains |fᴴh_k|, and where every antenna is seen one more factor
+‖h_k‖/|fᴴh_k| per device on the privacy limit. So any policy plans for a given f, and f is improved for the devices that
+it chose, in turns. That finds a good f, not provably the best: `lower_bound` says how much better any f could be.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def _sets(plan: Plan) -> Iterator[Devices]:
     fleet = plan.problem.fleet
     reach = fleet.reach
     if plan.problem.seen_by_all and "privacy" in plan.limits:
-        reach = np.minimum(reach, _cap(plan) / fleet.exposure)
+        reach = np.minimum(reach, plan.limits["privacy"] * plan.amplification / fleet.exposure)
     highest = np.argsort(-reach, kind="stable")[: np.count_nonzero(fleet.gain)]
     size, most = plan.num_scheduled, highest.size
     steps = np.unique(np.geomspace(1, most, _SIZES).round().astype(int))
@@ -153,11 +152,6 @@ def _sets(plan: Plan) -> Iterator[Devices]:
         for number in (size + step, size - step):
             if 0 < number <= most:
                 yield np.sort(highest[:number])
-
-
-def _cap(plan: Plan) -> float:
-    """The largest θ that privacy allows to a device of which the combiner sees all."""
-    return plan.limits["privacy"] * plan.amplification
 
 
 def _best_for(plan: Plan, devices: Devices) -> Complexes:
@@ -172,7 +166,8 @@ def _best_for(plan: Plan, devices: Devices) -> Complexes:
     channel = fleet.channel[devices]
     weight = 1.0 / fleet.peak_power[devices]
     if problem.seen_by_all and "privacy" in allowed:
-        weight = np.maximum(weight, np.square(antennas.strengths(channel) / _cap(plan)))
+        cap = allowed["privacy"] * plan.amplification  # to a device of which the combiner sees all
+        weight = np.maximum(weight, np.square(antennas.strengths(channel) / cap))
     total = 0.0
     if "total_power" in allowed:
         gain = fleet.gain[plan.scheduled]

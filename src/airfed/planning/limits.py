@@ -21,10 +21,7 @@ _ULP = float(np.finfo(np.float64).eps)
 
 
 def allowed_mu(budget: Budget) -> float:
-    """Return the largest Gaussian-DP parameter that the budget allows to what it covers (a round, or all of them).
-
-    It ends on the safe side: the ε that airfed later reports for it, itself rounded up, is within the budget.
-    """
+    """Return the largest μ that the budget allows to what it covers; its ε, rounded up, is within the budget."""
     if budget.formula == "classic":
         mu = classic_mu(budget.epsilon, budget.delta)  # [Yan23, P1]
     else:

@@ -1,9 +1,7 @@
 """A method: how the scheduled devices' updates reach the receiver, and what follows from it for one round.
 
 The receiver forms y = Σ_k a_k g_k/ϖ + r and takes y·ϖ/D for the mean update, with the received amplitudes a_k of the
-plan and D = Σ_k a_k. A method says with which amplitudes it sends, what the devices transmit for that, which noise is
-in y and which noise hides a device, what limits the amplitudes, and how long it takes. airfed's own method is
-`OverTheAir`; those of other papers are in `airfed.baselines`.
+plan and D = Σ_k a_k. airfed's own method is `OverTheAir`; those of other papers are in `airfed.baselines`.
 """
 
 from __future__ import annotations
@@ -89,12 +87,9 @@ class Method:
         return limits.alignment_limits(problem, devices, rounds)
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
-        """Return one round as it is transmitted and received; by default devices invert their channels.
+        """Return one of I rounds as it is transmitted and received; by default devices invert their channels.
 
-        Args:
-            problem: σ, d, N and the budgets; its fleet is not looked at.
-            gain, peak_power, amplitude: |h_k|, P_k and a_k of the scheduled devices, (m,).
-            rounds: I.
+        `gain`, `peak_power` and `amplitude` are those of the scheduled devices, (m,); the problem's fleet is not seen.
         """
         return over_the_air(problem, gain=gain, amplitude=amplitude)
 

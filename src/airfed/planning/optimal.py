@@ -13,7 +13,6 @@ of them, which ϖ and which average is best. `completed` chooses what a given sc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -162,23 +161,19 @@ def most_accurate(problem: Problem, rounds: Integers, surrogate: Response) -> Al
     require_gain(problem.fleet.gain)
     some = thinned(surrogate.known(rounds), problem.fleet.num_devices)
     counts = surrogate.share.size > 1
-    found = [_sizes(problem, *limited, counts=counts) for limited in _limited(problem, some)]
+    cap, budget = limits.privacy_limits(problem, some), problem.budget.total_power / some
+    # Unless devices may be seen more strongly than θ, the peak powers are the same for every I.
+    together = 1 if limits.amplified(problem) else max(1, _ROOM // problem.fleet.num_devices)
+    found = []
+    for start in range(0, some.size, together):
+        power, part = effective_peak_power(problem, int(some[start])), slice(start, start + together)
+        found.append(_sizes(problem, power, cap[part], budget[part], counts=counts))
     size, theta = (np.concatenate([each[place] for each in found]) for place in (0, 1))
     with np.errstate(divide="ignore"):
         noise = np.asarray(problem.link.noise_std / (size * theta))
     best = surrogate.best_design(some, noise, size / problem.fleet.num_devices)
     at, number = (best.place, best.column), int(some[best.place])
     return Aligned(_devices(problem, int(size[at]), float(theta[at]), number), None, number)
-
-
-def _limited(problem: Problem, rounds: Integers) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """Peak powers, caps and budgets, of some numbers of rounds at a time."""
-    cap, budget = limits.privacy_limits(problem, rounds), problem.budget.total_power / rounds
-    # Unless devices may be seen more strongly than θ, the peak powers are the same for every I.
-    together = 1 if limits.amplified(problem) else max(1, _ROOM // problem.fleet.num_devices)
-    for start in range(0, rounds.size, together):
-        some = slice(start, start + together)
-        yield effective_peak_power(problem, int(rounds[start])), cap[some], budget[some]
 
 
 def _sizes(
@@ -234,14 +229,9 @@ def completed(
     notes: tuple[str, ...] = (),
     surrogate: Response | None = None,
 ) -> Plan:
-    """Return the plan of the smallest bound, or of the highest expected accuracy, for given devices in all rounds.
+    """Return the plan of the smallest bound, or of the highest accuracy by a surrogate, for given devices.
 
-    Args:
-        problem, policy, method, notes: as in `Plan`; with a surrogate the problem's ϖ is not looked at.
-        devices: K, ascending.
-        rounds: the numbers of rounds to choose from.
-        alignment: θ of aligned devices, to fix it; the largest within every limit otherwise.
-        surrogate: what accuracy training gives; None: the bound decides.
+    `rounds` are those to choose from; `alignment` fixes θ of aligned devices, else it is the largest within the limits.
     """
     rounds = in_time(problem, method, devices, rounds)
     if surrogate is not None:

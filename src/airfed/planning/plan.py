@@ -338,7 +338,8 @@ class Plan:
             devices = self.amplitudes.devices(index)
             share = np.asarray(self.amplitudes.shares(index)[devices], dtype=np.float64)
             privacy[index] = cap / float(np.max(share * self.sequence.factors(devices, index)))
-            peak[index] = float(np.min(problem.fleet.reach_in(index)[devices] / share))
+            reach = problem.fleet.gain_in(index)[devices] * np.sqrt(problem.fleet.peak_power[devices])
+            peak[index] = float(np.min(reach / share))
         shape = (self.rounds,)
         return {"privacy": np.broadcast_to(privacy, shape), "peak_power": np.broadcast_to(peak, shape)}
 

@@ -2,8 +2,7 @@
 
 Everything that the radio does to learning goes through one number, the noise per coordinate of the recovered mean,
 s = ϖσ/(|K|θ). A response surface holds what pilot runs reached over (I, ϖ, s/ϖ), and over |K|/N where the data are not
-alike on all devices: accuracy and loss of each average of the models that the receiver may take. It knows nothing of
-budgets: a plan does.
+alike on all devices: accuracy and loss of each average of the models that the receiver may take.
 """
 
 from __future__ import annotations
@@ -147,10 +146,7 @@ class Response:
         return self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)[:2]
 
     def best(self, *, rounds: ArrayLike, noise: ArrayLike, share: ArrayLike) -> Best:
-        """Return the accuracy with the best ϖ and the best average.
-
-        Between two measured ϖ the accuracy is a straight line, so that one of the measured ones is always best.
-        """
+        """Return the accuracy with the best ϖ, always one of the measured ones, and the best average."""
         mean, _ = self.predict(
             clip_norm=self.clip_norm,
             rounds=np.asarray(rounds)[..., None],
@@ -168,7 +164,16 @@ class Response:
         accuracy = np.where(np.isnan(noise), -np.inf, best.accuracy)
         at = np.unravel_index(int(np.argmax(accuracy)), accuracy.shape)
         if not np.isfinite(accuracy[at]):
-            raise InfeasibleError(f"No plan fits: {self.outside(noise, share)}")
+            least, there = float(np.nanmin(noise, initial=math.inf)), "and the response was measured"
+            if self.share.size > 1 and least <= self.noise[-1]:
+                raise InfeasibleError(
+                    f"No plan fits: the devices would be {np.max(share):.3g} of the fleet at most, {there} for "
+                    f"{self.share[0]:.3g} to {self.share[-1]:.3g} of it."
+                )
+            raise InfeasibleError(
+                f"No plan fits: the limits leave a noise of {least:.3g} of the clipping norm in each coordinate, "
+                f"{there} up to {self.noise[-1]:.3g}."
+            )
         return Design(int(at[0]), int(at[1]), float(best.clip_norm[at]), self.averages[best.average[at]])
 
     def only(self, average: Average) -> Response:
@@ -205,19 +210,6 @@ class Response:
                 f"No plan fits: the response was measured for {self.rounds[0]:g} to {self.rounds[-1]:g} rounds."
             )
         return inside
-
-    def outside(self, noise: Floats, share: Floats) -> str:
-        """Return the sentence for plans of which none lies within what was measured."""
-        least = float(np.nanmin(noise, initial=math.inf))
-        if self.share.size > 1 and least <= self.noise[-1]:
-            return (
-                f"the devices would be {np.max(share):.3g} of the fleet at most, and the response was measured for "
-                f"{self.share[0]:.3g} to {self.share[-1]:.3g} of it."
-            )
-        return (
-            f"the limits leave a noise of {least:.3g} of the clipping norm in each coordinate, and the response was "
-            f"measured up to {self.noise[-1]:.3g}."
-        )
 
     def prediction(
         self, *, rounds: int, clip_norm: float, noise: float, share: float, average: str

@@ -1,9 +1,8 @@
 """Equal shares of every budget (`myopic`), and dual variables of many budgets (`many_budgets`).
 
 The budgets are the total power, each device's battery, and each device's privacy over the training. With the dual
-variables ν, β_k and λ_k, x = θ² costs device k (ν + β_k)/|h_k|² + λ_k in a round. As with the total power alone (see
-`clairvoyant`), the prices that round i sees fall by the factor η from each round to the next whatever I is, so that one
-sequence of prices gives a dual value for every I:
+variables ν, β_k and λ_k, x = θ² costs device k (ν + β_k)/|h_k|² + λ_k in a round. As in `clairvoyant`, prices fall by
+the factor η from round to round whatever I is, so that one sequence of prices gives a dual value for every I:
 
     D_I = offset_I + Σ_{i<I} w_i·F_i − (ν·P_tot + Σ_k β_k·battery_k + Σ_k λ_k·exposure_k).
 

@@ -269,15 +269,12 @@ def _values(instance: Instance, member: Bools, each: Floats, shared: Floats) -> 
     """The bounds of 1, 2, … rounds, if each of them has an equal share."""
     most = len(member)
     size = np.count_nonzero(member, axis=1)
-    missing, noise = 4.0 * np.square(1.0 - size / instance.num_devices), instance.noise_weight / np.square(size)
     weights = instance.weights(most)  # of fewer rounds they are the last of these
     found = instance.offsets()[:most].copy()
     for number in range(1, most + 1):
         square = np.minimum(each[:number], shared[:number] / number)
-        with np.errstate(over="ignore", divide="ignore"):
-            error = missing[:number] + noise[:number] / square
         own = weights[most - number :]
-        found[number - 1] += np.sum(own * error, where=own > 0)
+        found[number - 1] += np.sum(own * instance.errors(size[:number], square), where=own > 0)
     return found
 
 
