@@ -23,7 +23,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "airfed.baselines",
             "airfed.planning.exact",
             "airfed.planning.limits",
-            "airfed.planning.time_varying",
+            "airfed.planning.time_varying.planner",
             "airfed.planning.beamforming",
         ),
     ),

@@ -58,13 +58,11 @@ def eigen(matrix: Complexes) -> tuple[Floats, Complexes]:
     With one thread: of large matrices the last bits would depend on how many there are, and a plan with them.
     """
     if matrix.shape[-1] <= _FEW:
-        values, vectors = np.linalg.eigh(matrix)
-    else:
-        from threadpoolctl import threadpool_limits
+        return np.linalg.eigh(matrix)
+    from threadpoolctl import threadpool_limits
 
-        with threadpool_limits(limits=1, user_api="blas"):
-            values, vectors = np.linalg.eigh(matrix)
-    return values, vectors
+    with threadpool_limits(limits=1, user_api="blas"):
+        return np.linalg.eigh(matrix)
 
 
 def unit(vector: Complexes) -> Complexes:
@@ -76,11 +74,7 @@ def unit(vector: Complexes) -> Complexes:
 
 
 def checked(name: str, value: ArrayLike, dimensions: tuple[int, ...]) -> Complexes:
-    """Return a value as a read-only array of finite complex numbers with so many dimensions.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a value as a read-only array of finite complex numbers with so many dimensions; ValueError if none."""
     try:
         given: NDArray[Any] = np.asarray(value)
         if given.size and given.dtype.kind not in "iufcO":

@@ -44,8 +44,6 @@ class Bound:
 def local_steps(total_steps: int, rounds: int) -> tuple[int, ...]:
     """Return E_0..E_{I−1}: whole numbers that differ by at most one, sum to T exactly, the larger ones first.
 
-    The error of an early round is discounted most, so that is where the longer rounds belong.
-
     Deviations: the print assumes that I divides T; where it does, this is T/I throughout.
 
     >>> local_steps(200, 3)
@@ -93,13 +91,8 @@ def descent_bound(
 def convex_gap(learning: Learning, *, rounds: int, shortfall: Floats | float, noise_share: Floats | float) -> Bound:
     """Return the bound of Theorem 1 on the optimality gap E[L(m^I) − L(m*)] after `rounds` rounds.
 
-    gap_{i+1} ≤ η·gap_i + (ϖ²/ζ)[4m_i² + (E_i−1)² + dσ²/(2D_i²)], from gap_0 = G, with τ = 1/ζ.
-
-    Args:
-        learning: the task.
-        rounds: I.
-        shortfall: m_i = Σ_k (1/N − a_ik/D_i)₊, one number or (I,); 1 − |K|/N where devices are aligned.
-        noise_share: σ/D_i, one number or (I,); σ/(|K|θ) where devices are aligned.
+    gap_{i+1} ≤ η·gap_i + (ϖ²/ζ)[4m_i² + (E_i−1)² + dσ²/(2D_i²)], from gap_0 = G, with τ = 1/ζ. The `shortfall` is m_i =
+    Σ_k (1/N − a_ik/D_i)₊, the `noise_share` σ/D_i, each one number or (I,).
 
     Implements [Yan23, Thm 1].
     Deviations: integer local steps E_i that sum to T, weights a_ik/D_i that need not be equal, and rounds that may
@@ -155,10 +148,7 @@ def round_weights(learning: Learning, rounds: int) -> NDArray[np.float64]:
 
 
 def noise_free_gap(learning: Learning) -> float:
-    """Return the bound of Corollary 1, (1 − ϱ/ζ)^T G: every device, one local step a round, no noise.
-
-    Implements [Yan23, Cor 1].
-    """
+    """Return (1 − ϱ/ζ)^T G: every device, one local step a round, no noise. Implements [Yan23, Cor 1]."""
     return float(remaining_gap(learning, np.array([learning.total_steps]))[0])
 
 

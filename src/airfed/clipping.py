@@ -23,11 +23,7 @@ def clip(updates: ArrayLike, clip_norm: float) -> tuple[Vector, Vector]:
     """Return (clipped, norms): each row scaled to a 2-norm of at most ϖ, in float64, and its norm before.
 
     One global norm over the whole accumulated update of a device (not per layer, not per step). A row with a NaN or an
-    Inf becomes zero and has the norm NaN; a norm beyond float64 is given as the largest float64.
-
-    Args:
-        updates: (m, d), any real dtype.
-        clip_norm: ϖ.
+    Inf becomes zero and has the norm NaN; a norm beyond float64 is given as the largest float64. `updates` are (m, d).
 
     >>> clipped, norms = clip([[3.0, 4.0], [0.3, 0.4], [float("nan"), 1.0]], 1.0)
     >>> norms
@@ -67,13 +63,8 @@ def _clip_carefully(row: Vector, limit: float) -> float:
 def precode(updates: ArrayLike, *, clip_norm: float, amplitude: ArrayLike) -> tuple[Vector, Vector]:
     """Return (signals, norms): what devices transmit for their updates, and the norms before clipping.
 
-    x_k = √(φ_k P_k)/ϖ · g_k with ‖g_k‖ ≤ ϖ. The phase correction e^{−jψ̂_k} is left to the radio: it is undone by the
-    channel and is part of `Air.coefficient`.
-
-    Args:
-        updates: g_k, (m, d).
-        clip_norm: ϖ.
-        amplitude: √(φ_k P_k) [√W], one for all or one per row.
+    x_k = √(φ_k P_k)/ϖ · g_k with ‖g_k‖ ≤ ϖ, of updates g_k, (m, d), and amplitudes √(φ_k P_k) [√W], one for all or one
+    per row. The phase correction e^{−jψ̂_k} is undone by the channel and part of `Air.coefficient`.
 
     >>> precode([[3.0, 4.0]], clip_norm=1.0, amplitude=2.0)[0].round(5)
     array([[1.2, 1.6]])

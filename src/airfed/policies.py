@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, baselines, seeds
-from airfed.planning import optimal, time_varying
+from airfed.planning import optimal
 from airfed.planning.method import Method, OverTheAir
 from airfed.planning.optimal import Aligned
 from airfed.planning.paper import alternate
 from airfed.planning.plan import Plan
 from airfed.planning.policy import Policy, Settings
 from airfed.planning.surrogate import Average, Response
-from airfed.planning.time_varying import Samples, Solution
+from airfed.planning.time_varying import planner as time_varying
+from airfed.planning.time_varying.instance import Solution
+from airfed.planning.time_varying.planner import Samples
 from airfed.problem import InfeasibleError, Problem
 
 

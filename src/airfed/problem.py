@@ -187,10 +187,6 @@ class Fleet:
         """|h_k|√P_k, of the shape of `gain`: the largest amplitude with which a device can arrive."""
         return self.gain * np.sqrt(self.peak_power)  # [Yan23, (15)]
 
-    def reach_in(self, index: int) -> NDArray[np.float64]:
-        """Return |h_k|√P_k of round i, (N,)."""
-        return self.gain[index] * np.sqrt(self.peak_power) if self.changes else self.reach
-
     def channel_in(self, index: int, devices: NDArray[np.intp] | slice = slice(None)) -> Complexes:
         """Return h_k of round i, of all devices or of some, (m, A)."""
         if "channel" not in vars(self):  # of many gains only those that are asked for are made complex
@@ -335,9 +331,8 @@ class Budget:
             the total.
         air_time: seconds that all rounds may take on the air; None: no limit. It needs the link's bandwidth.
 
-    >>> budget = Budget(epsilon=2.0, delta=1e-3, total_power=1000.0)
-    >>> budget.scope, budget.formula, budget.relation
-    ('round', 'exact', 'replace')
+    >>> Budget(epsilon=2.0, delta=1e-3, total_power=1000.0).scope
+    'round'
     """
 
     epsilon: float

@@ -16,9 +16,7 @@ import pytest
 from airfed import aircomp
 from airfed.aircomp import Air, Superposition
 from airfed.audit import Subject, audit
-from airfed.baselines.artificial_noise import ArtificialNoise
-from airfed.baselines.digital import Digital
-from airfed.baselines.fedavg import DPFedAvg
+from airfed.baselines import ArtificialNoise, Digital, DPFedAvg
 from airfed.learning.quadratic import QuadraticEngine
 from airfed.planning import limits
 from airfed.planning.amplitudes import Amplitudes, RoundSequence

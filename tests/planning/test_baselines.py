@@ -11,7 +11,7 @@ import airfed
 import oracle
 from airfed import Fleet, InfeasibleError, Link, Plan
 from airfed.baselines import Digital, FedAvg, TruncatedInversion
-from airfed.baselines.threshold_power import _denoising_factor
+from airfed.baselines.methods import _denoising_factor
 from airfed.planning import limits
 from airfed.planning.method import OVER_THE_AIR
 from airfed.policies import METHODS
@@ -277,9 +277,6 @@ def test_a_device_that_omits_its_artificial_noise_weakens_the_others():
     assert (round(square, 2), round(omitted, 2)) == (3.21, 3.19)
     assert round(plan.mu_round, 2) == 0.24
     assert round(2 * plan.alignment / math.sqrt(square - omitted), 2) == 3.25
-
-
-# add-remove adjacency
 
 
 def test_precoding_by_the_largest_update_is_full_participation_once_clipped():

@@ -83,18 +83,11 @@ def test_block_search_equals_every_size_of_the_closed_form(num_devices):
             "scale": 1 - 0.9**rounds,
             "noise_weight": 0.02 * num_devices**2,
         }
-        best = min(
-            arguments["offset"][r]
-            + arguments["scale"][r]
-            * candidate_space(
-                gain,
-                1.0,
-                cap=0.4,
-                round_budget=arguments["round_budget"][r],
-                noise_weight=arguments["noise_weight"],
-            ).objective.min()
-            for r in range(20)
-        )
+        noise, psi = arguments["noise_weight"], []
+        for budget in arguments["round_budget"]:
+            space = candidate_space(gain, 1.0, cap=0.4, round_budget=budget, noise_weight=noise)
+            psi.append(space.objective.min())
+        best = np.min(arguments["offset"] + arguments["scale"] * psi)
         assert best_schedule(gain, 1.0, **arguments).objective == pytest.approx(best, rel=1e-12)
 
 
@@ -118,13 +111,10 @@ def test_scalar_broadcast_and_array_powers_agree():
 
 
 def test_ties_take_the_lowest_round_index_and_the_lowest_devices():
-    same = {
-        "cap": np.full(3, 0.5),
-        "round_budget": np.full(3, 0.5),
-        "offset": np.zeros(3),
-        "scale": np.ones(3),
-    }
-    choice = best_schedule(np.ones(4), 1.0, **same, noise_weight=100.0)
+    half = np.full(3, 0.5)
+    choice = best_schedule(
+        np.ones(4), 1.0, cap=half, round_budget=half, offset=np.zeros(3), scale=np.ones(3), noise_weight=100.0
+    )
     assert choice.round_index == 0
     # two of four equal devices: the first two
     gain = np.array([0.01, 1.0, 1.0, 1.0])
@@ -160,17 +150,6 @@ def test_infeasible_problems_name_the_limit(power):
         best_schedule(gain * 1e-100, power * 1e-220, **(SINGLE | {"cap": ONE}))
 
 
-def test_bad_shapes_are_refused():
-    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\)"):
-        best_schedule(np.ones(2), np.ones(3), **SINGLE)
-    with pytest.raises(ValueError, match="vectors of one length"):
-        best_schedule(np.ones(2), 1.0, **(SINGLE | {"cap": np.ones(2)}))
-    with pytest.raises(ValueError, match="noise_weight"):
-        best_schedule(np.ones(2), 1.0, **(SINGLE | {"noise_weight": 0.0}))
-    with pytest.raises(ValueError, match="at most 16"):
-        brute_force_schedule(np.ones(17), 1.0, **SINGLE)
-
-
 def test_candidate_rounds_that_allow_nothing_are_skipped():
     arguments = {"cap": [0.0, 1.0], "round_budget": [1.0, 1.0], "offset": [0.0, 9.0], "scale": [1.0, 1.0]}
     choice = best_schedule(np.ones(2), 1.0, **arguments, noise_weight=1.0)
@@ -190,23 +169,12 @@ def test_lemma_3_bounds_every_subset_of_a_size():
         assert space.total_limit[m - 1] == pytest.approx(total[of_size].max(), rel=1e-14)
 
 
-def test_lemma_4_everybody_transmits_when_privacy_is_the_tightest_limit():
-    gain = np.array([0.5, 0.6, 2.0])
-    choice = best_schedule(gain, 1.0, **(SINGLE | {"cap": 0.01 * ONE}))
-    assert (choice.size, choice.binding, choice.alignment) == (3, "privacy", 0.01)
-
-
 def test_lemma_6_the_optimum_is_where_privacy_stops_binding_or_beyond():
     rng = np.random.default_rng(7)
     for _ in range(200):
         gain, power, arguments = instance(rng, 30, 1)
-        space = candidate_space(
-            gain,
-            power,
-            cap=arguments["cap"][0],
-            round_budget=arguments["round_budget"][0],
-            noise_weight=arguments["noise_weight"],
-        )
+        cap, budget, noise = (arguments[name] for name in ("cap", "round_budget", "noise_weight"))
+        space = candidate_space(gain, power, cap=cap[0], round_budget=budget[0], noise_weight=noise)
         assert np.all(np.diff(space.alignment) <= 0)
         held_by_privacy = np.count_nonzero(space.alignment == space.privacy_limit)
         best = best_schedule(gain, power, **arguments).size

@@ -7,13 +7,13 @@ import pytest
 
 import airfed
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, baselines
-from airfed.baselines.digital import levelled
+from airfed.baselines.methods import levelled
 from airfed.bounds import round_weights
 from airfed.planning import beamforming
-from airfed.planning.time_varying import instance_of, per_round, seldom
 from airfed.planning.time_varying.clairvoyant import clairvoyant
 from airfed.planning.time_varying.device_budgets import myopic
 from airfed.planning.time_varying.instance import thinned
+from airfed.planning.time_varying.planner import instance_of, per_round, seldom
 from airfed.policies import BASELINES, EVERY
 
 BUDGETS = {

@@ -10,7 +10,7 @@ import pytest
 
 from airfed import Fleet, InfeasibleError, Plan, Run, load, plan, run
 from airfed.explorer.design import from_query, from_scenario
-from airfed.planning import Amplitudes, limits, once
+from airfed.planning import Amplitudes, once
 from airfed.planning.method import Method, over_the_air
 from airfed.policies import POLICIES
 from airfed.scenario import ScenarioError
@@ -342,9 +342,6 @@ class Loud(Method):
     """Claims noise that nobody adds."""
 
     name, title = "over_the_air", "Updates add up over the air."
-
-    def limits(self, problem, devices, rounds):
-        return limits.alignment_limits(problem, devices, rounds)
 
     def signal(self, problem, *, gain, peak_power, amplitude, rounds):
         return over_the_air(problem, gain=gain, amplitude=amplitude, hidden_by=1e3)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, bounds, plan
+from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, plan
 from airfed.planning import limits
 from airfed.planning.paper import alternate, beats_full_participation, solve_p2, solve_p3
 
@@ -319,16 +319,3 @@ def test_notes_say_when_the_iteration_did_not_rest(random_problem, monkeypatch):
     calls = iter(range(1, 1000))
     monkeypatch.setattr("airfed.planning.paper.solve_p3", lambda *args: (1 + next(calls) % 2, 1.0 / next(calls)))
     assert any("not come to rest" in note for note in alternate(problem).notes)
-
-
-def test_the_bound_of_a_printed_plan_uses_whole_local_steps(random_problem):
-    problem = random_problem(np.random.default_rng(3), total_steps=7)
-    decision = plan(problem, policy="paper", rounds=3)
-    expected = bounds.convex_gap(
-        problem.learning,
-        rounds=3,
-        shortfall=1 - decision.num_scheduled / problem.fleet.num_devices,
-        noise_share=problem.link.noise_std / (decision.num_scheduled * decision.alignment),
-    )
-    assert decision.bound == expected
-    assert decision.local_steps == (3, 2, 2)

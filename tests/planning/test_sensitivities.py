@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from airfed import InfeasibleError, bounds, plan
+from airfed import bounds, plan
 from airfed.planning.policy import next_device, sensitivities, with_budgets
 
 
@@ -15,13 +15,8 @@ def test_more_budget_never_hurts_and_is_the_difference_of_two_plans(random_probl
     budget = problem.budget
     more = with_budgets(problem, epsilon=budget.epsilon, total_power=budget.total_power + 1)
     assert found.watt == plan(more).bound.total
-    assert more.fleet is problem.fleet
-
-
-def test_it_is_that_of_the_policy(random_problem):
-    problem = random_problem(np.random.default_rng(1), devices=8)
-    found = sensitivities(problem, lambda other: plan(other, policy="full"))
-    assert found.now == plan(problem, policy="full").bound.total
+    full = sensitivities(problem, lambda other: plan(other, policy="full"))
+    assert full.now == plan(problem, policy="full").bound.total
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -39,9 +34,3 @@ def test_the_next_device_costs_under_the_optimum(random_problem, seed):
         decided.problem.learning, rounds=decided.rounds, shortfall=1 - (size + 1) / 9, noise_share=noise
     )
     assert found.bound == bound.total
-
-
-def test_without_a_plan_there_is_nothing_to_say(random_problem):
-    problem = random_problem(np.random.default_rng(0), gain=np.zeros(3))
-    with pytest.raises(InfeasibleError):
-        sensitivities(problem, plan)

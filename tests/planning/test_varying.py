@@ -13,7 +13,7 @@ import problems
 from airfed import InfeasibleError, Plan
 from airfed.planning import limits
 from airfed.planning.policy import next_device
-from airfed.planning.time_varying import instance_of
+from airfed.planning.time_varying.planner import instance_of
 from airfed.policies import POLICIES
 from problems import BATTERIES, BUDGETS, make, planned
 

@@ -1,12 +1,16 @@
-"""Methods of other papers, one file each: their amplitudes, their noise, their limits. `docs/rivals.md` has sources."""
+"""Methods of other papers: their amplitudes, their noise, their limits. `docs/rivals.md` has the sources."""
 
-from airfed.baselines.artificial_noise import ArtificialNoise
-from airfed.baselines.cotaf import Cotaf
-from airfed.baselines.digital import Digital
-from airfed.baselines.fedavg import DPFedAvg, FedAvg
 from airfed.baselines.liu_simeone import liu_simeone
-from airfed.baselines.threshold_power import ThresholdPower
-from airfed.baselines.truncated_inversion import TruncatedInversion, truncated_inversion
+from airfed.baselines.methods import (
+    ArtificialNoise,
+    Cotaf,
+    Digital,
+    DPFedAvg,
+    FedAvg,
+    ThresholdPower,
+    TruncatedInversion,
+    truncated_inversion,
+)
 
 __all__ = [
     "ArtificialNoise",

@@ -11,17 +11,10 @@ from airfed import _validate, bounds
 from airfed.planning import limits
 from airfed.planning.limits import Floats
 from airfed.planning.surrogate import Response
-from airfed.planning.time_varying import (
-    Samples,
-    Solution,
-    factors,
-    fill,
-    first_sample,
-    gains_of,
-    instance_of,
-    per_round,
-    seldom,
-)
+from airfed.planning.time_varying import planner
+from airfed.planning.time_varying.instance import Solution
+from airfed.planning.time_varying.one_round import fill
+from airfed.planning.time_varying.planner import Samples, factors, first_sample, gains_of, instance_of, per_round
 from airfed.problem import InfeasibleError, Problem
 
 _SLACK: Final = 1e-12
@@ -98,7 +91,7 @@ def _online(problem: Problem, gains: Floats, samples: Samples, rounds: int) -> F
     """θ_i² of all rounds, each decided with the gains so far and the mean of |h|² over samples of the rest."""
     aside = 1 - 4 * _SLACK  # more than `Solution.within` leaves: it must not lower an early θ because of later gains
     left, found = _budget(problem) * aside, np.empty(rounds)
-    weights, samples = bounds.round_weights(problem.learning, rounds), seldom(samples, problem)
+    weights, samples = bounds.round_weights(problem.learning, rounds), planner.seldom(samples, problem)
     for index in range(rounds):
         expected = gains[index : index + 1]
         if index + 1 < rounds:

@@ -211,13 +211,12 @@ class Totals(NamedTuple):
     device_power: Floats  # of each device that is ever scheduled, (|K|,)
     largest_power: Floats
     exposure: Floats  # Σ μ_i² over its rounds
+    least_power: float  # [W] of any device in a single round
+    weakest: int  # that device
 
 
 class RoundSequence(collections.abc.Sequence[PlannedRound]):
-    """The rounds of a plan; index it as a list. Entries are made when they are asked for.
-
-    Where all rounds are alike they share one signal, and no figure takes a pass over the rounds.
-    """
+    """The rounds of a plan; index it as a list. Where all are alike no figure takes a pass over the rounds."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -284,13 +283,14 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
         """All that is added up over rounds."""
         plan = self._plan
         table, rounds, num_devices = plan.amplitudes, plan.rounds, plan.problem.fleet.num_devices
-        figures = np.empty((5, 1 if plan.constant else rounds))
+        figures, least = np.empty((5, 1 if plan.constant else rounds)), (math.inf, 0)
         of_devices: Floats | tuple[Floats, ...] = np.zeros((3, 0 if plan.constant else num_devices))
         with np.errstate(over="ignore"):
             for place in range(figures.shape[1]):
                 signal, devices = self.signal(place), table.devices(place)
                 mu, power, shortfall = self._mu(signal, devices, place), signal.power, signal.shortfall(num_devices)
                 figures[:, place] = (mu, float(np.sum(power)), signal.divisor, signal.noise_std, shortfall)
+                least = min(least, (float(np.min(power)), int(devices[np.argmin(power)])))
                 if plan.constant:  # without a pass over the fleet
                     of_devices = (power * rounds, power, np.full(power.shape, np.square(mu) * rounds))
                     continue
@@ -300,7 +300,7 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
                 exposure[devices] += np.square(mu)
         if not plan.constant:
             of_devices = tuple(each[plan.scheduled] for each in of_devices)
-        return Totals._make((*np.broadcast_to(figures, (5, rounds)), *of_devices))
+        return Totals._make((*np.broadcast_to(figures, (5, rounds)), *of_devices, *least))
 
     def _mu(self, signal: Signal, devices: Devices, index: int) -> float:
         """μ_i: the sensitivity of the device that an adversary sees most strongly, over the noise that hides it."""
@@ -332,14 +332,6 @@ class RoundSequence(collections.abc.Sequence[PlannedRound]):
         for entry in self[:rounds]:
             spent[entry.scheduled] += entry.power
         return spent[self._plan.scheduled]
-
-    def least_power(self) -> tuple[int, float]:
-        """Return the device that transmits least in a single round, and how much [W]."""
-        least, device = math.inf, 0
-        for index in (0,) if self._plan.constant else range(len(self)):
-            power, devices = self.signal(index).power, self._plan.amplitudes.devices(index)
-            least, device = min((least, device), (float(np.min(power)), int(devices[np.argmin(power)])))
-        return device, least
 
     def exposures(self) -> Floats:
         """Return Σ μ_i² over the rounds in which a device is scheduled, of each that ever is."""

@@ -1,9 +1,8 @@
 """Receive beamforming: the beamformer of several antennas, a unit vector f, chosen together with the plan.
 
-For a given f everything is as with one antenna of gains |fᴴh_k|, and where every antenna is seen
-(`Link.trust = "radio"`) one more factor ‖h_k‖/|fᴴh_k| per device on the privacy limit (`limits.amplifications`). So any
-policy plans for a given f, and f is improved for the devices that it chose, in turns; no turn is for the worse. That
-finds a good f, not provably the best one: `lower_bound` says how much better any f could be.
+For a given f everything is as with one antenna of gains |fᴴh_k|, and where every antenna is seen one more factor
+‖h_k‖/|fᴴh_k| per device on the privacy limit. So any policy plans for a given f, and f is improved for the devices that
+it chose, in turns. That finds a good f, not provably the best: `lower_bound` says how much better any f could be.
 """
 
 from __future__ import annotations
@@ -116,10 +115,7 @@ def _worth(plan: Plan) -> tuple[float, float]:
 
 
 def _improved(plan: Plan, decide: Decide, *, own: bool) -> Plan:
-    """Devices and beamformer in turns, until no turn gains more than next to nothing.
-
-    With `own`, the beamformer is chosen for the plan's own devices only, not for more or fewer as well.
-    """
+    """Devices and beamformer in turns; with `own`, the beamformer only for the plan's devices, not more or fewer."""
     for _ in range(_TURNS):
         before = _worth(plan)
         for devices in [plan.scheduled] if own else _sets(plan):
@@ -148,7 +144,7 @@ def _sets(plan: Plan) -> Iterator[Devices]:
     fleet = plan.problem.fleet
     reach = fleet.reach
     if plan.problem.seen_by_all and "privacy" in plan.limits:
-        reach = np.minimum(reach, _cap(plan) / fleet.exposure)
+        reach = np.minimum(reach, plan.limits["privacy"] * plan.amplification / fleet.exposure)
     highest = np.argsort(-reach, kind="stable")[: np.count_nonzero(fleet.gain)]
     size, most = plan.num_scheduled, highest.size
     steps = np.unique(np.geomspace(1, most, _SIZES).round().astype(int))
@@ -156,11 +152,6 @@ def _sets(plan: Plan) -> Iterator[Devices]:
         for number in (size + step, size - step):
             if 0 < number <= most:
                 yield np.sort(highest[:number])
-
-
-def _cap(plan: Plan) -> float:
-    """The largest θ that privacy allows to a device of which the combiner sees all."""
-    return plan.limits["privacy"] * plan.amplification
 
 
 def _best_for(plan: Plan, devices: Devices) -> Complexes:
@@ -175,7 +166,8 @@ def _best_for(plan: Plan, devices: Devices) -> Complexes:
     channel = fleet.channel[devices]
     weight = 1.0 / fleet.peak_power[devices]
     if problem.seen_by_all and "privacy" in allowed:
-        weight = np.maximum(weight, np.square(antennas.strengths(channel) / _cap(plan)))
+        cap = allowed["privacy"] * plan.amplification  # to a device of which the combiner sees all
+        weight = np.maximum(weight, np.square(antennas.strengths(channel) / cap))
     total = 0.0
     if "total_power" in allowed:
         gain = fleet.gain[plan.scheduled]
@@ -230,15 +222,18 @@ def full(problem: Problem) -> Plan:
 def in_rounds(problem: Problem) -> Problem:
     """Return the problem with combiners where each round is decided on its own: one for all, or for each round.
 
-    That of a round is the best for the round alone, if it had as many others beside it as the first round would choose:
-    what later rounds bring is not looked at, and batteries neither. After `MOST_CHOSEN` rounds it is the first of those
-    that are tried: the strongest eigenvector, where no other way to combine is asked for.
+    That of a round is the best for it alone, with as many others beside it as the first round would choose, and no
+    batteries. After `MOST_CHOSEN` rounds it is the first of those that are tried.
     """
     alone = replace(problem, budget=replace(problem.budget, device_power=None))
     first = planned(alone.at(0), aligned)
     if not problem.fleet.changes:
         return problem.heard_by(first.combiner)
-    combiners = _firsts(problem)
+    channel = problem.fleet.channel
+    if problem.link.combining in ("optimal", "strongest_eigenvector"):
+        combiners = np.array(antennas.eigenvectors(channel)[..., 0, :])
+    else:
+        combiners = np.tile(_first(problem.at(0)), (len(channel), 1))
     combiners[0] = first.combiner
     chosen = np.array([first.rounds])
     for index in range(1, min(problem.most_rounds, len(combiners), MOST_CHOSEN)):
@@ -259,24 +254,15 @@ def noted(plan: Plan) -> Plan:
     return replace(plan, notes=(*plan.notes, note))
 
 
-def _firsts(problem: Problem) -> Complexes:
-    """The first combiner of those that are tried, in every round, (R, A)."""
-    channel = problem.fleet.channel
-    if problem.link.combining in ("optimal", "strongest_eigenvector"):
-        return np.array(antennas.eigenvectors(channel)[..., 0, :])
-    return np.tile(_first(problem.at(0)), (len(channel), 1))
-
-
 def _first(problem: Problem) -> Complexes:
     """The first combiner of those that are tried."""
     return next(_starts(problem, brief=True))
 
 
 def ceiling(problem: Problem) -> float:
-    """Return F, beyond which nobody's ‖h_k‖/|fᴴh_k| may be in rounds that are still to come.
+    """Return F, beyond which nobody's ‖h_k‖/|fᴴh_k| may be in rounds to come: that of the best plan of the first.
 
-    That of the best plan about the first round, and √A at least: so much the strongest eigenvector leaves to somebody
-    in every round.
+    It is √A at least: so much the strongest eigenvector leaves to somebody in every round.
     """
     first = replace(problem.at(0), budget=replace(problem.budget, device_power=None))
     devices = optimal.joint_optimum(first, np.arange(1, problem.most_rounds + 1)).devices
@@ -285,10 +271,7 @@ def ceiling(problem: Problem) -> float:
 
 
 def combined_samples(samples: Any, ceiling: float = np.inf) -> Any:
-    """Return samples of gains after combining, (samples, rounds, N), made of samples of channels, (…, N, A).
-
-    Each sample is combined by its dominant eigenvector.
-    """
+    """Return samples of gains, (samples, rounds, N), of samples of channels, (…, N, A), by their eigenvectors."""
 
     def gains(draws: Any) -> Floats:
         channel = np.asarray(draws)

@@ -6,29 +6,24 @@
                θ ≤ c_k = |h_k|√P_k, k ∈ K       peak power
                θ² Σ_{k∈K} 1/|h_k|² ≤ budget_r   total power
 
-W falls with |K| and with θ, so only the largest θ of each size matters. With equal peak powers the best schedule of
-size m holds the m devices of largest gain, and its alignment factor is
+With equal peak powers the best schedule of size m holds the m devices of largest gain, and its alignment factor is
 
     θ(m, r) = min{cap_r, c_m, √(budget_r / S_m)},   S_m = Σ of 1/|h|² over those m devices,
 
 which never grows with m [Yan23, Lemma 3]. So on a block m₁ ≤ m ≤ m₂ the objective is at least its value at size m₂ and
-alignment θ(m₁, r). Blocks that cannot beat the best value seen so far, over all candidate numbers of rounds at once,
-are dropped; the others are split until they hold one size (`best_prefix`). Of R·N pairs only a few thousand are ever
-looked at. With different peak powers the orders of c and |h| differ: `unequal` has that search. Both discard by bounds
-only what cannot win, so that the answer is the global optimum.
+alignment θ(m₁, r). Blocks that cannot beat the best value seen so far, over all candidates at once, are dropped; the
+others are split until they hold one size (`best_prefix`). With different peak powers the orders of c and |h| differ:
+`unequal` has that search. Both discard only what cannot win, so that the answer is the global optimum.
 
-Where there are thousands of numbers of rounds, or W is so nearly the same for all that bounds have no hold, candidates
-are solved one by one in the order of their promise (`best_rounds`). Between two candidates θ changes by no more than
-the limits do, whatever the schedule. Hence one candidate b bounds all others from below:
+Where candidates are thousands, or so nearly alike that bounds have no hold, they are solved one by one in the order of
+their promise (`best_rounds`). Between two candidates θ changes by no more than the limits do, whatever the schedule.
+Hence one candidate b bounds all others from below:
 
     Ψ_r ≥ Ψ_b(x) = min_K {A_K + x·n_K(b)},   x = min{1, (cap_b/cap_r)², budget_b/budget_r},
 
 with A_K = 4(1 − |K|/N)² and n_K the noise term. Ψ_b(0) ≥ 0, Ψ_b(1) = Ψ_b, and as a minimum of straight lines Ψ_b is
 concave: it lies above the chord between any two of its points. The candidate whose bound is lowest is solved next,
-until none is below the best W seen. A handful of a million suffice as a rule; where they do not, further points of Ψ_b
-make the chords short.
-
-This module knows arrays only; `optimal` builds them from a problem.
+until none is below the best W seen. Where many are needed, further points of Ψ_b make the chords short.
 """
 
 from __future__ import annotations
@@ -161,9 +156,8 @@ def best_schedule(
 ) -> Choice:
     """The joint optimum over all candidate numbers of rounds, all schedules and all alignment factors.
 
-    The problem is the one in the head of this module. Among optima of equal W (as far as float64 tells) the lowest
-    candidate index wins, then the larger schedule; among devices of equal gain the lower index is scheduled first. θ
-    never exceeds a limit as evaluated in float64.
+    Among optima of equal W the lowest candidate index wins, then the larger schedule; among devices of equal gain the
+    lower index is scheduled first. θ never exceeds a limit as evaluated in float64.
 
     Args:
         gain: |h_k| ≥ 0, (N,). A device of gain 0 is never scheduled but counts in N.
@@ -175,7 +169,6 @@ def best_schedule(
 
     Raises:
         InfeasibleError: no schedule has a finite objective; the message names the limit.
-        ValueError: the shapes do not match, or noise_weight is not positive.
 
     >>> one = np.ones(1)
     >>> choice = best_schedule(np.array([0.1, 0.9, 1.0]), 1.0, cap=one * 0.5, round_budget=one,
@@ -184,7 +177,6 @@ def best_schedule(
     (array([1, 2]), 0.5, 'privacy')
 
     Implements [Yan23, P1], [Yan23, Lemma 6] and [Yan23, Sec. IV-E].
-
     Deviations: jointly optimal over the number of rounds, where Algorithm 2 stops at a partial optimum; feasible and
     optimal for different peak powers, where the print can break the peak or the total limit.
     """
@@ -197,7 +189,8 @@ def best_schedule(
     eligible = None
     with np.errstate(divide="ignore", over="ignore"):
         if equal:
-            strongest, peak, load = _sorted_fleet(gain, float(power[0]))
+            strongest = np.sort(gain)[::-1][: np.count_nonzero(gain)]  # values, not indices: several times faster
+            peak, load = strongest * math.sqrt(power[0]), np.cumsum(1.0 / np.square(strongest))  # c_m and S_m
             found = _search_rounds(rounds, lambda some: best_prefix(some, peak, load))
             weakest = float(strongest[found.size - 1])
         else:
@@ -224,7 +217,6 @@ def candidate_space(
     (array([0.5   , 0.5   , 0.0989]), 2)
 
     Implements [Yan23, Lemma 3], [Yan23, Lemma 5] and [Yan23, Lemma 6].
-
     Deviations: with different peak powers θ_m is exact (Sec. IV-E is not).
     """
     gain = np.asarray(gain, dtype=np.float64)
@@ -267,13 +259,7 @@ def largest_alignments(gain: Floats, peak_power: ArrayLike, *, cap: Floats, roun
 
 def _peak_power(peak_power: ArrayLike, gain: Floats) -> tuple[Floats, bool]:
     """One peak power per device, and whether they are all equal."""
-    power = np.asarray(peak_power, dtype=np.float64)
-    if gain.ndim != 1 or power.shape not in ((), gain.shape):
-        raise ValueError(
-            "Expected a vector of gains and one peak_power for all or one per gain; "
-            f"got shapes {gain.shape} and {power.shape}."
-        )
-    power = np.broadcast_to(power, gain.shape)
+    power = np.broadcast_to(np.asarray(peak_power, dtype=np.float64), gain.shape)
     return power, power.strides == (0,) or bool(np.all(power == power[:1]))
 
 
@@ -287,12 +273,7 @@ def usable_rounds(
     num_devices: int, *, cap: Floats, round_budget: Floats, offset: Floats, scale: Floats, noise_weight: float
 ) -> tuple[Integers, Rounds]:
     """The indices of the candidates in which anything may be sent, and these candidates."""
-    arrays = [np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (cap, round_budget, offset, scale)]
-    if len({x.shape for x in arrays}) != 1 or arrays[0].ndim != 1 or not arrays[0].size:
-        shapes = ", ".join(str(x.shape) for x in arrays)
-        raise ValueError(f"Expected cap, round_budget, offset and scale to be vectors of one length; got {shapes}.")
-    if not noise_weight > 0:
-        raise ValueError(f"Expected noise_weight={noise_weight!r} > 0.")
+    arrays = [np.asarray(x, dtype=np.float64) for x in (cap, round_budget, offset, scale)]
     if not np.any(arrays[0] > 0):
         raise InfeasibleError("No plan fits: the privacy budget allows no transmission at all.")
     if not np.any(arrays[1] > 0):
@@ -388,7 +369,10 @@ def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) 
             continue
         end = np.minimum(start + (width - 1), most)
         value = rounds.objective(index, beside + end, _prefix_alignment(rounds, index, end, peak, load))
-        best = min(best, _first(value, index, end))
+        lowest = float(value.min())
+        tied = np.flatnonzero(value == lowest)
+        pick = tied[np.lexsort((-end[tied], index[tied]))[0]]
+        best = min(best, (lowest, int(index[pick]), -int(end[pick])))
         if width > 1:
             bound = rounds.objective(index, beside + end, _prefix_alignment(rounds, index, start, peak, load))
             kept = np.flatnonzero(bound <= best[0] + 1e-12 * abs(best[0]))
@@ -399,26 +383,9 @@ def best_prefix(rounds: Rounds, peak: Floats, load: Floats, *, beside: int = 0) 
             width //= _SPLIT
             start = (start[:, None] + width * np.arange(_SPLIT)).ravel()
             inside = start <= most
-            stack.append((width, index[inside], start[inside]))
+            if inside.any():
+                stack.append((width, index[inside], start[inside]))
     return Found(objective=best[0], index=best[1], size=beside - best[2])
-
-
-def _first(value: Floats, index: Integers, size: Integers) -> tuple[float, int, int]:
-    """The smallest (value, index, −size)."""
-    if not value.size:
-        return (math.inf, 0, 0)
-    lowest = float(value.min())
-    tied = np.flatnonzero(value == lowest)
-    pick = tied[np.lexsort((-size[tied], index[tied]))[0]]
-    return (lowest, int(index[pick]), -int(size[pick]))
-
-
-def _sorted_fleet(gain: Floats, power: float) -> tuple[Floats, Floats, Floats]:
-    """Positive gains in falling order, c_m and S_m. Values are sorted, not indices: several times faster."""
-    strongest = np.sort(gain)[::-1][: np.count_nonzero(gain)]
-    load = np.square(strongest)
-    np.divide(1.0, load, out=load)
-    return strongest, strongest * math.sqrt(power), np.cumsum(load, out=load)
 
 
 def _strongest(gain: Floats, size: int, weakest: float, eligible: NDArray[np.bool_] | None) -> Integers:

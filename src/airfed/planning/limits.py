@@ -21,10 +21,7 @@ _ULP = float(np.finfo(np.float64).eps)
 
 
 def allowed_mu(budget: Budget) -> float:
-    """Return the largest Gaussian-DP parameter that the budget allows to what it covers (a round, or all of them).
-
-    It ends on the safe side: the ε that airfed later reports for it, itself rounded up, is within the budget.
-    """
+    """Return the largest μ that the budget allows to what it covers; its ε, rounded up, is within the budget."""
     if budget.formula == "classic":
         mu = classic_mu(budget.epsilon, budget.delta)  # [Yan23, P1]
     else:
@@ -56,10 +53,7 @@ def _exact_mu(epsilon: float, delta: float) -> float:
 
 
 def amplifications(problem: Problem) -> Floats:
-    """Return f_k of every device: how much stronger than θ somebody may see it.
-
-    Ones where the channels are known and one signal is seen; ‖h_k‖/|fᴴh_k| where that of every antenna is.
-    """
+    """Return f_k of every device: how much stronger than θ somebody may see it; ones where all is known."""
     if problem.seen_by_all:
         return problem.fleet.exposure
     link = problem.link
@@ -126,10 +120,10 @@ def largest_alignment(problem: Problem, scheduled: Devices, rounds: NDArray[np.i
     return np.minimum(privacy, power * (1 - slack))
 
 
-def require_reachable(problem: Problem, scheduled: Devices) -> None:
+def require_reachable(problem: Problem, scheduled: Devices, when: str = "") -> None:
     """Raise InfeasibleError where a scheduled device has gain 0."""
     dead = scheduled[problem.fleet.gain[scheduled] == 0]
     if dead.size:
         raise InfeasibleError(
-            f"No plan fits: device {dead[0]} has gain 0 and would need infinite power to be heard (peak_power)."
+            f"No plan fits: device {dead[0]} has gain 0{when} and would need infinite power to be heard (peak_power)."
         )

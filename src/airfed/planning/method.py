@@ -1,14 +1,11 @@
 """A method: how the scheduled devices' updates reach the receiver, and what follows from it for one round.
 
 The receiver forms y = Σ_k a_k g_k/ϖ + r and takes y·ϖ/D for the mean update, with the received amplitudes a_k of the
-plan and D = Σ_k a_k. A method says with which amplitudes it sends, what the devices transmit for that, which noise is
-in y and which noise hides a device, what limits the amplitudes, and how long it takes. airfed's own method is
-`OverTheAir`; those of other papers are in `airfed.baselines`, one file each.
+plan and D = Σ_k a_k. airfed's own method is `OverTheAir`; those of other papers are in `airfed.baselines`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, final
 
@@ -77,40 +74,27 @@ class Errors(NamedTuple):
     shortfall: Floats  # Σ_k (1/N − a_k/D)₊
 
 
-class Method(ABC):
-    """How updates reach the receiver. A subclass is final: one method, one class, one file.
+class Method:
+    """How updates reach the receiver. A subclass is final: one method, one class."""
 
-    Attributes:
-        name: as in a record.
-        title: one sentence.
-        private: whether it has an ε at all.
-        radio: whether the channel shapes what is received.
-    """
+    name: ClassVar[str]  # as in a record
+    title: ClassVar[str]  # one sentence
+    private: ClassVar[bool] = True  # whether it has an ε at all
+    radio: ClassVar[bool] = True  # whether the channel shapes what is received
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    private: ClassVar[bool] = True
-    radio: ClassVar[bool] = True
-
-    @abstractmethod
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit allows to the given devices in each of I equal rounds."""
+        return limits.alignment_limits(problem, devices, rounds)
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
-        """Return one round as it is transmitted and received; by default devices invert their channels.
+        """Return one of I rounds as it is transmitted and received; by default devices invert their channels.
 
-        Args:
-            problem: σ, d, N and the budgets; its fleet is not looked at.
-            gain, peak_power, amplitude: |h_k|, P_k and a_k of the scheduled devices, (m,).
-            rounds: I.
+        `gain`, `peak_power` and `amplitude` are those of the scheduled devices, (m,); the problem's fleet is not seen.
         """
         return over_the_air(problem, gain=gain, amplitude=amplitude)
 
-    def require_claim(self, problem: Problem) -> None:  # noqa: B027  # most methods have nothing to add
-        """Raise InfeasibleError where the method makes no privacy claim: μ = 2·max a_k/s does not hold there.
-
-        Every plan asks, also one that is read from a record.
-        """
+    def require_claim(self, problem: Problem) -> None:
+        """Raise InfeasibleError where the method makes no privacy claim: μ = 2·max a_k/s does not hold there."""
 
     def schedule(self, problem: Problem) -> Devices:
         """Return the devices that transmit; all of them unless the method says otherwise."""
@@ -163,10 +147,6 @@ class OverTheAir(Method):
     name: ClassVar[str] = "over_the_air"
     title: ClassVar[str] = "Updates add up over the air."
 
-    def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
-        """Return the largest θ that each limit allows."""
-        return limits.alignment_limits(problem, devices, rounds)
-
     def amplitudes(self, problem: Problem, devices: Devices, rounds: int) -> Floats:
         """Return the largest θ within every limit, for each of the devices."""
         return np.full(devices.shape, limits.largest_alignment(problem, devices, np.array([rounds]))[0])
@@ -187,10 +167,7 @@ OVER_THE_AIR: Final = OverTheAir()
 
 
 def over_the_air(problem: Problem, *, gain: Floats, amplitude: Floats, **others: Any) -> Signal:
-    """Return the signal of a round in which devices invert their channels.
-
-    The noise is the receiver's, unless `others`, fields of `Signal`, say otherwise.
-    """
+    """Return the signal of a round in which devices invert their channels; `others` as in `received`."""
     with np.errstate(divide="ignore", over="ignore"):  # as printed, a plan may ask for more power than there is
         transmit = amplitude / gain
     return received(problem, amplitude, transmit_amplitude=transmit, **others)

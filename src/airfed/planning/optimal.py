@@ -7,23 +7,19 @@ solves this problem too, for one number of rounds, or for all of them where cap 
 
 `most_accurate` plans by an accuracy surrogate. The limits on θ do not depend on ϖ, and accuracy falls with s/ϖ =
 σ/(|K|θ). So for each I the candidate space says which noise every number of devices leads to, and the surrogate which
-of them, which ϖ and which average is best.
-
-`completed` chooses what a schedule leaves open: the largest feasible amplitudes, the best I and, by a surrogate, ϖ and
-the average.
+of them, which ϖ and which average is best. `completed` chooses what a given schedule leaves open.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airfed import _validate, bounds
+from airfed import bounds
 from airfed.planning import limits
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.exact import (
@@ -165,23 +161,19 @@ def most_accurate(problem: Problem, rounds: Integers, surrogate: Response) -> Al
     require_gain(problem.fleet.gain)
     some = thinned(surrogate.known(rounds), problem.fleet.num_devices)
     counts = surrogate.share.size > 1
-    found = [_sizes(problem, *limited, counts=counts) for limited in _limited(problem, some)]
+    cap, budget = limits.privacy_limits(problem, some), problem.budget.total_power / some
+    # Unless devices may be seen more strongly than θ, the peak powers are the same for every I.
+    together = 1 if limits.amplified(problem) else max(1, _ROOM // problem.fleet.num_devices)
+    found = []
+    for start in range(0, some.size, together):
+        power, part = effective_peak_power(problem, int(some[start])), slice(start, start + together)
+        found.append(_sizes(problem, power, cap[part], budget[part], counts=counts))
     size, theta = (np.concatenate([each[place] for each in found]) for place in (0, 1))
     with np.errstate(divide="ignore"):
         noise = np.asarray(problem.link.noise_std / (size * theta))
     best = surrogate.best_design(some, noise, size / problem.fleet.num_devices)
     at, number = (best.place, best.column), int(some[best.place])
     return Aligned(_devices(problem, int(size[at]), float(theta[at]), number), None, number)
-
-
-def _limited(problem: Problem, rounds: Integers) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """Peak powers, caps and budgets, of some numbers of rounds at a time."""
-    cap, budget = limits.privacy_limits(problem, rounds), problem.budget.total_power / rounds
-    # Unless devices may be seen more strongly than θ, the peak powers are the same for every I.
-    together = 1 if limits.amplified(problem) else max(1, _ROOM // problem.fleet.num_devices)
-    for start in range(0, rounds.size, together):
-        some = slice(start, start + together)
-        yield effective_peak_power(problem, int(rounds[start])), cap[some], budget[some]
 
 
 def _sizes(
@@ -237,20 +229,20 @@ def completed(
     notes: tuple[str, ...] = (),
     surrogate: Response | None = None,
 ) -> Plan:
-    """Return the plan of the smallest bound, or of the highest expected accuracy, for given devices in all rounds.
+    """Return the plan of the smallest bound, or of the highest accuracy by a surrogate, for given devices.
 
-    Args:
-        problem, policy, method, notes: as in `Plan`; with a surrogate the problem's ϖ is not looked at.
-        devices: K, ascending.
-        rounds: the numbers of rounds to choose from.
-        alignment: θ of aligned devices, to fix it; the largest within every limit otherwise.
-        surrogate: what accuracy training gives; None: the bound decides.
+    `rounds` are those to choose from; `alignment` fixes θ of aligned devices, else it is the largest within the limits.
     """
     rounds = in_time(problem, method, devices, rounds)
     if surrogate is not None:
         rounds = surrogate.known(rounds)
-    found, fleet = _errors(problem, devices, rounds, method, alignment), problem.fleet
-    design = None
+    fleet, design = problem.fleet, None
+    if alignment is None:
+        found = method.errors(problem, devices, rounds)
+    else:
+        with np.errstate(over="ignore"):
+            figures = alignment, problem.link.noise_std / (devices.size * np.float64(alignment))
+        found = Errors(rounds, *(np.full(rounds.shape, x) for x in (*figures, 1.0 - devices.size / fleet.num_devices)))
     if surrogate is not None:
         design = surrogate.best_design(found.rounds, found.noise_share[:, None], 1.0 - found.shortfall[:, None])
         best = design.place
@@ -295,17 +287,6 @@ def predicted(plan: Plan, surrogate: Response) -> Plan:
         rounds=plan.rounds, clip_norm=plan.clip_norm, noise=noise, share=share, average=plan.average
     )
     return replace(plan, prediction=found)
-
-
-def _errors(problem: Problem, devices: Devices, rounds: Integers, method: Method, alignment: float | None) -> Errors:
-    if alignment is None:
-        return method.errors(problem, devices, rounds)
-    _validate.positive(alignment=alignment)
-    theta = np.full(rounds.shape, float(alignment))
-    missing = 1.0 - devices.size / problem.fleet.num_devices
-    with np.errstate(divide="ignore", over="ignore"):
-        noise = problem.link.noise_std / (devices.size * theta)
-    return Errors(rounds, theta, noise, np.full(rounds.shape, missing))
 
 
 def in_time(problem: Problem, method: Method, devices: Devices, rounds: Integers) -> Integers:

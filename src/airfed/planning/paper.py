@@ -103,10 +103,7 @@ def _candidate_pairs(problem: Problem, rounds: int, by_gain: NDArray[np.intp], b
 def solve_p3(problem: Problem, scheduled: NDArray[np.intp], theta: float, current: int) -> tuple[int, float]:
     """Return (I, W) of P3: the best number of rounds for a given (K, θ), by search over all feasible ones.
 
-    `current`, the number for which (K, θ) was found, always stays a candidate: at the total-power limit, rounding
-    would otherwise exclude it.
-
-    Implements [Yan23, P3].
+    Implements [Yan23, P3]. `current`, for which (K, θ) was found, stays a candidate even where rounding excludes it.
     """
     learning = problem.learning
     rounds = np.arange(1, problem.most_rounds + 1)

@@ -109,9 +109,11 @@ class Plan:
                     f"No plan fits: {name} would be {value:.3g}, and figures below {SMALLEST_FIGURE:g} or above "
                     f"{LARGEST_FIGURE:g} are not accounted for."
                 )
-        weakest, power = self.sequence.least_power()
-        if power < SMALLEST_FIGURE**2 and self.method.radio:
-            raise InfeasibleError(f"No plan fits: device {weakest} would transmit less than {SMALLEST_FIGURE**2:g} W.")
+        totals = self.sequence.totals
+        if totals.least_power < SMALLEST_FIGURE**2 and self.method.radio:
+            raise InfeasibleError(
+                f"No plan fits: device {totals.weakest} would transmit less than {SMALLEST_FIGURE**2:g} W."
+            )
 
     # The table and its summaries
 
@@ -336,7 +338,8 @@ class Plan:
             devices = self.amplitudes.devices(index)
             share = np.asarray(self.amplitudes.shares(index)[devices], dtype=np.float64)
             privacy[index] = cap / float(np.max(share * self.sequence.factors(devices, index)))
-            peak[index] = float(np.min(problem.fleet.reach_in(index)[devices] / share))
+            reach = problem.fleet.gain_in(index)[devices] * np.sqrt(problem.fleet.peak_power[devices])
+            peak[index] = float(np.min(reach / share))
         shape = (self.rounds,)
         return {"privacy": np.broadcast_to(privacy, shape), "peak_power": np.broadcast_to(peak, shape)}
 

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airfed import _usercode, _validate, bounds
-from airfed.planning import beamforming, limits, time_varying
+from airfed.planning import beamforming, limits
 from airfed.planning.amplitudes import Amplitudes
 from airfed.planning.method import OVER_THE_AIR, Method, thinned
 from airfed.planning.optimal import Aligned, completed, expected, in_time
 from airfed.planning.plan import Plan
 from airfed.planning.surrogate import Average, Response
-from airfed.planning.time_varying import Samples, Solution
+from airfed.planning.time_varying import planner as time_varying
+from airfed.planning.time_varying.instance import Solution
+from airfed.planning.time_varying.planner import Samples
 from airfed.problem import InfeasibleError, Problem
 
 Asked = Literal["once", "per_round"]
@@ -62,11 +64,8 @@ class Settings:
     seed: int = 0  # of the policy's own random stream
     objective: Response | None = None  # an accuracy surrogate to plan by, or None for the smallest bound
     clip_norm: float | None = None  # ϖ, to fix it where a surrogate would choose it
-    # as in `Plan`, to fix it; otherwise a surrogate chooses, and by the bound there is no average
-    average: Average | None = None
-    # Monte Carlo samples of gains that vary, (samples, rounds, N), or a conditional sampler, which makes some for the
-    # rounds to come, given the gains so far; None: all gains are known beforehand
-    samples: Samples | None = None
+    average: Average | None = None  # as in `Plan`, to fix it where a surrogate would choose it
+    samples: Samples | None = None  # as in `airfed.plan`; None: all gains are known beforehand
     round_index: int = 0  # i, for a policy that is asked in each round
     options: Mapping[str, Any] = field(default_factory=dict)  # whatever else the user's own policy takes, by name
 
@@ -448,10 +447,7 @@ def with_budgets(problem: Problem, *, epsilon: float, total_power: float) -> Pro
 
 
 def next_device(plan: Plan) -> NextDevice | None:
-    """Return the strongest device that an aligned plan leaves out, and θ and the bound if it joined.
-
-    None with full participation, where rounds differ, and where devices do not arrive equally strong.
-    """
+    """Return the strongest device that an aligned plan of equal rounds leaves out, and θ and the bound if it joins."""
     problem = plan.problem
     if problem.varies or not plan.amplitudes.equal or not plan.constant:
         return None

@@ -2,8 +2,7 @@
 
 Everything that the radio does to learning goes through one number, the noise per coordinate of the recovered mean,
 s = ϖσ/(|K|θ). A response surface holds what pilot runs reached over (I, ϖ, s/ϖ), and over |K|/N where the data are not
-alike on all devices: accuracy and loss of each average of the models that the receiver may take. It knows nothing of
-budgets: a plan does.
+alike on all devices: accuracy and loss of each average of the models that the receiver may take.
 """
 
 from __future__ import annotations
@@ -99,21 +98,55 @@ class Response:
             object.__setattr__(self, name, values)
 
     @cached_property
-    def _surface(self) -> _Surface:
-        return _Surface(self)
+    def _values(self) -> Any:
+        """Accuracy, variance and loss of each average between the grid points, over the logarithms of the axes.
+
+        More noise is never better, and neighbours share a variance.
+        """
+        from scipy.interpolate import RegularGridInterpolator  # here: planning by the bound starts sooner without them
+        from scipy.ndimage import uniform_filter
+
+        channels = [
+            *(_monotone(accuracy, increasing=False) for accuracy in self.accuracy),
+            *(uniform_filter(np.square(spread), size=(1, 3, 3, 3), mode="nearest") for spread in self.spread),
+            *(_monotone(loss, increasing=True) for loss in self.loss),
+        ]
+        axes, values = [getattr(self, name) for name in AXES], np.stack(channels, axis=-1)
+        for place, axis in enumerate(axes):
+            if axis.size == 1:  # the interpolation needs two places: the second is a hair away
+                axes[place] = np.array([axis[0], axis[0] * (1 + ROUNDING)])
+                values = np.repeat(values, 2, axis=place)
+        return RegularGridInterpolator([np.log(axis) for axis in axes], values, bounds_error=False, fill_value=np.nan)
+
+    def _look(self, **given: ArrayLike) -> tuple[Floats, Floats, Floats]:
+        """Accuracy, its standard deviation and the loss at some places, (..., averages) each; NaN outside.
+
+        Less noise than the least measured counts as the least. Where only one share was measured, every share counts
+        as that one.
+        """
+        arrays = {name: np.asarray(given[name], dtype=np.float64) for name in AXES}
+        arrays["noise"] = np.maximum(arrays["noise"], self.noise[0])
+        if self.share.size == 1:
+            arrays["share"] = np.full_like(arrays["share"], self.share[0])
+        for name, values in arrays.items():
+            for end in getattr(self, name)[[0, -1]]:  # what lies outside by rounding only is put onto the end
+                values = np.where(np.abs(values - end) <= ROUNDING * end, end, values)
+            arrays[name] = values
+        with np.errstate(divide="ignore"):
+            grid = np.stack(np.broadcast_arrays(*map(np.log, arrays.values())), axis=-1)
+        found: Floats = self._values(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], -1)
+        accuracy, variance, loss = np.split(found, 3, axis=-1)
+        # The weights of the neighbours add up to 1 but for rounding.
+        return np.clip(accuracy, 0.0, 1.0), np.sqrt(np.maximum(variance, 0.0)), loss
 
     def predict(
         self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike = 1.0
     ) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of the accuracy, each (..., averages); NaN outside the grid."""
-        found = self._surface.look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
-        return found.accuracy, found.deviation
+        return self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)[:2]
 
     def best(self, *, rounds: ArrayLike, noise: ArrayLike, share: ArrayLike) -> Best:
-        """Return the accuracy with the best ϖ and the best average.
-
-        Between two measured ϖ the accuracy is a straight line, so that one of the measured ones is always best.
-        """
+        """Return the accuracy with the best ϖ, always one of the measured ones, and the best average."""
         mean, _ = self.predict(
             clip_norm=self.clip_norm,
             rounds=np.asarray(rounds)[..., None],
@@ -131,7 +164,16 @@ class Response:
         accuracy = np.where(np.isnan(noise), -np.inf, best.accuracy)
         at = np.unravel_index(int(np.argmax(accuracy)), accuracy.shape)
         if not np.isfinite(accuracy[at]):
-            raise InfeasibleError(f"No plan fits: {self.outside(noise, share)}")
+            least, there = float(np.nanmin(noise, initial=math.inf)), "and the response was measured"
+            if self.share.size > 1 and least <= self.noise[-1]:
+                raise InfeasibleError(
+                    f"No plan fits: the devices would be {np.max(share):.3g} of the fleet at most, {there} for "
+                    f"{self.share[0]:.3g} to {self.share[-1]:.3g} of it."
+                )
+            raise InfeasibleError(
+                f"No plan fits: the limits leave a noise of {least:.3g} of the clipping norm in each coordinate, "
+                f"{there} up to {self.noise[-1]:.3g}."
+            )
         return Design(int(at[0]), int(at[1]), float(best.clip_norm[at]), self.averages[best.average[at]])
 
     def only(self, average: Average) -> Response:
@@ -169,19 +211,6 @@ class Response:
             )
         return inside
 
-    def outside(self, noise: Floats, share: Floats) -> str:
-        """Return the sentence for plans of which none lies within what was measured."""
-        least = float(np.nanmin(noise, initial=math.inf))
-        if self.share.size > 1 and least <= self.noise[-1]:
-            return (
-                f"the devices would be {np.max(share):.3g} of the fleet at most, and the response was measured for "
-                f"{self.share[0]:.3g} to {self.share[-1]:.3g} of it."
-            )
-        return (
-            f"the limits leave a noise of {least:.3g} of the clipping norm in each coordinate, and the response was "
-            f"measured up to {self.noise[-1]:.3g}."
-        )
-
     def prediction(
         self, *, rounds: int, clip_norm: float, noise: float, share: float, average: str
     ) -> Prediction | None:
@@ -189,18 +218,12 @@ class Response:
         if average not in self.averages:
             return None
         place = self.averages.index(average)
-        found = self._surface.look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
-        middle = float(found.accuracy[place])
+        found = self._look(rounds=rounds, clip_norm=clip_norm, noise=noise, share=share)
+        middle, deviation, loss = (float(each[place]) for each in found)
         if not math.isfinite(middle):
             return None
-        half = _WIDE * float(found.deviation[place])
-        return Prediction(
-            accuracy=middle,
-            low=max(0.0, middle - half),
-            high=min(1.0, middle + half),
-            basis=self.basis,
-            loss=float(found.loss[place]),
-        )
+        low, high = max(0.0, middle - _WIDE * deviation), min(1.0, middle + _WIDE * deviation)
+        return Prediction(accuracy=middle, low=low, high=high, basis=self.basis, loss=loss)
 
     @property
     def basis(self) -> str:
@@ -243,78 +266,8 @@ def _numbers(values: object, name: str) -> Floats:
     return found.astype(np.float64)
 
 
-class _Found(NamedTuple):
-    """What is expected at some places: (..., averages) each."""
-
-    accuracy: Floats
-    deviation: Floats
-    loss: Floats
-
-
-class _Surface:
-    """A response between its grid points, over the logarithms of the axes.
-
-    More noise is never better, and neighbours share a variance.
-    """
-
-    def __init__(self, response: Response) -> None:
-        from scipy.interpolate import RegularGridInterpolator  # here: planning by the bound starts sooner without them
-        from scipy.ndimage import uniform_filter
-
-        self._axes = {name: getattr(response, name) for name in AXES}
-        # The last axis: accuracy, variance and loss of each average.
-        channels = [
-            *(_monotone(accuracy, increasing=False) for accuracy in response.accuracy),
-            *(uniform_filter(np.square(spread), size=(1, 3, 3, 3), mode="nearest") for spread in response.spread),
-            *(_monotone(loss, increasing=True) for loss in response.loss),
-        ]
-        self._values = RegularGridInterpolator(
-            [np.log(_padded(axis)) for axis in self._axes.values()],
-            _repeated(np.stack(channels, axis=-1)),
-            bounds_error=False,
-            fill_value=np.nan,
-        )
-
-    def look(self, *, rounds: ArrayLike, clip_norm: ArrayLike, noise: ArrayLike, share: ArrayLike) -> _Found:
-        """Return what is expected at some places, broadcast against each other; NaN outside.
-
-        Less noise than the least measured counts as the least. Where only one share was measured, every share counts
-        as that one.
-        """
-        given = {"share": share, "rounds": rounds, "clip_norm": clip_norm, "noise": noise}
-        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in given.items()}
-        arrays["noise"] = np.maximum(arrays["noise"], self._axes["noise"][0])
-        if self._axes["share"].size == 1:
-            arrays["share"] = np.full_like(arrays["share"], self._axes["share"][0])
-        with np.errstate(divide="ignore"):
-            places = [np.log(_snapped(arrays[name], axis)) for name, axis in self._axes.items()]
-        grid = np.stack(np.broadcast_arrays(*places), axis=-1)
-        found: Floats = self._values(grid.reshape(-1, len(AXES))).reshape(*grid.shape[:-1], -1)
-        accuracy, variance, loss = np.split(found, 3, axis=-1)
-        # The weights of the neighbours add up to 1 but for rounding.
-        return _Found(accuracy=np.clip(accuracy, 0.0, 1.0), deviation=np.sqrt(np.maximum(variance, 0.0)), loss=loss)
-
-
 def _monotone(values: Floats, *, increasing: bool) -> Floats:
     """Values along the last axis, the noise, smoothed so that they rise or fall."""
     from scipy.optimize import isotonic_regression
 
     return np.apply_along_axis(lambda row: isotonic_regression(row, increasing=increasing).x, -1, values)
-
-
-def _padded(axis: Floats) -> Floats:
-    """An axis of at least two places, as the interpolation needs them; the second of one is a hair away."""
-    return axis if axis.size > 1 else np.array([axis[0], axis[0] * (1 + ROUNDING)])
-
-
-def _repeated(values: Floats) -> Floats:
-    for axis in range(values.ndim - 1):
-        if values.shape[axis] == 1:
-            values = np.repeat(values, 2, axis=axis)
-    return values
-
-
-def _snapped(values: Floats, axis: Floats) -> Floats:
-    """Values that lie outside an axis by rounding only, put onto its end."""
-    values = np.where(np.abs(values - axis[0]) <= ROUNDING * axis[0], axis[0], values)
-    return np.where(np.abs(values - axis[-1]) <= ROUNDING * axis[-1], axis[-1], values)

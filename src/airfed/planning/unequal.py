@@ -11,10 +11,9 @@ per node, the count and the load of the devices in each cell of c and each colum
 describes the devices eligible at the lower edge of cell j in the order of their load, and a search in the row brackets
 m for every r without another look at the devices.
 
-A surviving interval of θ becomes a child that holds only the devices on which the choice still hinges. Devices with c
-below the interval are out. Devices that any feasible schedule there includes (eligible throughout, and light enough to
-fit whichever others are eligible) become a count and a load. Devices that cannot fit even if no other is eligible are
-out. What is left shrinks with the interval, and a node small enough is finished by the exact `Sweep`.
+A surviving interval of θ becomes a child that holds only the devices on which the choice still hinges. Those that
+cannot be eligible or fit there are out, those that any feasible schedule there includes become a count and a load. A
+node small enough is finished by the exact `Sweep`.
 """
 
 from __future__ import annotations
@@ -157,10 +156,7 @@ def _split(rounds: Rounds, node: Node, index: Integers, ceiling: float) -> tuple
 
 
 def _pieces(cells: Integers, num_cells: int, num_devices: int, num_candidates: int) -> int:
-    """Into how many children the surviving cells go: one if they are few, else enough for small leaves.
-
-    Every child costs a pass over the devices of its parent, so a large parent has few.
-    """
+    """Into how many children the surviving cells go; each costs a pass over the devices, so a large node has few."""
     if 4 * (cells[-1] - cells[0] + 1) <= num_cells:
         return 1
     wanted = max(num_devices * num_candidates // max(_LEAF, 1), 2)
@@ -253,11 +249,7 @@ def _finish_sweep(rounds: Rounds, sweep: Sweep, part: Integers, node: Node) -> F
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grid:
-    """Consecutive ranges of float64 numbers that share their leading bits, from `low` to `high`.
-
-    Bit patterns have the order of their values: no sorting and no search is needed to place a device, the edges are
-    exact, and every level of the search resolves more bits.
-    """
+    """Consecutive ranges of float64 numbers that share their leading bits: no search is needed to place a device."""
 
     shift: int
     first: int
@@ -321,11 +313,7 @@ class Table:
         return cls(cells=cells, columns=columns, flat=flat, count=count, load=load)
 
     def sizes(self, budget: Floats) -> tuple[Floats, Floats]:
-        """The most members at the lower edge of each cell, and a number that surely fits at 1 − _SLACK of it.
-
-        Both are (J, R), for R budgets. Where a column fits in part, its lightest and its heaviest load tell
-        how many more there can be.
-        """
+        """The most members at the lower edge of each cell, and a number that surely fits just below it, (J, R)."""
         room = budget * (1 + _SLACK) / np.square(self.cells.lower)[:, None]
         row = np.arange(room.shape[0])[:, None]
         last = self.load.shape[1] - 1
@@ -361,11 +349,10 @@ class Sweep:
 
         θ_m = max over j of min{cap, c₍ⱼ₎, √(budget / P_j(m))}.
 
-    As j grows the second term falls and the third rises, so the maximum is at the crossing: at the first j whose greedy
-    set at θ = min{cap, c₍ⱼ₎} has m members, or one before it. Both questions, "how many members fit" and "what is
-    P_j(m)", are asked of all (j, m, r) at once, by one descent of a binary tree over the devices in order of load. A
-    node covers a range of loads, and for each prefix of its devices in the order of c it knows how many lie in its
-    lower half and their sum.
+    As j grows the second term falls and the third rises, so the maximum is at the first j whose greedy set at θ =
+    min{cap, c₍ⱼ₎} has m members, or one before it. "How many members fit" and "what is P_j(m)" are asked of all (j, m,
+    r) at once, by one descent of a binary tree over the devices in order of load, whose nodes know for each prefix of
+    their devices in the order of c how many lie in their lower half, and their sum.
     """
 
     def __init__(self, load: Floats, peak: Floats) -> None:

@@ -2,9 +2,8 @@
 
 From the samples the planner learns, once, what the later rounds are going to spend at each price of a watt (the dual
 variable of the total power). In round i it then looks for the price at which this round, whose gains are known, and the
-expected rest together spend what is left; the round is solved at that price. What is left also limits the round itself,
-so that the budget is never exceeded, whatever the gains turn out to be. Where devices have budgets of their own, equal
-shares of what is left are as good in the median (`docs/fading.md`), and `planner` uses those.
+expected rest together spend what is left, and solves the round at that price. What is left also limits the round, so
+that the budget is never exceeded. Where devices have budgets of their own, `planner` uses equal shares of what is left.
 """
 
 from __future__ import annotations
@@ -49,14 +48,8 @@ def _averaged(instances: list[Instance]) -> Callable[[Floats], Answers]:
 class Causal:
     """A planner that decides one round after the other, where the total power is all that ties them together.
 
-    Args:
-        instance: the limits; its gains are not looked at.
-        samples: of the gains, (samples, R, N); or a function that makes some for the rounds to come, given those seen
-            so far: from (i, N) to (samples, R − i, N), which is asked in each round anew.
-        rounds: I; None: the best on the samples.
-
-    Raises:
-        ValueError: the samples have another number of devices, or too few rounds.
+    Of `instance` only the limits count. `samples` are gains, (samples, R, N), or a function that is asked in each round
+    anew, from those seen so far, (i, N), to samples of the rest, (samples, R − i, N). `rounds` None: the best on them.
     """
 
     def __init__(self, instance: Instance, samples: Floats | Sampler, *, rounds: int | None = None) -> None:

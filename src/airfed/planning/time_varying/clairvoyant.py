@@ -10,9 +10,8 @@ i sees, p_i = ν/w_i, falls by the factor η from each round to the next *whatev
 p_0, p_1, …, and one solution of each round, gives D_I and the power spent for all I together, ν being (ϖ²/ζ)p_{I−1}:
 `DualSearch.look`. Only the I that may still be best are looked at more closely.
 
-A round's best schedule may change at a price by several devices at once, and then no price spends the budget exactly.
-The gap that this leaves between the dual value and the best plan closes when sizes are bounded: for the round in doubt
-either |K| ≤ m or |K| > m, each with a dual value of its own (`_close`).
+Where a round's best schedule changes at a price by several devices, no price spends the budget exactly. The gap closes
+when sizes are bounded: for the round in doubt either |K| ≤ m or |K| > m, each with its own dual value (`_close`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from airfed.planning.limits import Bools, Floats
 from airfed.planning.limits import Devices as Integers
 from airfed.planning.time_varying.device_budgets import Attempt, dual_values, many_budgets
 from airfed.planning.time_varying.instance import Instance, Solution
-from airfed.planning.time_varying.one_round import Answers, Mixer, Options, Ordered, Solver, Unordered
+from airfed.planning.time_varying.one_round import Answers, Mixer, Ordered, Solver, Unordered
 
 _RTOL = 1e-3  # a gap worth closing
 _NODES = 400
@@ -50,12 +49,9 @@ def clairvoyant(instance: Instance, *, rounds: int | None = None, rtol: float = 
 
         min over I, K_i ≠ ∅, θ_i of offset_I + Σ_{i<I} w_i [4(1 − |K_i|/N)² + C/(|K_i|²θ_i²)]
 
-    within peak power, privacy per round, total power, and the devices' own budgets where there are any. The
-    `lower_bound` is the Lagrangian dual's best value: no plan can be below it. Where the total power is the only budget
-    that ties rounds together, a gap beyond `rtol` is closed by branch and bound, within a limited effort. Where devices
-    have budgets of their own, plans of more than 512 rounds spend equal shares of what is left.
-
-    Deviations: [Yan23] knows one channel for the whole training, one schedule and one θ.
+    within peak power, privacy per round, total power, and the devices' own budgets where there are any. No plan can be
+    below `lower_bound`, the Lagrangian dual's best value. With the total power alone, branch and bound closes a gap
+    beyond `rtol`, within a limited effort; with devices' own budgets, more than 512 rounds spend equal shares.
     """
     instance.require_reachable(1 if rounds is None else rounds)
     scaled, unit = instance.scaled()
@@ -220,19 +216,20 @@ def _attempt(instance: Instance, solver: Solver, search: DualSearch, rounds: int
     every = np.arange(rounds)
     if isinstance(solver, Ordered):
         size = _sizes(instance.num_devices, np.array([each.size[:rounds] for each in near]))
-        options = Options(size=size, load=solver.load[every, size - 1], limit=solver.limit[every, size - 1])
+        load, limit = solver.load[every, size - 1], solver.limit[every, size - 1]
     else:
         near += [look.answers for place, look in enumerate(search.looks) if place not in (low, high)]
-        seen = {name: np.array([getattr(each, name)[:rounds] for each in near]) for name in ("size", "load", "limit")}
-        options = Options(**seen)
-    mixer = Mixer(options, instance)
+        size, load, limit = (
+            np.array([getattr(each, name)[:rounds] for each in near]) for name in ("size", "load", "limit")
+        )
+    mixer = Mixer(instance, size, load, limit)
     floor = float(search.best[rounds - 1] - instance.offsets()[rounds - 1])
     tries = [mixer.improve(np.full(rounds, start), floor=floor) for start in range(min(len(near), 2))]
     value, choice = min(tries, key=lambda found: found[0])
     member = None
     if not isinstance(solver, Ordered):
         member = np.array([near[option].member[place] for place, option in enumerate(choice.tolist())])
-    return Attempt(value=value, square=mixer.value(choice)[1], size=options.size[choice, every], member=member)
+    return Attempt(value=value, square=mixer.value(choice)[1], size=size[choice, every], member=member)
 
 
 def _sizes(num_devices: int, size: Integers) -> Integers:
@@ -254,10 +251,7 @@ def _close(
     nodes: int,
     only: int | None,
 ) -> float:
-    """Branch and bound on |K_i|: put better plans into `found` and return a higher lower bound.
-
-    It ends when they agree to `rtol`, or so many nodes were looked at. `only` is I where it is fixed.
-    """
+    """Branch and bound on |K_i|: put better plans into `found`, return a higher lower bound; `only`: I if fixed."""
     offsets = instance.offsets()
     order = itertools.count()
     ones, full = np.ones(instance.most_rounds, dtype=np.intp), np.full(instance.most_rounds, instance.num_devices)

@@ -1,20 +1,15 @@
 """Equal shares of every budget (`myopic`), and dual variables of many budgets (`many_budgets`).
 
 The budgets are the total power, each device's battery, and each device's privacy over the training. With the dual
-variables ν, β_k and λ_k, x = θ² costs device k (ν + β_k)/|h_k|² + λ_k in a round. As with the total power alone (see
-`clairvoyant`), the prices that round i sees fall by the factor η from each round to the next whatever I is, so that one
-sequence of prices gives a dual value for every I:
+variables ν, β_k and λ_k, x = θ² costs device k (ν + β_k)/|h_k|² + λ_k in a round. As in `clairvoyant`, prices fall by
+the factor η from round to round whatever I is, so that one sequence of prices gives a dual value for every I:
 
     D_I = offset_I + Σ_{i<I} w_i·F_i − (ν·P_tot + Σ_k β_k·battery_k + Σ_k λ_k·exposure_k).
 
-Dual ascent: the price of what is overspent rises, of what is left over falls, each by a power of (spent/budget). Where
-x is not at a limit, spending falls as the root of its price, so that the power 2 would settle a single price at once; a
-smaller power that falls settles many. Any prices give a valid bound; the best is kept.
-
-A plan within every budget is then made from the prices (`_Packer`). At given θ_i, and given what one device more is
-worth to round i, each device faces a knapsack of its own: in which rounds to transmit. It is packed by worth over
-price, leaving out what does not fit. Then θ is chosen anew for these schedules, and last every round is solved once
-more within what all others leave over.
+Dual ascent: the price of what is overspent rises, of what is left over falls, each by a power of (spent/budget). Any
+prices give a valid bound; the best is kept. A plan within every budget is then made from the prices (`_Packer`): at
+given θ_i each device faces a knapsack of its own, in which rounds to transmit, packed by worth over price. Then θ is
+chosen anew for these schedules, and last every round is solved once more within what all others leave over.
 """
 
 from __future__ import annotations
@@ -255,10 +250,7 @@ class _Ascent:
         return np.asarray(share / amounts / float(self.steep[0]) ** 0.5)
 
     def settle(self, rounds: int, price: Floats, steps: int, reach: int) -> tuple[Floats, Floats, Bools]:
-        """The prices at which D_I is largest for one I, among so many; and x and K there.
-
-        `reach` is the largest I whose bound is still of interest.
-        """
+        """The prices at which D_I is largest, and x and K there; `reach`: the largest I whose bound is of interest."""
         best, amounts = -math.inf, self.budgets.amounts
         kept = (price, np.empty(0), np.empty((0, 0), dtype=np.bool_))
         for number in range(steps):

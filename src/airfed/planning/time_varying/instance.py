@@ -94,10 +94,7 @@ class Instance:
         return (math.frexp(self.total_power)[1] + 1) // 2
 
     def scaled(self, units: tuple[int, float] | None = None) -> tuple[Instance, float]:
-        """Return the same instance in units in which gains and P_tot are about 1, and the unit of θ.
-
-        The units are powers of two, so that nothing is rounded; they may be those of another instance.
-        """
+        """Return the same instance in units, powers of two, in which gains and P_tot are about 1; and that of θ."""
         field, unit = units or self.units()
         twice = -2 * self._watt()
         return replace(
@@ -167,10 +164,7 @@ def spending(gain: Floats, member: Bools, alignment: Floats) -> tuple[Floats, Fl
 
 
 def thinned(learning: Learning, rounds: int) -> tuple[Devices, Floats]:
-    """Return which rounds are looked at to judge a plan of I rounds, evenly spaced, and the weights they stand for.
-
-    Up to 256 rounds these are all of them. The time to choose I then does not grow with the square of the rounds.
-    """
+    """Return which rounds are looked at to judge a plan of I rounds, 256 at most, and the weights they stand for."""
     weights = bounds.round_weights(learning, rounds)
     if rounds <= _ENOUGH:
         return np.arange(rounds), weights

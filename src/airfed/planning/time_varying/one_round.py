@@ -12,7 +12,7 @@ and `cheapest` for costs of any kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -138,15 +138,9 @@ def cheapest(
     rtol: float = 1e-13,
     sizes: tuple[Integers, Integers] | None = None,
 ) -> tuple[Floats, Floats, Bools]:
-    """Solve rounds of any costs and limits: F (never above the truth), x and the members of K, (R,), (R,), (R, N).
+    """Solve rounds of any costs p_k ≥ 0 and limits c_k² (0: out), (R, N): F (never too large), x and the members of K.
 
-    Args:
-        cost: p_k ≥ 0, (R, N).
-        limit: c_k², (R, N); 0 keeps a device out.
-        cap: the largest θ that privacy allows.
-        noise_weight: C.
-        rtol: how far the returned F may be below what the returned K and x attain.
-        sizes: bounds on |K| in each round, (R,) each.
+    `rtol` is how far F may be below what K and x attain, `sizes` bounds |K| in each round, (R,) each.
     """
     num, devices = cost.shape
     value, square, member = np.empty(num), np.empty(num), np.zeros((num, devices), dtype=np.bool_)
@@ -207,10 +201,7 @@ class _Cells:
         return np.minimum(self.best, bound), self.square, member
 
     def _look(self, rows: Integers, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        """The lower bound of each cell low ≤ x ≤ high, and where to cut it: 0 where the bound is attained.
-
-        The best schedule of a round is replaced where a better one is met.
-        """
+        """The lower bound of each cell low ≤ x ≤ high, and where to cut it: 0 where the bound is attained."""
         cost, limit = self.cost[rows], self.limit[rows]
         every = np.arange(rows.size)
         eligible = limit >= low
@@ -271,33 +262,23 @@ def fill(pull: Floats, load: Floats, limit: Floats, budget: float) -> tuple[Floa
         return np.minimum(limit, pull / found[..., None]), found
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Options:
-    """Some schedules for each of I rounds, (E, I) each."""
-
-    size: Integers  # m = |K|
-    load: Floats  # S = Σ_{k∈K} 1/|h_k|²
-    limit: Floats  # the largest x
-
-
 class Mixer:
-    """Chooses one option for each round, so that together they are good."""
+    """Chooses one of some schedules, (E, I), for each of I rounds, so that together they are good."""
 
-    def __init__(self, options: Options, instance: Instance) -> None:
-        weights = instance.weight * np.exp(-instance.slopes(options.size.shape[1]))
-        never = ~np.isfinite(options.load) | (options.limit <= 0)  # with a device that is unreachable
-        load, limit = np.where(never, 1.0, options.load), np.where(never, 1.0, options.limit)
-        self.options, self.budget = replace(options, load=load, limit=limit), instance.total_power
-        self.round = np.arange(weights.size)
-        left_out = weights * 4.0 * np.square(1.0 - options.size / instance.num_devices)
+    def __init__(self, instance: Instance, size: Integers, load: Floats, limit: Floats) -> None:
+        weights = instance.weight * np.exp(-instance.slopes(size.shape[1]))
+        never = ~np.isfinite(load) | (limit <= 0)  # with a device that is unreachable
+        self.load, self.limit = np.where(never, 1.0, load), np.where(never, 1.0, limit)
+        self.budget, self.round = instance.total_power, np.arange(weights.size)
+        left_out = weights * 4.0 * np.square(1.0 - size / instance.num_devices)
         self.missing = np.where(never, np.inf, left_out)
-        self.noise = weights * instance.noise_weight / np.square(options.size, dtype=np.float64)
-        self.pull = np.sqrt(self.noise / load)
+        self.noise = weights * instance.noise_weight / np.square(size, dtype=np.float64)
+        self.pull = np.sqrt(self.noise / self.load)
 
     def value(self, choice: Integers) -> tuple[Floats, Floats, Floats]:
         """Σ w_iφ_i, x and κ of one choice per round, (…, I)."""
         pick = (choice, self.round)
-        square, kappa = fill(self.pull[pick], self.options.load[pick], self.options.limit[pick], self.budget)
+        square, kappa = fill(self.pull[pick], self.load[pick], self.limit[pick], self.budget)
         with np.errstate(divide="ignore", over="ignore"):
             return np.sum(self.missing[pick] + self.noise[pick] / square, axis=-1), square, kappa
 
@@ -319,8 +300,8 @@ class Mixer:
         """The exchanges that promise most at the present price of a watt."""
         _, _, kappa = self.value(choice)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            square = np.minimum(self.options.limit, self.pull / kappa)
-            worth = self.missing + self.noise / square + kappa**2 * square * self.options.load
+            square = np.minimum(self.limit, self.pull / kappa)
+            worth = self.missing + self.noise / square + kappa**2 * square * self.load
             gain = worth - worth[choice, self.round]
         gain[choice, self.round] = np.inf
         most = min(gain.size, max(1, _MOVES_AT_ONCE // self.round.size), _MOST_MOVES)

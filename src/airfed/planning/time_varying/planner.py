@@ -70,11 +70,7 @@ def factors(problem: Problem, gains: Floats) -> Floats:
 
 
 def ceiling_of(problem: Problem, samples: Samples | None) -> float:
-    """Return the best largest amplification to allow; 1 where the channels are known.
-
-    Weak devices may arrive many times stronger than planned, and the strongest of all holds everybody's privacy; so
-    those beyond some F are left out. A few F are compared, on a sample if there is one.
-    """
+    """Return F, beyond whose amplification devices are left out: the best of a few; 1 where the channels are known."""
     if not limits.amplified(problem):
         return 1.0
     own = [beamforming.ceiling(problem)] if problem.seen_by_all else []
@@ -226,8 +222,11 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
     member = np.zeros((most, instance.num_devices), dtype=np.bool_)
     given: dict[int, Floats] = {}
     for index in range(most):
+        there = problem.at(index)
         try:
-            row = decide(problem.at(index), index)
+            row = decide(there, index)
+            devices = np.flatnonzero(row) if row.dtype == np.float64 else row
+            limits.require_reachable(there, devices, f" in round {index + 1}")
         except InfeasibleError:
             if rounds is not None or not index:
                 raise
@@ -235,9 +234,7 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
             break
         if row.dtype == np.float64:
             given[index] = row
-            row = np.flatnonzero(row)
-        member[index, row] = True
-    member = member[: _reachable_rounds(instance, member, most if rounds is not None else 1)]
+        member[index, devices] = True
     each, shared = _allowed(problem, instance, member)
     chosen = rounds or 1 + int(np.argmin(_values(instance, member, each, shared)))
     theta = np.sqrt(np.minimum(each[:chosen], shared[:chosen] * ((1 - 4 * _SLACK) / chosen)))
@@ -249,19 +246,6 @@ def _shared(problem: Problem, decide: Decide, rounds: int | None) -> Solution:
         if index < chosen:
             table[index] = row
     return Solution(Amplitudes.of_table(table), found.objective)
-
-
-def _reachable_rounds(instance: Instance, member: Bools, needed: int) -> int:
-    """How many rounds there are before a scheduled device is unreachable."""
-    dead = member & (instance.gain[: len(member)] == 0)
-    reachable = int(np.argmax(dead.any(axis=1))) if dead.any() else len(member)
-    if reachable < needed:
-        device = int(np.argmax(dead[reachable]))
-        raise InfeasibleError(
-            f"No plan fits: device {device} has gain 0 in round {reachable + 1} and would need infinite power to be "
-            "heard (peak_power)."
-        )
-    return reachable
 
 
 def _allowed(problem: Problem, instance: Instance, member: Bools) -> tuple[Floats, Floats]:
@@ -285,15 +269,12 @@ def _values(instance: Instance, member: Bools, each: Floats, shared: Floats) -> 
     """The bounds of 1, 2, … rounds, if each of them has an equal share."""
     most = len(member)
     size = np.count_nonzero(member, axis=1)
-    missing, noise = 4.0 * np.square(1.0 - size / instance.num_devices), instance.noise_weight / np.square(size)
     weights = instance.weights(most)  # of fewer rounds they are the last of these
     found = instance.offsets()[:most].copy()
     for number in range(1, most + 1):
         square = np.minimum(each[:number], shared[:number] / number)
-        with np.errstate(over="ignore", divide="ignore"):
-            error = missing[:number] + noise[:number] / square
         own = weights[most - number :]
-        found[number - 1] += np.sum(own * error, where=own > 0)
+        found[number - 1] += np.sum(own * instance.errors(size[:number], square), where=own > 0)
     return found
 
 
@@ -313,11 +294,7 @@ def _in_time(problem: Problem, samples: Samples) -> Samples:
 
 
 def seldom(samples: Samples, problem: Problem) -> Samples:
-    """Return a sampler that is not asked in every one of many rounds: those in between get what it gave last.
-
-    It draws all the rounds to come each time. So that this does not grow with their square, it draws some 150,000
-    rounds at most; up to 547 rounds it is asked in each.
-    """
+    """Return a sampler that draws some 150,000 rounds at most: of many, those in between get what it gave last."""
     if not callable(samples):
         return samples
     stride = -(-(len(gains_of(problem)) ** 2) // (2 * _MOST_DRAWN))
