@@ -96,7 +96,7 @@ def test_bits_do_not_depend_on_chunks_order_or_who_else_is_asked():
 def test_gradient_descent_contracts_to_the_optimum():
     t = task()
     low, high = t.curvature_range
-    w, engine, gaps = t.initial_parameters, QuadraticEngine(t, learning_rate=1 / high), []
+    w, engine, gaps = np.zeros(t.dimension, np.float32), QuadraticEngine(t, learning_rate=1 / high), []
     for i in range(40):
         gaps.append(engine.evaluate(w)[0] - t.minimum)
         rows = np.concatenate([u for _, u in engine.updates(w, np.arange(7), steps=1, round_index=i)])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-ENGINES: Final = ("auto", "fused", "torch", "reference")
+ENGINES: Final = ("auto", "fused", "torch")
 """The engines for images, by name."""
 
 
@@ -123,10 +123,6 @@ def make_engine(
         from airfed.learning.fused import FusedEngine
 
         return FusedEngine(network, *arrays, **common, threads=threads)
-    if name == "reference":
-        from airfed.learning.reference import ReferenceEngine
-
-        return ReferenceEngine(model, *arrays, **common)
     from airfed.learning.torch_engine import TorchEngine
 
     return TorchEngine(model, *arrays, **common, threads=threads, device=device)
