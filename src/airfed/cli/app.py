@@ -53,13 +53,9 @@ for _name, _help in HELP.items():  # each is a function, or an app, in the modul
 
 
 def main(arguments: Sequence[str] | None = None, *, ready: Callable[[], object] = lambda: None) -> int:
-    """Run the command line and return its exit code.
+    """Run the command line and return its exit code; `ready` is called before a command runs.
 
     A user's mistake is one sentence on standard error; set AIRFED_DEBUG=1 for the traceback.
-
-    Args:
-        arguments: those of the process by default.
-        ready: called when the command is imported, before it runs.
     """
     tokens = sys.argv[1:] if arguments is None else list(arguments)
     _open_streams()
