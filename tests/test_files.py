@@ -22,7 +22,7 @@ from pathlib import Path
 from airfed import scenario
 from airfed.channel import FromFile
 from airfed.experiments import points
-from airfed.learning import data
+from airfed.learning import data, published
 
 os.chdir(sys.argv[1])
 os.mkfifo("pipe")
@@ -36,7 +36,7 @@ for ending in (".csv", ".npy"):
     for kind in ("pipe", "socket", "folder", "long", "loop"):
         os.symlink(kind, kind + ending)
     os.symlink("/dev/zero", "zero" + ending)
-for file in data.IDX_FILES.values():
+for file in published.IDX_FILES.values():
     os.symlink("../pipe", f"idx/{file}")
 readers = [
     *((scenario.load, name) for name in ("/dev/zero", "pipe", "socket", "folder", "long", "loop", "absent", "a\\0b")),

@@ -110,8 +110,8 @@ class Scenario(Section):
         """Return one realisation: the gains drawn from the seed's channel stream.
 
         Where they vary, there are as many rounds as policy.rounds says, or else local steps (any plan has enough of
-        them); of a trace, as many as it has. To plan a scenario, call its `plan`: a problem holds neither [policy] nor
-        the surrogate, and has the gains of all rounds, so `airfed.plan(problem)` is clairvoyant where channels vary.
+        them); of a trace, as many as it has. To plan a scenario, call its `plan`. A problem holds neither [policy] nor
+        the surrogate, and has the gains of all rounds: where channels vary, `airfed.plan(problem)` is clairvoyant.
 
         Args:
             dimension: d, where it is known already.
@@ -153,12 +153,9 @@ class Scenario(Section):
             raise ScenarioError(f"Expected a fleet that fits into memory, got {self.num_devices} devices.") from None
 
     def samples(self, problem: Problem) -> Any:
-        """Return Monte Carlo samples of the gains, for a plan that knows those of a round only when it comes.
+        """Return Monte Carlo samples of the gains, or a conditional sampler; None where gains do not vary.
 
-        Samples, or a conditional sampler, as `ChannelModel.law` describes; None where gains do not vary.
-
-        Args:
-            problem: the realisation, as `problem` has drawn it; of another scenario it is refused.
+        See `ChannelModel.law`. A problem that this scenario has not drawn is refused.
         """
         fleet = problem.fleet
         if not fleet.changes:
