@@ -114,15 +114,6 @@ def test_a_pipe_that_was_handed_over_is_read_to_its_end_and_no_further_than_allo
             os.close(reading)
 
 
-def test_a_text_that_grows_is_cut_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(_files, "MOST_TEXT", 100)
-    (tmp_path / "x").write_bytes(b"#" * 100)
-    assert _files.read_text(tmp_path / "x", "a text") == "#" * 100
-    (tmp_path / "x").write_bytes(b"#" * 101)
-    with pytest.raises(DataError, match="it is longer"):
-        _files.read_text(tmp_path / "x", "a text")
-
-
 @pytest.mark.parametrize(("change", "named"), [(-8, "it is damaged"), (8, "got more")])
 def test_an_array_that_changes_while_it_is_read(tmp_path, monkeypatch, change, named):
     path = tmp_path / "gains.npy"

@@ -47,8 +47,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "learning": (
         "Learning",
-        "What trains: one interface, a plain oracle, and data.",
-        ("airfed.learning.engine", "airfed.learning.reference", "airfed.learning.data"),
+        "What trains: one interface, and data.",
+        ("airfed.learning.engine", "airfed.learning.data"),
     ),
     "auditing": ("Audit", "Attacks on the privacy claim.", ("airfed.audit",)),
     "flower": (

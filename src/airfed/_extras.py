@@ -56,11 +56,7 @@ def require(*packages: str) -> None:
 
 
 def has(package: str) -> bool:
-    """Return whether a package is installed; it is not imported.
-
-    >>> has("numpy"), has("nowhere")
-    (True, False)
-    """
+    """Return whether a package is installed; it is not imported."""
     try:
         return importlib.util.find_spec(package) is not None
     except ModuleNotFoundError:  # a finder of somebody's own

@@ -1,8 +1,8 @@
 """Reading what a user names: regular files only, never more than a stated size, and one sentence for whatever is wrong.
 
 A pipe, a device or a socket is refused before it is opened, unless it is a pipe that the user has handed over for a
-TOML file (`/dev/stdin`, `<(command)`). The size that a header declares (NumPy, IDX, zip) is compared with the bytes of
-the file before anything is allocated. NumPy reads the arrays; nothing is unpickled.
+TOML file. The size that a header declares (NumPy, IDX, zip) is compared with the bytes of the file before anything is
+allocated. NumPy reads the arrays; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ class DataError(ValueError):
 def opened(path: Path, what: str, *, hint: str = "", pipe: bool = False) -> Iterator[IO[bytes]]:
     """Open a regular file for reading; with `pipe` it may be a pipe that this process was handed open.
 
-    `what` it should be, as in "a scenario", and a `hint` where there is no such file are part of the message.
-
-    Raises:
-        DataError: it is missing, no regular file, or cannot be read (now or inside the block).
+    `what` it should be, as in "a scenario", and a `hint` where there is no such file are part of a DataError's message.
     """
     pipe = pipe and _HANDED.fullmatch(str(path)) is not None
     try:
@@ -111,11 +108,7 @@ def read_toml(path: Path, what: str, *, hint: str = "") -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text of whatever origin.
-
-    Raises:
-        TOMLDecodeError: it is no valid TOML; what tomllib says in other ways, or after hours, included.
-    """
+    """Return the tables of a TOML text of whatever origin; all that is wrong with it is a TOMLDecodeError."""
     if _LONG_KEY.search(text):
         raise tomllib.TOMLDecodeError(f"a key has more than {_MOST_PARTS} parts")
     try:
@@ -169,11 +162,6 @@ def load_npy(source: Path | bytes, *, name: str = "", most_values: int | None = 
     Raises:
         DataError: it is no array of plain numbers (i, u, f or c), or not exactly as long as its header says; it has
             more than `most_values` values, or does not fit into memory.
-
-    >>> buffer = io.BytesIO()
-    >>> np.save(buffer, np.array([1.0, 2.0]))
-    >>> load_npy(buffer.getvalue(), name="the signal", most_values=2)
-    array([1., 2.])
     """
     with _numpy(source, name) as (stream, where):
         return _array(stream, length_of(stream), where, most_values)
@@ -182,9 +170,8 @@ def load_npy(source: Path | bytes, *, name: str = "", most_values: int | None = 
 def load_npz(source: Path | bytes, names: Mapping[str, tuple[str, ...]], *, name: str = "") -> dict[str, NDArray[Any]]:
     """Return arrays of an .npz file, or of its content, each under the first of its accepted names that is there.
 
-    Raises:
-        DataError: it is no zip archive, or a damaged one; an array is missing, there twice, encrypted, compressed in
-            an unusual way or to less than a hundredth; or see `load_npy`.
+    A DataError also where an array is there twice, encrypted, or compressed in an unusual way or to less than a
+    hundredth.
     """
     with _numpy(source, name) as (stream, where):
         length = length_of(stream)

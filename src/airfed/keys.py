@@ -32,24 +32,14 @@ _QUANTITY = re.compile(r"\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)\s*"
 
 
 def density(value: Any) -> Any:
-    """Return a noise density in W/Hz; a bare number that can only be meant in decibels is refused.
-
-    >>> density("-174 dBm/Hz")  # doctest: +ELLIPSIS
-    3.98...e-21
-    """
+    """Return a noise density in W/Hz; a bare number that can only be meant in decibels is refused."""
     if isinstance(value, int | float) and value <= 0:
         raise ValueError('expected a number > 0 in W/Hz, or a text such as "-174 dBm/Hz"')
     return in_si(WATTS_PER_HERTZ)(value)
 
 
 def amplitude(value: Any) -> Any:
-    """Return a number as it is; a text is refused, with the amplitude that belongs to it where it is a power.
-
-    >>> amplitude("-90 dBm")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    ValueError: expected a bare number, an amplitude in √W per real dimension; ... √(P/2) = 7.071e-07
-    """
+    """Return a number as it is; a text is refused, with the amplitude that belongs to it where it is a power."""
     if not isinstance(value, str):
         return value
     text = "expected a bare number, an amplitude in √W per real dimension"
@@ -68,10 +58,6 @@ def in_si(units: Mapping[str, float]) -> Callable[[Any], Any]:
 
     >>> in_si(WATTS)("30 dBm")
     1.0
-    >>> in_si(WATTS)("30")
-    Traceback (most recent call last):
-    ...
-    ValueError: missing unit: write a bare number for W, or a text with one of W, mW, uW, dBW, dBm
     """
 
     def convert(value: Any) -> Any:
@@ -172,11 +158,7 @@ class ScenarioError(ValueError):
 
 
 class Section(BaseModel):
-    """A table of keys: unknown ones are refused, values are not converted.
-
-    Raises:
-        ValueError: a value is wrong, in one sentence (of `model_validate`: pydantic's ValidationError).
-    """
+    """A table of keys: unknown ones are refused, values are not converted; a ValueError says in a sentence why."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     removed: ClassVar[Mapping[str, str]] = {}
@@ -210,8 +192,7 @@ _ENDLESS = 2**53  # a limit that nobody meets by accident is told only to those 
 def sentence(error: ValidationError, root: type[BaseModel]) -> str:
     """Return one sentence for the most telling of pydantic's complaints.
 
-    A misspelt key is also a missing one: the misspelling says more. Of "a number or a list of numbers", the complaint
-    about an entry says more than the one about the whole.
+    That is a misspelt key before a missing one, and an entry of a list before the list.
     """
 
     def telling(item: ErrorDetails) -> tuple[bool, bool, bool]:

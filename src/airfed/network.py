@@ -1,6 +1,7 @@
 """The family of small networks that airfed knows by heart, as numbers only: shapes, sizes, initial values.
 
-[convolution → 2×2 max-pool → ReLU]* → [dense → ReLU]* → dense → softmax cross-entropy. No torch here:
+[convolution → 2×2 max-pool → ReLU]* → [dense → ReLU]* → dense → softmax cross-entropy; a max-pool drops an odd last
+row or column. No torch here:
 `airfed.learning.models` turns a `Network` into a torch module with the same parameters in the same order.
 """
 
@@ -32,23 +33,15 @@ class Tensor(NamedTuple):
 class Network:
     """A network of the family.
 
-    Args:
-        input_shape: (channels, height, width) of one image.
-        convolutions: (output channels, kernel size) of each convolution (no padding, stride 1); each is followed
-            by a 2×2 max-pool (which drops an odd last row or column) and a ReLU.
-        hidden: width of each hidden dense layer, each followed by a ReLU.
-        classes: number of outputs of the last dense layer.
-        l2: λ of the regulariser (λ/2)‖w‖² over all parameters; makes logistic regression strongly convex.
-
     >>> Network(input_shape=(1, 28, 28), convolutions=((10, 5), (20, 5)), hidden=(50,), classes=10).dimension
     21840
     """
 
-    input_shape: tuple[int, int, int]
-    convolutions: tuple[tuple[int, int], ...] = ()
-    hidden: tuple[int, ...] = ()
+    input_shape: tuple[int, int, int]  # (channels, height, width) of one image
+    convolutions: tuple[tuple[int, int], ...] = ()  # (output channels, kernel size); no padding, stride 1
+    hidden: tuple[int, ...] = ()  # width of each hidden dense layer
     classes: int = 10
-    l2: float = 0.0
+    l2: float = 0.0  # λ of the regulariser (λ/2)‖w‖² over all parameters; makes logistic regression strongly convex
 
     def __post_init__(self) -> None:
         channels, height, width = self.input_shape

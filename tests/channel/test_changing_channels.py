@@ -83,12 +83,6 @@ def test_every_round_keeps_the_minimum(model):
 
 
 @pytest.mark.parametrize("model", FADING)
-def test_scale_is_the_root_mean_square_of_every_block(model):
-    for gains in gains_of(model, rounds=4, num_devices=DEVICES):
-        near(gains**2, SCALE**2, SCALE**2)  # |h|² varies by scale² at most
-
-
-@pytest.mark.parametrize("model", FADING)
 def test_every_block_has_the_law_of_the_first(model):
     k_factor = getattr(model, "k_factor", 0.0)
     law = stats.rice(b=np.sqrt(2 * k_factor), scale=SCALE * np.sqrt(0.5 / (k_factor + 1)))

@@ -45,17 +45,6 @@ def test_what_was_written_is_read(tmp_path_factory, images, seed):
     assert data.test_labels.tolist() == written["test_batch.bin"][0].tolist()
 
 
-def test_the_digest_sees_one_bit_and_not_the_folder(tmp_path):
-    for name in ("a", "b", "c"):
-        write(tmp_path / name)
-    file = tmp_path / "c" / "data_batch_4.bin"
-    content = bytearray(file.read_bytes())
-    content[3073 + 5] ^= 1
-    file.write_bytes(content)
-    one, same, other = (load(tmp_path / name).sha256 for name in ("a", "b", "c"))
-    assert one == same != other
-
-
 DAMAGE = {
     "gone": (lambda path: path.unlink(), "to hold {name}, as the binary version of CIFAR-10 does"),
     "empty": (lambda path: path.write_bytes(b""), "{name} to hold records of 3073 bytes; it has 0 bytes"),

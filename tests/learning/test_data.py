@@ -1,10 +1,8 @@
 import gzip
 import hashlib
-import io
 import struct
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -91,12 +89,7 @@ def test_raw_and_gzip_folders_and_npz_give_the_same_data(tmp_path):
     raw = load(write_folder(tmp_path / "raw", content))
     packed = load(write_folder(tmp_path / "gz", content, packed=True))
     np.savez(tmp_path / "a.npz", **content)
-    keras = {
-        "x_train": "train_images",
-        "y_train": "train_labels",
-        "x_test": "test_images",
-        "y_test": "test_labels",
-    }
+    keras = dict(zip(("x_train", "y_train", "x_test", "y_test"), IDX_FILES, strict=True))
     np.savez_compressed(tmp_path / "b.npz", **{k: np.asfortranarray(content[v]) for k, v in keras.items()})
     hashes = {raw.sha256, packed.sha256, load(tmp_path / "a.npz").sha256, load(tmp_path / "b.npz").sha256}
     assert len(hashes) == 1
@@ -217,59 +210,6 @@ def test_random_bytes_never_do_worse_than_a_data_error(tmp_path_factory, raw, pa
     assert idx(parsed) == raw
 
 
-@given(st.integers(0, 1200), st.integers(0, 255))
-def test_a_corrupted_npz_is_refused_or_read_whole(tmp_path_factory, position, value):
-    folder = tmp_path_factory.mktemp("fuzz")
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays())
-    raw = bytearray(buffer.getvalue())
-    raw[position % len(raw)] = value
-    (folder / "x.npz").write_bytes(bytes(raw))
-    try:
-        loaded = load(folder / "x.npz")
-    except DataError:
-        return
-    assert loaded.train_images.shape[0] == len(loaded.train_labels)
-
-
-def npz_with(path, **replaced):
-    content = {key: value for key, value in arrays().items()} | replaced
-    with zipfile.ZipFile(path, "w") as archive:
-        for key, value in content.items():
-            if isinstance(value, np.ndarray):
-                buffer = io.BytesIO()
-                np.lib.format.write_array(buffer, value)
-                value = buffer.getvalue()
-            archive.writestr(f"{key}.npy", value)
-    return path
-
-
-def npy(header, data=b""):
-    text = header.encode() + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
-
-
-@pytest.mark.parametrize(
-    ("member", "message"),
-    [
-        (npy("{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776,)}"), "does not fill"),
-        (npy("{'descr': '|u1', 'fortran_order': False, 'shape': (-1, -6)}", b"123456"), "damaged"),
-        (
-            npy("{'descr': '|O', 'fortran_order': False, 'shape': (6,)}", b"123456"),
-            "plain numbers, got type '.O'",
-        ),
-        (npy("{'descr': '<M8[s]', 'fortran_order': False, 'shape': (6,)}", bytes(48)), "plain numbers"),
-        (npy("__import__('os').abort()"), "NumPy array"),
-        (npy("{'descr': '|u1'"), "NumPy array"),
-        (b"not an array", "NumPy array"),
-        (b"", "NumPy array"),
-    ],
-)
-def test_a_hostile_npz_member_is_refused(tmp_path, member, message):
-    with pytest.raises(DataError, match=message):
-        load(npz_with(tmp_path / "x.npz", train_labels=member))
-
-
 def test_a_pickle_in_an_npz_is_never_loaded(tmp_path):
     class Bomb:
         def __reduce__(self):
@@ -279,16 +219,6 @@ def test_a_pickle_in_an_npz_is_never_loaded(tmp_path):
     with pytest.raises(DataError, match="plain numbers"):
         load(tmp_path / "x.npz")
     assert not (tmp_path / "pwned").exists()
-
-
-def test_a_lying_zip_directory_is_refused(tmp_path):
-    path = npz_with(tmp_path / "x.npz")
-    raw = bytearray(path.read_bytes())
-    entry = raw.rindex(b"PK\x01\x02")
-    raw[entry + 24 : entry + 28] = struct.pack("<I", 0x7FFFFFF0)  # uncompressed size of the last member
-    path.write_bytes(bytes(raw))
-    with pytest.raises(DataError, match="claims 2147483632"):
-        load(path)
 
 
 @pytest.mark.parametrize(
@@ -311,8 +241,9 @@ def test_a_lying_zip_directory_is_refused(tmp_path):
     ],
 )
 def test_inconsistent_arrays_are_refused(tmp_path, replaced, message):
+    np.savez(tmp_path / "x.npz", **arrays() | replaced)
     with pytest.raises(DataError, match=message):
-        load(npz_with(tmp_path / "x.npz", **replaced))
+        load(tmp_path / "x.npz")
 
 
 def test_a_missing_array_or_file_is_named(tmp_path):

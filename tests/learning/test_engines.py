@@ -18,9 +18,9 @@ from airfed.learning.data import dataset, load, partition
 from airfed.learning.engine import ENGINES, make_engine
 from airfed.learning.models import initial_parameters
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask, RidgeTask
-from airfed.learning.reference import ReferenceEngine
 from airfed.network import builtin
 from airfed.scenario.learning_section import NetworkSection
+from reference_engine import ReferenceEngine
 
 DEVICES = 10
 IMAGE_ENGINES = [name for name in ENGINES if name != "auto"]
@@ -348,8 +348,6 @@ ARGUMENTS = {
 @pytest.mark.parametrize("engine", IMAGE_ENGINES)
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_that_do_not_fit_are_refused_in_a_sentence(engine, name):
-    if (engine, name) == ("reference", "threads"):
-        pytest.skip("the reference has no threads of its own")
     change, message = ARGUMENTS[name]
     data, shards = images()
     arguments = {"model": model("mlp"), "images": data.train_images, "labels": data.train_labels, "shards": shards}

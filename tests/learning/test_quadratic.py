@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
 
@@ -51,15 +49,6 @@ def test_smoothness_and_strong_convexity_hold_and_are_tight(curvature):
     assert mean.max() == pytest.approx(t.smoothness)
 
 
-@given(st.sampled_from(CURVATURES), st.floats(0, 10), st.integers(0, 100))
-def test_the_gradient_bound_holds(curvature, radius, seed):
-    t = task(curvature=curvature, num_devices=50)
-    direction = np.random.default_rng(seed).normal(size=7)
-    w = t.optimum + radius * direction / np.linalg.norm(direction)
-    b, a = t.devices(everyone(t))
-    assert np.linalg.norm(a * (w - b), axis=1).max() <= t.gradient_bound(radius)
-
-
 @pytest.mark.parametrize("curvature", CURVATURES)
 @pytest.mark.parametrize("steps", [1, 2, 9])
 def test_updates_are_the_sum_of_the_local_gradients(curvature, steps):
@@ -82,7 +71,7 @@ def test_updates_are_the_sum_of_the_local_gradients(curvature, steps):
 @pytest.mark.parametrize("curvature", CURVATURES)
 def test_bits_do_not_depend_on_chunks_order_or_who_else_is_asked(curvature):
     t = task(curvature=curvature)
-    start = t.initial_parameters
+    start = np.zeros(t.dimension, np.float32)
 
     def run(chunk, devices):
         engine = QuadraticEngine(t, learning_rate=0.1, chunk=chunk)
@@ -102,7 +91,7 @@ def test_bits_do_not_depend_on_chunks_order_or_who_else_is_asked(curvature):
 @pytest.mark.parametrize("curvature", CURVATURES)
 def test_federated_averaging_contracts_to_the_optimum(curvature):
     t = task(curvature=curvature)
-    w = t.initial_parameters
+    w = np.zeros(t.dimension, np.float32)
     engine = QuadraticEngine(t, learning_rate=1 / t.smoothness)
     gaps = []
     for i in range(60):
@@ -119,7 +108,7 @@ def test_federated_averaging_contracts_to_the_optimum(curvature):
 def test_local_steps_drift_only_with_own_curvature():
     def limit(curvature):
         t = task(curvature=curvature)
-        w, engine = t.initial_parameters, QuadraticEngine(t, learning_rate=0.2)
+        w, engine = np.zeros(t.dimension, np.float32), QuadraticEngine(t, learning_rate=0.2)
         for i in range(300):
             rows = np.concatenate([u for _, u in engine.updates(w, everyone(t), steps=10, round_index=i)])
             w = (w - 0.2 * rows.mean(axis=0, dtype=np.float64)).astype(np.float32)
@@ -135,20 +124,13 @@ def test_a_million_devices_need_no_memory():
     engine = QuadraticEngine(t, learning_rate=0.1)
     tracemalloc.start()
     devices = np.arange(0, 1_000_000)
-    count = sum(len(u) for _, u in engine.updates(t.initial_parameters, devices, steps=4, round_index=0))
+    count = sum(len(u) for _, u in engine.updates(np.zeros(t.dimension, np.float32), devices, steps=4, round_index=0))
     gap = t.initial_gap
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 1_000_000
     assert gap > 0
     assert peak < 20_000_000  # of which 8 MB are the list of devices
-
-
-def test_divergence_gives_infinities_and_no_warning():
-    t = task(smoothness=1e6)
-    engine = QuadraticEngine(t, learning_rate=1e3)
-    ((_, updates),) = engine.updates(t.initial_parameters, np.arange(3), steps=200, round_index=0)
-    assert not np.isfinite(updates).all()
 
 
 def test_the_seed_makes_the_devices():

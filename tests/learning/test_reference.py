@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from airfed.learning.engine import batches
-from airfed.learning.reference import ReferenceEngine
 from airfed.network import Network, builtin
 from airfed.seeds import stream
+from reference_engine import ReferenceEngine
 
 
 def problem(seed=0, n=48, shape=(1, 6, 6), classes=3, devices=6):
@@ -33,16 +33,8 @@ def softmax_gradient(w, x, y, l2):
 def test_logistic_updates_agree_with_the_gradient_by_hand(batch_size):
     images, labels, shards = problem()
     w0 = np.random.default_rng(1).normal(size=111).astype(np.float32)
-    engine = ReferenceEngine(
-        LOGISTIC,
-        images,
-        labels,
-        shards,
-        learning_rate=0.2,
-        batch_size=batch_size,
-        seed=7,
-        dtype=torch.float64,
-    )
+    options = {"learning_rate": 0.2, "batch_size": batch_size, "seed": 7, "dtype": torch.float64}
+    engine = ReferenceEngine(LOGISTIC, images, labels, shards, **options)
     for chunk, updates in engine.updates(w0, np.array([4, 0]), steps=3, round_index=2):
         for k, update in zip(chunk, updates, strict=True):
             rng = stream(7, "batch", 2, int(k))

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from airfed.learning import models, reference, torch_engine
+from airfed.learning import models, torch_engine
 from airfed.learning.recognition import Unlike, recognise
+from reference_engine import ReferenceEngine
 
 SEEN = {}  # of a model that keeps its state in a global variable
 SHAPE, CLASSES, DEVICES = (1, 4, 4), 3, 5
@@ -187,7 +188,7 @@ INSIDE = [InAttribute, InPlace, InFrozenParameter, InParameterData, InFloat, InA
 INSIDE += [InAnObject, InHiddenLayer]
 OUTSIDE = [InGlobal, InClass, InClosure, RandomByNumpy]
 HARMLESS = [InList, InDeque, InCount, OnParameter]
-ENGINES = [torch_engine.TorchEngine, reference.ReferenceEngine]
+ENGINES = [torch_engine.TorchEngine, ReferenceEngine]
 
 
 @pytest.fixture(autouse=True)

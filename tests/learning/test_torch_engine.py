@@ -152,7 +152,6 @@ def test_make_engine_says_which_engine_runs(monkeypatch):
         return made.name
 
     assert name("torch", tiny()) == "torch"
-    assert name("reference", tiny()) == "reference"
     assert name("auto", Shared()) == "torch"
     with pytest.raises(ValueError, match="does not apply: the model "):
         name("fused", Shared())

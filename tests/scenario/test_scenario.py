@@ -347,11 +347,6 @@ def test_override():
         world.override({"seed.x": 1})
 
 
-def test_scenarios_are_frozen():
-    with pytest.raises(ValueError, match="frozen"):
-        scenario.parse(tables()).seed = 4
-
-
 # The digest
 
 

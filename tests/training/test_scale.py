@@ -35,7 +35,7 @@ def test_a_million_devices_aggregate_like_float64_in_little_memory():
     superposition = Air.from_plan(decision).open_round(DIMENSION)
     reference = np.zeros(DIMENSION)
     tracemalloc.start()
-    for devices, updates in engine.updates(task.initial_parameters, decision.scheduled, steps=2, round_index=0):
+    for devices, updates in engine.updates(np.zeros(DIMENSION, np.float32), decision.scheduled, steps=2, round_index=0):
         superposition.add(devices, updates)
         rows = updates.astype(np.float64)
         norms = np.linalg.norm(rows, axis=1)

@@ -34,14 +34,10 @@ class Array:
     def drawn(
         cls, *, number: int, num_devices: int, sector: float, spacing: float, spread: float | None, seed: int
     ) -> Array:
-        """Return the array with the devices' angles of arrival drawn from the seed, evenly over the sector.
+        """Return the array with the devices' angles of arrival drawn from the seed, evenly over the sector [degrees].
 
-        Args:
-            number, num_devices: A, N.
-            sector: its width, around broadside [degrees].
-            spacing: between two antennas [wavelengths].
-            spread: standard deviation of the angles around the device's [degrees]; None: independent antennas.
-            seed: of the angles.
+        `spacing` is in wavelengths; `spread` is the standard deviation of the angles around the device's [degrees],
+        None for independent antennas.
         """
         angle = np.radians(seeds.stream(seed, "array", 0).uniform(-sector / 2, sector / 2, num_devices))
         wave = np.exp(2j * np.pi * spacing * np.arange(number) * np.sin(angle)[:, None])
@@ -80,11 +76,7 @@ def covariance(angle: Floats, *, number: int, spacing: float, spread: float) -> 
     """Return R of local scattering, (N, A, A): R_mn = E[exp(j2π·spacing·(m − n)·sin(φ + δ))], δ ~ N(0, spread²).
 
     By the trapezoidal rule over ±6.5 standard deviations, with as many points as the fastest phase needs: for a
-    Gaussian times a smooth function its error falls as a Gaussian, too, here to 1e-9 or less. Angles φ in radians.
-
-    >>> np.abs(covariance(np.zeros(1), number=2, spacing=0.5, spread=0.1)[0]).round(4)
-    array([[1.    , 0.9523],
-           [0.9523, 1.    ]])
+    Gaussian times a smooth function its error falls as a Gaussian, too, here to 1e-9 or less.
     """
     turns = 2 * np.pi * spacing * (number - 1)
     fastest = spread * (turns + 6 * np.cbrt(turns) + 12)  # Bessel functions of higher orders than that are next to 0

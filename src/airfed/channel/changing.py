@@ -86,11 +86,7 @@ def _shadow(spread_db: float, shape: tuple[int, ...], rng: np.random.Generator) 
 
 
 def num_draws(rounds: int, num_devices: int) -> int:
-    """Return how many draws of the rounds to come are made; N devices at A antennas count as N·A.
-
-    >>> num_draws(200, 10), num_draws(200, 1000), num_draws(200, 100_000)
-    (24, 20, 2)
-    """
+    """Return how many draws of the rounds to come are made: 2 to 24; N devices at A antennas count as N·A."""
     return min(24, max(2, _MOST_DRAWN // (rounds * num_devices)))
 
 

@@ -175,10 +175,7 @@ class ChannelModel(Section, ABC):
         return None
 
     def received_by(self, antennas: int, folder: Path = Path()) -> Self:
-        """Return the model as a receiver with so many antennas meets it: `trace` and `law` are of vectors then.
-
-        Files that the model names are looked for from `folder`.
-        """
+        """Return the model as so many antennas meet it (`trace` and `law` are of vectors), its files in `folder`."""
         found = self.model_copy(update={key: str(folder / getattr(self, key)) for key in self.file_keys()})
         found._antennas = antennas
         return found
@@ -191,9 +188,6 @@ class ChannelModel(Section, ABC):
         """Return |h_k^i|, (rounds, N), the first row as `draw` has it; (N,) where gains do not change.
 
         Of several antennas the vectors h_k^i themselves, complex, (rounds, N, A) or (N, A).
-
-        Raises:
-            ValueError: the gains of all rounds do not fit into memory.
         """
         if self._antennas == 1 and not self.changes:
             return self.draw(num_devices, seeds.stream(seed, "channel"))
@@ -244,13 +238,9 @@ class ChannelModel(Section, ABC):
         return State(small=self.magnitudes(num_devices, rng))
 
     def renewed(self, state: State, shape: tuple[int, ...], rng: np.random.Generator, correlation: float) -> State:
-        """Return the state with the fading of the next block.
+        """Return the state with the fading of the next block; `shape` is (N,), or (draws, N) for independent draws.
 
-        Args:
-            state: of the block before.
-            shape: (N,), or (draws, N) for independent draws of what follows.
-            rng: draws it.
-            correlation: share of the scattered paths' amplitude that stays; 0 where there was no block before.
+        `correlation` is the share of the scattered paths' amplitude that stays; 0 where there was no block before.
         """
         *draws, num_devices = shape
         small = [self.magnitudes(num_devices, rng) for _ in range(int(np.prod(draws)))]
@@ -409,10 +399,7 @@ class Uniform(ChannelModel):
 def true_channel(gain: Floats, phase: Floats, *, nmse: float, rng: np.random.Generator) -> Complexes:
     """Return h_k = ĥ_k + e_k, the channel as it is where ĥ_k = gain·e^{j·phase} is what the devices know of it.
 
-    Args:
-        gain, phase: of the estimate.
-        nmse: E|e|² over the mean of |ĥ|²; 0 for perfect knowledge. e is circularly symmetric Gaussian.
-        rng: draws e.
+    e is circularly symmetric Gaussian, and `nmse` is E|e|² over the mean of |ĥ|²; 0 for perfect knowledge.
     """
     known = gain * np.exp(1j * phase)
     spread = np.sqrt(0.5 * nmse * np.mean(np.square(gain)))

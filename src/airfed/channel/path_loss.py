@@ -94,11 +94,9 @@ def uma_nlos(distance: Floats, *, frequency: float, base_height: float, device_h
 def umi_los(distance: Floats, *, frequency: float, base_height: float, device_height: float) -> Floats:
     """Return the loss of 3GPP's urban micro cell, street canyon (UMi), with a line of sight.
 
-    As `uma_los` with L = 32.4 + 21·lg D + 20·lg f up to the break point and
-    L = 32.4 + 40·lg D + 20·lg f − 9.5·lg(d_B² + (h_b − h_m)²) beyond it.
-
-    Range: f = 0.5-100 GHz, d = 10 m-5 km, h_b = 10 m, h_m = 1.5-22.5 m. Its shadowing is 4 dB. Source: 3GPP TR 38.901,
-    table 7.4.1-1.
+    As `uma_los` with L = 32.4 + 21·lg D + 20·lg f up to the break point and 32.4 + 40·lg D + 20·lg f −
+    9.5·lg(d_B² + (h_b − h_m)²) beyond it. Range: h_b = 10 m, h_m = 1.5-22.5 m, else as there, as is the source. Its
+    shadowing is 4 dB.
     """
     return _dual_slope(distance, frequency, base_height, device_height, start=32.4, near=21.0)
 
@@ -116,11 +114,7 @@ def umi_nlos(distance: Floats, *, frequency: float, base_height: float, device_h
 
 
 def break_point(*, frequency: float, base_height: float, device_height: float) -> float:
-    """Return d_B = 4(h_b − 1)(h_m − 1)f/c [m], from where TR 38.901 lets power fall as distance to the minus four.
-
-    >>> break_point(frequency=3e9, base_height=25.0, device_height=1.5)
-    480.0
-    """
+    """Return d_B = 4(h_b − 1)(h_m − 1)f/c [m], from where TR 38.901 lets power fall as distance to the minus four."""
     return 4.0 * (base_height - 1.0) * (device_height - 1.0) * frequency / _ROUND_LIGHT
 
 

@@ -88,12 +88,7 @@ class FromFile(ChannelModel):
     def read(self) -> Floats | Complexes:
         """Return all gains of the file, (N,) or (rounds, N), or the vectors of several antennas, one axis more.
 
-        Of a .npy with complex numbers the moduli count. A .csv has one number a line or a column named in its header;
-        with several cells a line and no header it is a trace, cells real or complex (1+2j).
-
-        Raises:
-            DataError: the file is missing, of another kind or for another number of antennas, or has a bad cell (named
-                by its line).
+        A DataError names the line of a bad cell.
         """
         path, antennas = Path(self.path), self._antennas
         if path.suffix.lower() not in (".npy", ".csv"):

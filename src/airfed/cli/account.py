@@ -31,7 +31,6 @@ def ledger(
     json: Json = False,
     format: TableFormat = None,
 ) -> int:
-    """Print and verify what a run has spent; exits with 4 if its ledger, or a file it names, was tampered with."""
     from airfed.privacy.ledger import Ledger, LedgerError
     from airfed.training.run import Run
 
@@ -74,7 +73,6 @@ def audit(
     format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the ROC curve of the attack (png, pdf, svg).")] = None,
 ) -> int:
-    """Try to break the privacy claim; exits with 4 if that succeeds."""
     from airfed.audit import audit as attack
     from airfed.audit.audit import TRIALS, subject_of
 

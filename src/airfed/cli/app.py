@@ -18,7 +18,7 @@ import airfed
 from airfed import _extras
 
 _CORE: Final = ("numpy", "scipy", "pydantic", "cyclopts", "rich", "safetensors", "platformdirs", "threadpoolctl")
-_HELP: Final = {
+HELP: Final = {
     "plan": "Plan which devices transmit, how strongly and in how many rounds; no training.",
     "compare": "Show the policies side by side on one channel draw, with the distance of each to the optimum.\n\n"
     "Where the budget is per round, policies with more rounds spend more in total: a second table then gives all of "
@@ -30,7 +30,7 @@ _HELP: Final = {
     "ledger": "Print and verify what a run has spent; exits with 4 if its ledger, or a file it names, was tampered "
     "with.",
     "audit": "Try to break the privacy claim; exits with 4 if that succeeds.",
-    "sweep": "Run every point of an experiment, in parallel; skip what is done, go on with what was interrupted.",
+    "sweep": "Run every point of an experiment, in parallel; skip what is done, resume what was interrupted.",
     "league": "Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank "
     "them.",
     "figures": "Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it.",
@@ -48,18 +48,14 @@ app = App(
     "`airfed --version --verbose` tells what is installed, for a report of a bug.",
     suppress_keyboard_interrupt=False,  # `main` says what became of it
 )
-for _name, _help in _HELP.items():  # each is a function, or an app, in the module of its name or of that in _MODULES
+for _name, _help in HELP.items():  # each is a function, or an app, in the module of its name or of that in _MODULES
     app.command(f"airfed.cli.{_MODULES.get(_name, _name)}:{_name}", name=_name, help=_help)
 
 
 def main(arguments: Sequence[str] | None = None, *, ready: Callable[[], object] = lambda: None) -> int:
-    """Run the command line and return its exit code.
+    """Run the command line and return its exit code; `ready` is called before a command runs.
 
     A user's mistake is one sentence on standard error; set AIRFED_DEBUG=1 for the traceback.
-
-    Args:
-        arguments: those of the process by default.
-        ready: called when the command is imported, before it runs.
     """
     tokens = sys.argv[1:] if arguments is None else list(arguments)
     _open_streams()

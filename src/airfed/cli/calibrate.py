@@ -31,7 +31,6 @@ def calibrate(
     json: Json = False,
     format: TableFormat = None,
 ) -> int:
-    """Estimate ζ, ϱ, G and the norms of updates over E from the scenario's data and model."""
     world = read(file, seed=seed)
     if out is not None:
         check_new(out)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from airfed.cli.plan import Json
 from airfed.text import output
 
-data = App(name="data", help="Get and verify data sets.")
+data = App(name="data")
 
 
 @data.command

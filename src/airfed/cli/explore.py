@@ -23,7 +23,6 @@ def explore(
     runs: Annotated[Path, Parameter(help="The folder of run directories to show.")] = Path("runs"),
     browser: Annotated[bool, Parameter(help="Open the page in the browser.")] = True,
 ) -> int:
-    """Open the planner as a web page on this machine: move a slider, read the decision. Ctrl-C stops it."""
     start = design.Design() if file is None else design.from_scenario(scenario.load(file))
     from airfed.explorer.server import serve
 

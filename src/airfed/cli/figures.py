@@ -31,7 +31,6 @@ def figures(
     json: Json = False,
     format: TableFormat = None,
 ) -> int:
-    """Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it."""
     from airfed.experiments import claims
     from airfed.experiments import figures as catalogue
     from airfed.experiments.sweep import check_backend

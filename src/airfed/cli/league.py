@@ -36,7 +36,6 @@ def league(
     format: TableFormat = None,
     latex: Annotated[bool, Parameter(help="The same as --format latex.", negative="", group=OUTPUT)] = False,
 ) -> int:
-    """Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank them."""
     from airfed.experiments import benchmark
     from airfed.experiments.sweep import check_backend
 

@@ -64,7 +64,6 @@ def measure(
     json: Json = False,
     format: TableFormat = None,
 ) -> int:
-    """Train pilots on proxy data over rounds, clipping norm and noise; write the response that plans are chosen by."""
     world = read(file)
     at_a_time = job_count(jobs)
     for name, value in (("images", images), ("devices", devices)):

@@ -80,7 +80,6 @@ def plan(
     format: TableFormat = None,
     plot: Annotated[Path | None, Parameter(help="Draw the decision (png, pdf, svg).")] = None,
 ) -> int:
-    """Plan which devices transmit, how strongly and in how many rounds; no training."""
     world = with_policy(read(file, policy__rounds=rounds, seed=seed), policy)
     found = world.plan()
     if plot is not None:
@@ -116,7 +115,6 @@ def compare(
         float | None, Parameter(help="ε in total of the second table (default: what full participation spends).")
     ] = None,
 ) -> int:
-    """Show the policies side by side on one channel draw, with the distance of each to the optimum."""
     world = read(file, policy__rounds=rounds, seed=seed)
     if total is not None and not 0 < total < math.inf:
         raise ValueError(f"Expected --total={total:g} to be a number > 0.")
@@ -182,7 +180,6 @@ def new(
     like: Annotated[str | None, Parameter(help=f"A known paper's world: {', '.join(worlds.NAMES)}.")] = None,
     json: Json = False,
 ) -> int:
-    """Write a commented scenario to start from: a small one, or the world of a known paper."""
     text = template.SCENARIO if like is None else worlds.world(like)
     check_new(file)
     with file.open("x", encoding="utf-8") as stream:

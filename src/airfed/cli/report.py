@@ -22,7 +22,6 @@ def report(
     out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("report.html"),
     json: Json = False,
 ) -> int:
-    """Write one self-contained HTML page about one or several runs."""
     from airfed.report import ReportError, read_run, write_report
 
     runs, passed_over = [], []

@@ -39,7 +39,6 @@ def run(
     seed: Seed = None,
     json: Json = False,
 ) -> int:
-    """Plan, train over the air, meter and record."""
     from airfed.training import distributed  # here: planning alone must not pay for importing an engine
     from airfed.training.execution import execute
 

@@ -44,7 +44,6 @@ def sweep(
     json: Json = False,
     format: TableFormat = None,
 ) -> int:
-    """Run every point of an experiment, in parallel; skip what is done, resume what was interrupted."""
     from airfed.experiments import points, results
     from airfed.experiments.sweep import check_backend
 

@@ -77,9 +77,8 @@ def spectral_norm(
 ) -> tuple[float, Vector, int]:
     """Return ‖A‖₂ of a symmetric matrix by power iteration on A·v, the last v, and the number of products taken.
 
-    The estimate is the norm of A·v at a unit vector v, which is never above ‖A‖₂; it is taken to have converged when it
-    changes by less than `rtol` in three products running. `rng` draws the first v;
-    some of it is mixed into `start`, say the last v of a matrix close by.
+    The estimate ‖A·v‖ is never above ‖A‖₂; it has converged when it changes by less than `rtol` in three products
+    running. `rng` draws the first v; some of it is mixed into `start`, say the last v of a matrix close by.
     """
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)

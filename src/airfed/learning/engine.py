@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-ENGINES: Final = ("auto", "fused", "torch", "reference")
+ENGINES: Final = ("auto", "fused", "torch")
 """The engines for images, by name."""
 
 
@@ -46,17 +46,11 @@ class Engine(Protocol):
     def updates(
         self, parameters: NDArray[np.float32], devices: NDArray[np.intp], *, steps: int, round_index: int
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield (devices of the chunk, their updates (m, d) float32), in the order of `devices`.
+        """Yield (devices of the chunk, their updates (m, d) float32, the caller's own), in the order of `devices`.
 
-        The update of device k is g_k = Σ_e ∇L_k(w_k^e) = (w⁰ − w_k^E)/τ over its E local steps w_k^{e+1} =
-        w_k^e − τ ∇L_k(w_k^e) from the global w⁰. It is not clipped: that is the air's business. A yielded
-        array is the caller's.
-
-        Args:
-            parameters: w⁰, float32 (d,); not changed.
-            devices: the scheduled devices, in any order.
-            steps: E ≥ 1.
-            round_index: i, which keys the mini-batches.
+        The update of device k is g_k = Σ_e ∇L_k(w_k^e) = (w⁰ − w_k^E)/τ over its E local steps w_k^{e+1} = w_k^e −
+        τ ∇L_k(w_k^e) from the global w⁰ (`parameters`, float32 (d,)). It is not clipped. `round_index` keys the
+        mini-batches.
 
         Implements [Yan23, (3)-(5)].
 
@@ -85,23 +79,19 @@ def make_engine(
     chunk: int = 32,
     device: str = "auto",
 ) -> Engine:
-    """Return the engine; its `.name` says which one runs.
+    """Return the engine; its `.name` says which one runs. A ValueError says why one does not apply to the model.
 
     Args:
         name: "auto" takes "fused" where it applies (a network of the family, or a torch module that is one, on a
             CPU), else "torch".
         model: a `Network`, a torch module, "module:callable", or a `KnownTask` (which brings its own engine).
-        data: the training part is used; None for a `KnownTask`.
-        shards: images of each device, (N, D), as `partition` gives; None for a `KnownTask`.
+        data, shards: training images, and those of each device, (N, D), as `partition` gives; None for a `KnownTask`.
         learning_rate: τ.
         batch_size: images per local step; None is the full batch.
         seed: of the run; keys the mini-batches and a user model's initial values.
         threads: worker threads; None is one per processor.
         chunk: devices per yielded chunk; bounds the memory.
         device: "auto", "cpu" or a torch device such as "cuda".
-
-    Raises:
-        ValueError: no such engine, or it does not apply to the model; the message says why.
     """
     from airfed.learning.quadratic import KnownTask, QuadraticEngine
 
@@ -123,10 +113,6 @@ def make_engine(
         from airfed.learning.fused import FusedEngine
 
         return FusedEngine(network, *arrays, **common, threads=threads)
-    if name == "reference":
-        from airfed.learning.reference import ReferenceEngine
-
-        return ReferenceEngine(model, *arrays, **common)
     from airfed.learning.torch_engine import TorchEngine
 
     return TorchEngine(model, *arrays, **common, threads=threads, device=device)

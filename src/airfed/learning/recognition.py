@@ -37,10 +37,7 @@ class Unlike(ValueError):
 
 
 def recognise(module: nn.Module, input_shape: tuple[int, int, int]) -> Network:
-    """Return the network that the module is, its parameters in the same order in the flat vector.
-
-    Raises:
-        Unlike: it is none, or what looks like one computes something else (which is logged, too).
+    """Return the network that the module is, its parameters in the same order in the flat vector; else raise `Unlike`.
 
     >>> recognise(nn.Sequential(nn.Conv2d(1, 4, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(576, 10)),
     ...     (1, 28, 28)).convolutions
@@ -193,10 +190,7 @@ def _flatten(given: dict[str, Any]) -> str:
 
 
 def _agree(module: nn.Module, network: Network) -> bool:
-    """Whether both give the same logits and gradients, for the module's parameters and for others.
-
-    Calls may change a module: it must be read as the same network afterwards.
-    """
+    """Whether both give the same logits and gradients, and the module is still read as the same network then."""
     rng, twin = np.random.default_rng(0), models.build_module(network)
     images = torch.tensor(rng.random((_IMAGES, *network.input_shape), np.float32))
     labels = torch.tensor(rng.integers(0, network.classes, _IMAGES))

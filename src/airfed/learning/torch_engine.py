@@ -1,8 +1,4 @@
-"""The engine for any torch model: a lean loop over devices, spread over threads.
-
-Threads scale as processes do where the work is in torch's kernels, share the images, start at once and need nothing
-of the user's model but that it can be copied. Where the interpreter's lock shows, the fused engine runs.
-"""
+"""The engine for any torch model: a lean loop over devices, spread over threads, which share the images."""
 
 from __future__ import annotations
 
@@ -158,19 +154,14 @@ def _find_device(name: str) -> torch.device:
 
 def _exact(device: torch.device) -> AbstractContextManager[None]:
     """Return a context in which a GPU computes convolutions reproducibly and in full float32."""
-    if device.type != "cuda":
-        return nullcontext()
-    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-    )
-    return flags
+    strict: Any = {"enabled": True, "benchmark": False, "deterministic": True, "allow_tf32": False}
+    return torch.backends.cudnn.flags(**strict) if device.type == "cuda" else nullcontext()
 
 
 def _single_threaded_pool(count: int) -> ThreadPoolExecutor:
     """Return a pool of threads in each of which torch computes on that thread alone.
 
-    torch's setting is one per thread, plus a default that new threads take over: the order here sets it for
-    the workers and leaves the caller and all later threads as they were.
+    New threads take over torch's default: the order here leaves the caller and all later threads as they were.
     """
 
     def alone() -> None:

@@ -46,11 +46,7 @@ _OF_PARTITION: Final = {"dirichlet": ("alpha",), "shards": ("shards_per_device",
 
 
 def user_code(model: str) -> UserCode | None:
-    """Return the code of a `learning.model`; None for a built-in model.
-
-    Raises:
-        ValueError: it is neither a built-in model nor "module:callable".
-    """
+    """Return the code of a `learning.model`; None for a built-in model, and a ValueError for another text."""
     return named(model, builtin=MODELS, key="learning.model")
 
 
@@ -77,11 +73,7 @@ class NetworkSection(Section):
         return self
 
     def __str__(self) -> str:
-        """Return the layers in a few words.
-
-        >>> print(NetworkSection(convolutions=[[32, 5], [64, 3]], hidden=[512]))
-        network 32c5-64c3-512
-        """
+        """Return the layers in a few words, as "network 32c5-64c3-512"."""
         return describe(self.convolutions, self.hidden, self.l2)
 
     def build(self, *, input_shape: tuple[int, int, int], classes: int) -> Network:
@@ -104,11 +96,7 @@ class RidgeSection(Section):
     l2: Annotated[Positive, Key("of the regulariser (λ/2)‖m‖²", "λ")] = 1e-4
 
     def __str__(self) -> str:
-        """Return the task in a few words.
-
-        >>> print(RidgeSection(samples=500))
-        ridge n500-l2:0.0001
-        """
+        """Return the task in a few words, as "ridge n500-l2:0.0001"."""
         return f"ridge n{self.samples}-l2:{self.l2:g}"
 
 
@@ -231,10 +219,9 @@ class Built(NamedTuple):
 
 
 def dimension_of(scenario: Scenario) -> int:
-    """Return d: the scenario's key, or the size of its model on its data.
+    """Return d: the scenario's key, without a look at model and data, or the size of its model on its data.
 
-    Only the user's own model needs torch: it is made, and tried on images of the data's shape. Where d is a key of the
-    scenario, neither the model nor the data is looked at.
+    Only the user's own model needs torch: it is made, and tried on images of the data's shape.
     """
     learning = scenario.learning
     if learning.dimension is not None:
@@ -309,11 +296,7 @@ def traits(learning: LearningSection) -> dict[str, Any]:
 
 
 def named_response(name: str, folder: Path, learning: LearningSection) -> Response:
-    """Return the response in a file, or one that airfed comes with, by its name ("mnist-5k-cnn-40").
-
-    Raises:
-        ScenarioError: it is no response, or was measured for another training.
-    """
+    """Return the response in a file, or of that name; ScenarioError where it was measured for another training."""
     path = SHIPPED / f"{name}.json" if name in shipped() else folder / name
     try:
         found = load_response(path)
@@ -329,10 +312,7 @@ def named_response(name: str, folder: Path, learning: LearningSection) -> Respon
 
 
 def shipped_response(learning: LearningSection, num_devices: int) -> Response | None:
-    """Return the response that airfed comes with for this training on these data, if there is one.
-
-    Of several that differ in how many images a device holds, the nearest.
-    """
+    """Return the response that airfed comes with for this training, that of the nearest number of images a device."""
     wanted = {**traits(learning), "dataset": learning.dataset}
 
     def distance(response: Response) -> float:

@@ -51,11 +51,9 @@ _LATER: Final = {
 class Scenario(Section):
     """A checked scenario. `folder` is where relative paths in it start.
 
-    >>> import tomllib
-    >>> from airfed.scenario import parse, template
-    >>> scenario = parse(tomllib.loads(template.SCENARIO)).override({"fleet.num_devices": 7, "seed": 3})
-    >>> scenario.problem().fleet.num_devices, scenario.seed
-    (7, 3)
+    >>> from airfed.scenario import load, worlds
+    >>> load(worlds.FOLDER / "yan.toml").override({"fleet.num_devices": 7}).problem().fleet.num_devices
+    7
     """
 
     name: Annotated[Name, Key("what tables and reports call it")] = "scenario"
@@ -112,18 +110,12 @@ class Scenario(Section):
         """Return one realisation: the gains drawn from the seed's channel stream.
 
         Where they vary, there are as many rounds as policy.rounds says, or else local steps (any plan has enough of
-        them); of a trace, as many as it has.
-
-        To plan a scenario, call its `plan`. A problem holds neither the scenario's [policy] nor its surrogate, and has
-        the gains of all rounds: where channels vary, `airfed.plan(problem)` is clairvoyant, and no run can execute it.
+        them); of a trace, as many as it has. To plan a scenario, call its `plan`. A problem holds neither [policy] nor
+        the surrogate, and has the gains of all rounds: where channels vary, `airfed.plan(problem)` is clairvoyant.
 
         Args:
             dimension: d, where it is known already.
             spent: μ that the scenario's account has spent; None asks the account.
-
-        Raises:
-            MissingExtra: the user's own model, whose size is d, needs airfed[sim].
-            ValueError: the model, the data or the file of gains is wrong, or there are too many gains.
         """
         dimension = self.dimension if dimension is None else dimension
         try:
@@ -161,12 +153,9 @@ class Scenario(Section):
             raise ScenarioError(f"Expected a fleet that fits into memory, got {self.num_devices} devices.") from None
 
     def samples(self, problem: Problem) -> Any:
-        """Return Monte Carlo samples of the gains, for a plan that knows those of a round only when it comes.
+        """Return Monte Carlo samples of the gains, or a conditional sampler; None where gains do not vary.
 
-        Samples, or a conditional sampler, as `ChannelModel.law` describes; None where gains do not vary.
-
-        Args:
-            problem: the realisation, as `problem` has drawn it; of another scenario it is refused.
+        See `ChannelModel.law`. A problem that this scenario has not drawn is refused.
         """
         fleet = problem.fleet
         if not fleet.changes:
@@ -231,14 +220,10 @@ class Scenario(Section):
 
         Raises:
             InfeasibleError: no plan meets every limit.
-            ValueError: a key, a file that the scenario names, or a setting is wrong, or the user's own policy fails.
 
-        >>> import tomllib
-        >>> from airfed.scenario import parse, template
-        >>> scenario = parse(tomllib.loads(template.SCENARIO)).override({"fleet.num_devices": 7})
-        >>> found = scenario.plan(policy="full", rounds=20)
-        >>> found.num_scheduled, found.rounds
-        (7, 20)
+        >>> from airfed.scenario import load, worlds
+        >>> load(worlds.FOLDER / "yan.toml").plan(policy="full", rounds=20).rounds
+        20
         """
         given = {name: value for name, value in settings.items() if value is not None}
         function = not (policy is None or isinstance(policy, str))
@@ -262,9 +247,7 @@ class Scenario(Section):
     ) -> tuple[dict[str, Plan], dict[str, str]]:
         """Return the plan of every built-in policy and of the scenario's own, and the reason of each without one.
 
-        Args:
-            problem: the realisation, where it was drawn already.
-            baselines: whether the methods of other papers are asked, too.
+        With `baselines` the methods of other papers are asked, too.
         """
         asked = {**(policies.EVERY if baselines else policies.POLICIES), self.decider.name: self.decider}
         problem = self.problem() if problem is None else problem
@@ -277,8 +260,7 @@ class Scenario(Section):
         Args:
             trials: canaries a side; 100,000 by default.
             seed: of the adversary's own choices.
-            against: with several antennas, the adversary: one who keeps every antenna's signal ("radio"), or who gets
-                the combined one ("combiner"); that of the claim by default.
+            against: the adversary with several antennas, "radio" or "combiner"; that of the claim by default.
         """
         from airfed import audit  # upwards, when called (pyproject.toml lists this import)
 
@@ -348,8 +330,7 @@ class Scenario(Section):
     def content(self, *, less: Set[str] = frozenset()) -> dict[str, Any]:
         """Return all that shapes a result, as plain values: the scenario without its name, [run] and `less`.
 
-        Files are left out by name: what counts is what is in them, and they have digests of their own. So the scenario
-        that a run records has the same content as the one that was run.
+        Names of files are left out: their contents have digests of their own, and a recorded scenario stays the same.
         """
         tables = self.model_dump(mode="json", exclude={"name", "run", *less})
         for section in _LATER.keys() & tables.keys():
@@ -381,10 +362,7 @@ class Scenario(Section):
 
 
 def load(path: str | Path) -> Scenario:
-    """Return the scenario in a TOML file.
-
-    Raises:
-        ScenarioError: there is no such regular file, it is not TOML, or a key or value in it is wrong.
+    """Return the scenario in a TOML file; ScenarioError where there is none, or a key or value in it is wrong.
 
     >>> from airfed.scenario import worlds
     >>> load(worlds.FOLDER / "yan.toml").policy.name
@@ -414,11 +392,7 @@ def parse(tables: dict[str, Any], *, folder: Path = Path()) -> Scenario:
 
 
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one level of dotted keys.
-
-    >>> flatten({"policy": {"name": "full"}, "seed": 1})
-    {'policy.name': 'full', 'seed': 1}
-    """
+    """Return nested tables as one level of dotted keys: {"policy": {"size": 3}} as {"policy.size": 3}."""
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}

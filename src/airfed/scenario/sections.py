@@ -48,11 +48,7 @@ PHYSICS: Final = ("bandwidth", "noise_figure", "temperature", "noise_density")
 
 
 def own_policy(policy: str) -> UserCode | None:
-    """Return the code of a `policy.name`; None for a built-in policy.
-
-    Raises:
-        ValueError: it is neither a built-in policy nor "module:callable".
-    """
+    """Return the code of a `policy.name`; None for a built-in policy, and a ValueError for another text."""
     return named(policy, builtin=EVERY, key="policy.name")
 
 

@@ -89,11 +89,7 @@ def _with_inner(name: str, kind: type[Section]) -> Iterator[tuple[str, type[Sect
 
 
 def find(key: str) -> FieldInfo:
-    """Return the declaration of a dotted key.
-
-    >>> find("budget.epsilon").is_required()
-    True
-    """
+    """Return the declaration of a dotted key, such as "budget.epsilon"."""
     table, _, name = key.rpartition(".")
     return next(kind.model_fields[name] for found, kind in sections() if found == table and name in kind.model_fields)
 

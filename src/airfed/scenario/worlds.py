@@ -14,11 +14,7 @@ NAMES: Final = tuple(sorted(file.stem for file in FOLDER.glob("*.toml")))
 
 
 def world(name: str) -> str:
-    """Return a known world as a commented scenario, in TOML; its first lines name the paper.
-
-    >>> world("yan").splitlines()[0][:30]
-    '# The world of N. Yan, K. Wang'
-    """
+    """Return a known world as a commented scenario, in TOML; its first lines name the paper."""
     if name not in NAMES:
         raise ScenarioError(f"Expected a known world, one of {', '.join(NAMES)}; got {name!r:.60}.")
     return commented((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))

@@ -1,8 +1,7 @@
 """The backward pass of a block of samples, and the entry point of compiled code.
 
-A 2×2 max-pool passes the gradient to one of four pixels and a ReLU stops much of the rest, so at most a
-quarter of the outputs of a convolution have a gradient. Those are gathered into lists, and only those are
-visited. Pointers come from `shift(workspace, table[column])`; the layouts are described in `docs/fused.md`.
+A 2×2 max-pool and a ReLU leave at most a quarter of the outputs of a convolution with a gradient. Those are gathered
+into lists, and only those are visited. `docs/fused.md` describes the layouts.
 """
 
 from __future__ import annotations

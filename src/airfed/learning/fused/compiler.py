@@ -1,8 +1,7 @@
-"""Machine code of the kernels: compiled once, kept on disk, loaded without Numba.
+"""Machine code of the kernels: compiled by Numba once, kept on disk, loaded without it.
 
-The kernels are compiled by Numba to one object file that needs nothing but the C library. Its name holds a
-digest of the sources, of the versions of the compilers and of the processor, so a changed or foreign file
-is never looked at; a damaged one is recognised by its checksum and replaced.
+The name of the object file holds a digest of the sources, of the versions of the compilers and of the processor, so a
+changed or foreign file is never looked at; a damaged one is recognised by its checksum and replaced.
 """
 
 from __future__ import annotations

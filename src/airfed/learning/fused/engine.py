@@ -25,10 +25,8 @@ def available() -> bool:
 class FusedEngine(ThreadedEngine):
     """Local updates of many devices on a few processor cores; see `airfed.learning.engine.ThreadedEngine`.
 
-    Results do not depend on `threads` (None is one per processor core) or `chunk`, the most updates that exist at any
-    time (but 2 at least). A device whose parameters or images are not finite returns an update that is not finite.
-
-    Implements [Yan23, (3)-(5)].
+    Results do not depend on `threads` or `chunk`. A device whose parameters or images are not finite returns an update
+    that is not finite. Implements [Yan23, (3)-(5)].
     """
 
     name = "fused"

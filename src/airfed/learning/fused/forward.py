@@ -1,12 +1,8 @@
 """The forward pass of a block of 8 samples, and two of the three inner loops that do all the multiplications.
 
-Images and activations of convolutions are planes [channel][y][x][sample]; the backward pass will want them
-again as [sample][y][x][channel] (channels last) and flat [sample][channel][y][x], which is also what dense
-layers take.
-
-Inner loops (`convolve`, `product`; `accumulate` in the backward pass) hold a tile of sums in registers while they run
-through their operands. Shapes of tiles are constants of compiled code, so each loop is made for several shapes and the
-largest that fits is taken.
+Images and activations of convolutions are planes [channel][y][x][sample]; `docs/fused.md` describes the other layouts.
+Inner loops (`convolve`, `product`; `accumulate` in the backward pass) hold a tile of sums in registers. Shapes of tiles
+are constants of compiled code, so each loop is made for several shapes and the largest that fits is taken.
 """
 
 from __future__ import annotations

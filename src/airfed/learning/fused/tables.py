@@ -1,8 +1,7 @@
 """The processor's register tiles, and a network as the kernels see it: one table of integers that says what is where.
 
-Compiled code takes the same few flat arrays whatever the network, so that one compilation serves the whole
-family: the parameters, a `table` of integers built here, and a workspace of floats and integers per thread.
-`docs/fused.md` explains the layouts that the columns speak of.
+One compilation serves all networks: compiled code takes the parameters, a `table` built here, and a workspace of floats
+and integers per thread. `docs/fused.md` explains the layouts that the columns speak of.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The register tile: a small matrix of float32 that lives in vector registers, as a value of compiled code.
 
-A `Tile` has rows × columns vectors of `lanes` floats. Kernels load one, add products to it in a loop and
-store it; LLVM keeps every vector in a register and lowers it to whatever the processor has. Plain loops
-over arrays reach a quarter of this speed, because LLVM does not find the register blocking by itself.
-
-Memory is addressed as in C: `a` is a pointer, `i` counts elements, nothing is checked. Sizes of a tile (rows,
-columns, lanes) are compile-time constants; everything else is known only at run time.
+A `Tile` has rows × columns vectors of `lanes` floats, all compile-time constants. Kernels load one, add products to it
+in a loop and store it; plain loops over arrays reach a quarter of this speed, because LLVM does not find the register
+blocking by itself. Memory is addressed as in C: `a` is a pointer, `i` counts elements, nothing is checked.
 """
 
 from __future__ import annotations
@@ -308,9 +305,8 @@ def transpose(typing: Any, t: Any) -> Build:
 def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p: Any, width: Any) -> Build:
     """pool(z, i, row, out, where, o, p, width): 2×2 max-pool and ReLU of 8 samples.
 
-    The four pixels are z[i], z[i + 8], z[i + row] and z[i + row + 8], each 8 floats. out[o:] becomes max(0,
-    maximum); where[o:] becomes the index p, p + 1, p + width or p + width + 1 of the maximum: the first one
-    in this order, as in PyTorch; a NaN is larger than any number.
+    The pixels are z[i], z[i + 8], z[i + row] and z[i + row + 8], 8 floats each. out[o:] becomes max(0, maximum),
+    where[o:] the index p, p + 1, p + width or p + width + 1 of the first maximum; NaN is larger than any number.
     """
 
     def emit(builder: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p: Any, width: Any) -> None:
@@ -342,10 +338,9 @@ def pool(typing: Any, z: Any, i: Any, row: Any, out: Any, where: Any, o: Any, p:
 
 @instruction
 def compress(typing: Any, t: Any, where: Any, i: Any, base: Any, g: Any, index: Any, n: Any) -> Build:
-    """compress(t, where, i, base, g, index, n): append the floats of t that are not zero to a list.
+    """compress(t, where, i, base, g, index, n): append the floats of t that are not zero to a list; its new length.
 
-    The floats of the vector t that are not zero (NaN is not zero) go to g[n:], and where[i + lane] + base
-    to index[n:]. Returns the new length of the list. Branch-free: full vectors are written, so the lists
+    They (NaN is not zero) go to g[n:], and where[i + lane] + base to index[n:]. Full vectors are written, so the lists
     need room for one vector more.
     """
 
