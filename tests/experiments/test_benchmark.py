@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import airfed
-from airfed import scenario
+from airfed import _extras, scenario
 from airfed.cli import main
 from airfed.experiments import benchmark, results, sweep
 from airfed.experiments.benchmark_table import Entry, League
@@ -104,6 +104,14 @@ def test_whom_privacy_is_claimed_against_stands_beside_the_budget(tiny):
     changes = {"channel": {"model": "rayleigh"}, "link.antennas": 2, "link.trust": "combiner"}
     several = benchmark.Field.of(tiny.override(changes), seeds=1)
     assert several.league([]).budget.endswith("; privacy against a server that receives the combined signal only")
+
+
+@pytest.mark.parametrize("package", ["pandas", "jinja2"])
+def test_what_writes_the_tables_is_missed_before_anything_is_trained(tiny, tmp_path, monkeypatch, package):
+    monkeypatch.setattr(_extras, "has", lambda name: name != package)
+    with pytest.raises(_extras.MissingExtra, match=package):
+        benchmark.run(tiny, tmp_path / "league", seeds=1, policies=["full"])
+    assert not (tmp_path / "league").exists()
 
 
 def test_every_scheme_is_trained_with_the_same_seeds(tiny, tmp_path, monkeypatch):
@@ -301,7 +309,7 @@ def test_the_latex_is_well_formed():
         assert bare.count("$") % 2 == 0
         assert not re.search(r"[%#~]", bare)
         assert not re.search(r"[_^]", re.sub(r"\$[^$]*\$", "", bare))
-    assert r"\textbackslash{}b\&c:d\%\{\textasciitilde{}\textasciicircum{}" in text
+    assert r"\textbackslash b\&c:d\%\{\textasciitilde \textasciicircum " in text
     assert r"$6.17\cdot10^{4}$" in text
     tiny = fake_league({"optimal": over(1.0, 1.0, accuracy=None, loss=3e-8)}, 2).to_latex()
     assert r"optimal & $3\cdot10^{-8}$ $\pm$0 &" in tiny

@@ -50,7 +50,7 @@ def check_backend(backend: Backend, address: str | None = None) -> None:
     """Raise unless the backend can be used, before any work is done."""
     if backend == "loky" and address is not None:
         raise ValueError("Expected an address only with backend ray or dask.")
-    _extras.require("joblib", "pandas")
+    _extras.require("joblib", "pandas", "jinja2")
     if backend != "loky":
         package, sentence = _NEEDS[backend]
         if not _extras.has(package):

@@ -75,6 +75,11 @@ class RunDirectory:
         if self.exists:
             if not resume:
                 raise RunError(f"Expected no run in {self.path}; give another --out, or --resume to go on with it.")
+            # Before a round is charged that could not be saved.
+            for item in (*map(self.file, sorted({*_OWN_FILES, "checkpoints"})), *self._checkpoint_files()):
+                kind = "folder" if item.name == "checkpoints" else "file"
+                if item.exists() and item.is_dir() != (kind == "folder"):
+                    raise RunError(f"Expected {item} to be a {kind}; it is none. Move it away.")
             return
         if resume and not self.path.is_dir():
             raise RunError(f"Expected a run to resume in {self.path}; there is none.")
@@ -199,6 +204,7 @@ class RunDirectory:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint whole, then forget all but the last few."""
         folder = self.file("checkpoints")
+        folder.mkdir(exist_ok=True)
         write_whole(folder / f"round-{checkpoint.round_index:06d}.safetensors", encode(checkpoint))
         for old in self._checkpoint_files()[_KEPT_CHECKPOINTS:]:
             old.unlink(missing_ok=True)
@@ -296,15 +302,6 @@ def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list
                 raise
             found.append(here)
     return sorted(found)
-
-
-def progress(path: Path) -> float:
-    """Return which part of a run is done, from 0 to 1, by the number of its lines alone; 0 before it begins."""
-    directory = RunDirectory(path)
-    try:
-        return min(len(directory._metric_lines()) / directory.manifest()["rounds"], 1.0)
-    except RunError:
-        return 0.0
 
 
 def sha256(content: bytes) -> str:
