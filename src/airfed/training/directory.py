@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -286,21 +287,20 @@ def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list
     run in it. Where the folder itself cannot be listed, OSError is raised.
     """
     found: list[Path] = []
-    todo = [(folder, 0)]
-    while todo and (most is None or len(found) < most):
-        here, level = todo.pop()
-        try:
-            if level and RunDirectory(here).exists:
-                found.append(here)
-            elif level < depth and here.is_dir():
-                inner = (item for item in here.iterdir() if not item.name.startswith("."))
-                todo += [(item, level + 1) for item in inner if item.is_dir() and not item.is_symlink()]
-        except FileNotFoundError:  # gone since it was found
-            continue
-        except OSError:
-            if not level:
-                raise
-            found.append(here)
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # gone since it was found
+            if Path(error.filename) == folder:
+                raise error
+            found.append(Path(error.filename))
+
+    for place, inner, files in os.walk(folder, onerror=note):
+        level = len(Path(place).relative_to(folder).parts)
+        run = level > 0 and "run.json" in files
+        found += [Path(place)] if run else []
+        inner[:] = [] if run or level == depth else [name for name in inner if not name.startswith(".")]
+        if most is not None and len(found) >= most:
+            break
     return sorted(found)
 
 

@@ -65,18 +65,12 @@ class Books(Protocol):
         """Write down what a round has really transmitted, and whatever else is kept of it."""
 
 
-class NoBooks:
+class NoBooks(Books):
     """Nothing is written down: for an audit, or a measurement."""
-
-    def charge(self, index: int) -> None:
-        """Charge nothing."""
 
     def send(self, index: int, signal: str) -> str:
         """Write nothing."""
         return ""
-
-    def settle(self, done: Round) -> None:
-        """Write nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
