@@ -30,7 +30,7 @@ _HELP: Final = {
     "ledger": "Print and verify what a run has spent; exits with 4 if its ledger, or a file it names, was tampered "
     "with.",
     "audit": "Try to break the privacy claim; exits with 4 if that succeeds.",
-    "sweep": "Run every point of an experiment, in parallel; skip what is done, go on with what was interrupted.",
+    "sweep": "Run every point of an experiment, in parallel; skip what is done, resume what was interrupted.",
     "league": "Train every scheme that applies to a scenario, with the same seeds within the same budgets, and rank "
     "them.",
     "figures": "Run what is missing, draw NAME.png and NAME.pdf, and write NAME.csv, the numbers behind it.",

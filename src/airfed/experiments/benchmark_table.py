@@ -239,16 +239,13 @@ class League:
             means += [f"gap: mean points below {CEILING}, seed by seed"] if self._has_gap() else []
             means += [f"{mark} {meaning}" for mark, meaning in self._marks().items()]
             console.print(f"[dim]{'; '.join(means)}[/dim]")
-            for entry in self.entries:
-                if entry.runs and not entry.reasons and (note := entry.note()) not in ("", "Not private."):
-                    console.print(f"{entry.policy}: {note}", markup=False)
-            console.print("")
         told: dict[str, list[str]] = {}
         for entry in self.entries:
-            if entry.reasons:
-                told.setdefault(entry.note(), []).append(entry.policy)
+            if (note := entry.note()) not in ("", "Not private."):
+                told.setdefault(note, []).append(entry.policy)
         for note, policies in told.items():
             console.print(f"{', '.join(policies)}: {note}", markup=False)
+        console.print("")
         for sentence in self.verdict():
             console.print(f"[bold]{escape(sentence)}[/bold]")
 

@@ -1,9 +1,4 @@
-"""A training kept on disk: prepared, charged, trained, recorded, and safe against interruption.
-
-The order within a round is what makes it safe (`airfed.training.loop`): charged and flushed before anything is
-transmitted; settled, recorded and saved after it. After a kill at any moment, `--resume` starts from the newest intact
-checkpoint, repeats the rounds since and, where noise is seeded, ends with the same bits.
-"""
+"""A training kept on disk: prepared, charged, trained, recorded, and safe against interruption (`RunBooks`)."""
 
 from __future__ import annotations
 

@@ -65,8 +65,14 @@ class Books(Protocol):
         """Write down what a round has really transmitted, and whatever else is kept of it."""
 
 
-class NoBooks(Books):
+class NoBooks:
     """Nothing is written down: for an audit, or a measurement."""
+
+    def charge(self, index: int) -> None:
+        """Charge nothing."""
+
+    def settle(self, done: Round) -> None:
+        """Write nothing."""
 
     def send(self, index: int, signal: str) -> str:
         """Write nothing."""
