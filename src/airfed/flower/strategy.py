@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -35,7 +35,8 @@ class NobodyThere(RuntimeError):
     """No scheduled device is there, so that a round cannot begin."""
 
 
-class _Sent(NamedTuple):
+@dataclass(frozen=True)
+class _Sent:
     """The round that is under way: what was sent, and to whom."""
 
     index: int
