@@ -11,8 +11,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from airfed.cli.figures import print_verdicts
-from airfed.cli.sweep import job_count, print_outcome, run_points
+from airfed.cli.sweep import job_count, print_outcome, print_verdicts, run_points
 from airfed.experiments import claims, figures
 from airfed.text import exports
 from airfed.text.tables import plain_table

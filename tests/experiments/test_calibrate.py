@@ -92,12 +92,6 @@ def test_logistic_regression_has_its_known_constants(file):
     assert all(a.mean < b.mean for a, b in zip(found.norms, found.norms[1:], strict=False))
 
 
-def test_every_step_is_named(file):
-    told = []
-    calibrate(scenario.load(file), told.append)
-    assert told == ["training without noise", "loss and gradient", "curvature", "norms"]
-
-
 def test_the_quadratic_task_knows_itself(file):
     world = scenario.load(file).override({"learning.model": "quadratic", "run.engine": "auto"})
     found = calibrate(world)
@@ -132,7 +126,8 @@ def test_the_command_writes_a_scenario_that_says_how(file, tmp_path, capsys):
     assert out.read_text() == text
     assert main(["calibrate", str(file)]) == 0
     shown = capsys.readouterr()
-    assert "ζ = " in shown.out
+    assert "power iteration" in " ".join(shown.out.split())
+    assert "95% below" in shown.out
 
 
 @pytest.mark.parametrize("rate", [1e10, 1e30])

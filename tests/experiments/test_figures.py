@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from airfed.cli import main
-from airfed.cli.figures import FigureName
+from airfed.cli.sweep import FigureName
 from airfed.experiments import claims, figures, points
 from airfed.experiments.results import Record, estimate
 from airfed.training.directory import RunError

@@ -18,7 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 
 from airfed.flower import OverTheAirFedAvg, messages
-from airfed.flower.nodes import collect
+from airfed.flower.messages import collect
 from airfed.privacy.ledger import Ledger
 
 NODE, LIAR = 100, 102  # of device 0, and of device 2

@@ -6,7 +6,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from airfed.flower.nodes import Roster
+from airfed.flower.messages import Roster
 
 
 @pytest.fixture

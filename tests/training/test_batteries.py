@@ -340,8 +340,9 @@ def test_half_a_line_costs_the_power_of_the_dearest_round_that_it_may_be_about(w
     with file.open("ab") as stream:
         stream.write(b'{"alignment": 0.')
     if kind == "run":
-        first = Ledger.load(file, repair=True).rounds
-        book = RunBooks(setup, RunDirectory(tmp_path / "run"))
+        ledger = Ledger.load(file, repair=True)
+        first = ledger.rounds
+        book = RunBooks(setup, RunDirectory(tmp_path / "run"), ledger)
         rounds = range(book.state.round_index, first + 1)
     else:
         book, rounds = LedgerBooks(file, plan), range(plan.rounds)

@@ -278,6 +278,28 @@ def test_a_folder_with_somebodys_files_is_refused_even_if_they_have_our_names(tm
     assert (tmp_path / name).read_text() == "precious"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints/round-000003.safetensors", "ledger.jsonl", "metrics.jsonl", "metrics.csv", "model.safetensors"],
+)
+def test_a_folder_in_the_place_of_a_file_stops_a_resume_before_a_round_is_charged(directory, name):
+    directory.save(checkpoint(4))
+    directory.file(name).unlink(missing_ok=True)
+    directory.file(name).mkdir()
+    with pytest.raises(RunError, match=rf"^Expected .*/{name} to be a file; it is none\. Move it away\.$"):
+        directory.check(resume=True)
+
+
+def test_a_file_in_the_place_of_the_checkpoints_stops_a_resume_and_none_is_no_hindrance(directory):
+    directory.file("checkpoints").rmdir()
+    directory.file("checkpoints").write_text("")
+    with pytest.raises(RunError, match="checkpoints to be a folder; it is none"):
+        directory.check(resume=True)
+    directory.file("checkpoints").unlink()
+    directory.save(checkpoint(4))
+    directory.check(resume=True)
+
+
 @pytest.mark.parametrize("line", ["1,0.5,0.1", "1,0.5", "1", "1,0.5,0.1,", "1,0.5,0.1,nan", "x,0.5,1,1"])
 def test_a_damaged_line_of_devices_is_one_sentence(directory, line):
     head = "device,gain,power_planned,power_transmitted\n0,0.5,0.1,0.1\n"

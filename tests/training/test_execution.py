@@ -655,6 +655,13 @@ def test_a_busy_run_is_refused(stopped):
         execute(world(), stopped, resume=True)
 
 
+def test_a_resume_reads_the_ledger_once(stopped, monkeypatch):
+    read, load = [], Ledger.load
+    monkeypatch.setattr(Ledger, "load", lambda path, **rest: (read.append(path.name), load(path, **rest))[1])
+    execute(world(), stopped, resume=True)
+    assert read == ["ledger.jsonl"]
+
+
 def test_a_ledger_that_lost_lines_is_refused(stopped):
     lines = (stopped / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     (stopped / "ledger.jsonl").write_bytes(b"".join(lines[:-3]))

@@ -6,22 +6,27 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import numpy as np
 from cyclopts import Parameter
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airfed.cli import devices
 from airfed.cli.plan import Json, Seed, TableFormat, whole_number
 from airfed.text import exports, output
 from airfed.text.phrases import ADVERSARIES, count, privacy_terms
 from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
+    from airfed.planning import Plan
     from airfed.privacy.ledger import Ledger
 
 _MOST_TRIALS: Final = 10**8  # hours
 _SHOWN: Final = 5  # rounds at each end of the ledger
+_LISTED: Final = 1000  # devices at most, one by one
+_EMPTIEST: Final = 5  # batteries that are named
+_QUANTILES: Final = {"minimum": 0.0, "median": 0.5, "p90": 0.9, "maximum": 1.0}
 
 
 def ledger(
@@ -40,10 +45,10 @@ def ledger(
                 if stream.read(1) != b"{":  # the user's mistake, not somebody's tampering
                     raise ValueError(f"Expected a run directory, or an account, at {path}; this is another file.")
             book = Ledger.load(path)
-            summary = _summary(book) | devices.summary(book)
+            summary = _summary(book) | _per_device(book)
         else:
             run = Run.open(path).checked()
-            summary = _summary(run.ledger) | devices.summary(run.ledger, run.plan)
+            summary = _summary(run.ledger) | _per_device(run.ledger, run.plan)
             summary |= {"checkpoint": run.checkpoint, "trained": len(run.rounds)}
     except LedgerError as error:
         if json:
@@ -137,7 +142,7 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     for row in [*rounds[:_SHOWN], None, *rounds[-_SHOWN:]] if cut else rounds:
         table.add_row(*(["…"] if row is None else _ledger_row(row)))
     console.print(table)
-    devices.print_summary(console, summary)
+    _print_devices(console, summary)
     budget, private = summary["epsilon"], summary.get("private", True)
     total = f"ε = {summary['epsilon_total']:.4g} in all (μ = {summary['mu_total']:.4g}) {_basis(summary)}"
     if "per_device" in summary:
@@ -182,6 +187,58 @@ def _basis(summary: dict[str, Any]) -> str:
     text = f"at {privacy_terms(summary['delta'], summary['relation'])}"
     several = "trust" in summary and (summary.get("antennas", 1) > 1 or summary.get("account"))
     return f"{text}\nagainst {ADVERSARIES[summary['trust']]}" if several else text
+
+
+def _per_device(book: Ledger, plan: Plan | None = None) -> dict[str, Any]:
+    """Return {"per_device": …} of a ledger that charges some devices (with batteries by its plan), or nothing."""
+    if book.num_devices is None:
+        return {}
+    return {"per_device": {"number": book.num_devices, "epsilon": _epsilon(book)} | _battery(book, plan)}
+
+
+def _print_devices(console: Console, of: dict[str, Any]) -> None:
+    """Print the `per_device` of a ledger's summary, where there are any."""
+    if (found := of.get("per_device")) is None:
+        return
+    epsilon, battery = found["epsilon"], found.get("battery")
+    table = plain_table("devices", "minimum", "median", "90%", "maximum", "of device", left=("devices",))
+    table.add_row("ε", *(f"{epsilon[name]:.4g}" for name in _QUANTILES), f"{epsilon['most_exposed']}")
+    if battery is not None:
+        cells = [f"{battery[name]:.1%}" for name in _QUANTILES]
+        table.add_row("battery used", *cells, f"{battery['emptiest'][0]['device']}")
+    console.print("", table)
+    console.print(f"{epsilon['never']} of {count(found['number'], 'device')} never scheduled")
+    if battery is not None:
+        rows = [f"{row['device']} ({row['used']:.1%})" for row in battery["emptiest"]]
+        console.print(f"emptiest batteries: {', '.join(rows)}")
+
+
+def _epsilon(book: Ledger) -> dict[str, Any]:
+    """The distribution of ε. It grows with μ, so that quantiles are chosen by μ."""
+    from airfed.privacy import gaussian_epsilon
+
+    mus, delta = book.device_mus(), book.header["delta"]
+    figures = {name: gaussian_epsilon(mu, delta) for name, mu in _distribution(mus).items()}
+    listed = {"each": book.device_epsilons().tolist()} if mus.size <= _LISTED else {}
+    return {"never": int(np.sum(mus == 0)), **figures, "most_exposed": int(np.argmax(mus)), **listed}
+
+
+def _battery(book: Ledger, plan: Plan | None) -> dict[str, Any]:
+    """The distribution of the shares that are used, where there are batteries."""
+    from airfed.training.charging import Batteries
+
+    if plan is None or (used := Batteries(plan, book).used) is None:
+        return {}
+    order = np.lexsort((np.arange(used.size), -used))[:_EMPTIEST]
+    emptiest = [{"device": int(device), "used": float(used[device])} for device in order]
+    listed = {"each": used.tolist()} if used.size <= _LISTED else {}
+    return {"battery": {**_distribution(used), "emptiest": emptiest, **listed}}
+
+
+def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
+    """Values that devices have; p90 is one that nine of ten do not exceed."""
+    found = np.quantile(values, list(_QUANTILES.values()), method="inverted_cdf")
+    return dict(zip(_QUANTILES, found.tolist(), strict=True))
 
 
 def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -> None:

@@ -39,7 +39,10 @@ HELP: Final = {
     "chosen by.",
     "explore": "Open the planner as a web page on this machine: move a slider, read the decision. Ctrl-C stops it.",
 }
-_MODULES: Final = {"compare": "plan", "new": "plan", "ledger": "account", "audit": "account"}
+_MODULES: Final = {
+    **{"compare": "plan", "new": "plan", "ledger": "account", "audit": "account"},
+    **{"league": "sweep", "figures": "sweep", "calibrate": "measure"},
+}
 
 app = App(
     name="airfed",

@@ -1,16 +1,17 @@
-"""airfed measure: train pilots on proxy data and write down what accuracy to expect."""
+"""airfed measure and calibrate: what accuracy to expect, by pilots on proxy data, and the constants of the bounds."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter, Token
 from rich.console import Console
+from rich.markup import escape
 
-from airfed.cli.plan import Json, ScenarioFile, TableFormat, check_new, read, whole_number
+from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, check_new, read, whole_number
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario import ScenarioError
@@ -18,9 +19,13 @@ from airfed.text import exports, output
 from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
+    from airfed.experiments.calibrate import Calibration
     from airfed.experiments.points import Point
     from airfed.experiments.results import Record
     from airfed.planning import Response
+
+
+_CONSTANTS: Final = {"smoothness": "ζ", "strong_convexity": "ϱ", "initial_gap": "G"}
 
 
 def _list(text: str, *, whole: bool) -> Parameter:
@@ -142,3 +147,54 @@ def _print_best(console: Console, response: Response, rows: Sequence[dict[str, A
     if len(norms) > 1 and (found := {row["clip_norm"] for row in rows} & {norms[0], norms[-1]}):
         edge = f"ϖ = {' and '.join(f'{norm:g}' for norm in sorted(found))} is at the edge of what was measured"
         console.print(f"{edge}: there may be better beyond it (--clip-norms).", soft_wrap=True)
+
+
+def calibrate(
+    file: ScenarioFile,
+    /,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="Write the scenario with the constants and how they were found.")
+    ] = None,
+    seed: Seed = None,
+    json: Json = False,
+    format: TableFormat = None,
+) -> int:
+    world = read(file, seed=seed)
+    if out is not None:
+        check_new(out)
+    from airfed.experiments.calibrate import calibrate as estimate
+
+    console = exports.make_console(format, quiet=json)
+    with console.status("calibrating"):
+        found = estimate(world)
+    if json:
+        output.print_json({"scenario": world.name, **found.to_dict(), "out": None if out is None else str(out)})
+    else:
+        _print_constants(console, found)
+        rate = world.learning.learning_rate
+        if rate * found.smoothness > 1 + 1e-9:
+            limit = f"τ ≤ 1/ζ = {1 / found.smoothness:.4g}"
+            console.print(f"The bounds are proved for {limit}; here τ = {rate:g}.", soft_wrap=True)
+    if out is not None:  # the results are on the screen by then
+        try:
+            with out.open("x", encoding="utf-8") as stream:
+                stream.write(found.to_toml(world))
+        except OSError as error:
+            raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from None
+        console.print(f"written: {out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _print_constants(console: Console, found: Calibration) -> None:
+    columns = ("constant", "key", "value", "how")
+    table = plain_table(*columns, left=("constant", "key", "how"), wrapped=("how",))
+    for name, symbol in _CONSTANTS.items():
+        how = found.how[name].removeprefix(f"{symbol}: ")
+        table.add_row(symbol, name, f"{getattr(found, name):.5g}", escape(how))
+    console.print(table)
+    norms = plain_table("E", "mean", "95% below", "largest", title="Norms of the updates over devices")
+    for norm in found.norms:
+        norms.add_row(f"{norm.local_steps}", *(f"{v:.3g}" for v in (norm.mean, norm.quantile_95, norm.largest)))
+    if found.norms:
+        console.print(norms)

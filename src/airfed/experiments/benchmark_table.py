@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -111,8 +111,7 @@ class League:
     def of(cls, name: str, budget: str, seeds: Sequence[int], entries: Iterable[Entry]) -> League:
         """Return the benchmark of some methods, sorted."""
         found = cls(name=name, budget=budget, seeds=tuple(seeds), entries=tuple(entries))
-        ordered = sorted(found.entries, key=lambda entry: -found.score(entry))
-        return cls(name=name, budget=budget, seeds=tuple(seeds), entries=tuple(ordered))
+        return replace(found, entries=tuple(sorted(found.entries, key=found.score, reverse=True)))
 
     @property
     def metric(self) -> str:
@@ -163,7 +162,7 @@ class League:
         }
 
     def to_csv(self) -> str:
-        """Return the rows as CSV, exact to the last bit; a cell without a value is empty."""
+        """Return the rows as CSV, exact to the last bit."""
         return str(data_frame(self.rows()).to_csv(index=False))
 
     def to_json(self) -> str:
@@ -196,19 +195,13 @@ class League:
         leads = {entry.policy: self.lead(entry, own) for entry in contenders if entry is not own}
         known = {policy: lead for policy, lead in leads.items() if lead is not None}
         ranked = sorted(known, key=lambda policy: -known[policy].mean)
-        ahead, level, behind = ([policy for policy in ranked if known[policy].sign == sign] for sign in (1, 0, -1))
-        said += [
-            f"{policy} is ahead of airfed's plan ({OWN}) by {self._difference(known[policy])}." for policy in ahead
-        ]
-        if known and not ahead:
-            said.append(f"No rival within the budgets is ahead of airfed's plan ({OWN}).")
-        if level:
-            differences = "; ".join(f"{policy}, {self._difference(known[policy], signed=True)}" for policy in level)
-            said.append(f"Not separated from airfed's plan: {differences}.")
-        if behind:
-            said.append(f"{behind[0]} is behind airfed's plan by {self._difference(-known[behind[0]])}.")
-        if len(behind) > 1:
-            said.append(f"Further behind in the mean: {', '.join(behind[1:])}.")
+        words = {1: "Ahead of", 0: "Not separated from", -1: "Behind"}
+        for sign, where in words.items():
+            listed = [f"{policy}, {self._difference(known[policy])}" for policy in ranked if known[policy].sign == sign]
+            if listed:
+                said.append(f"{where} airfed's plan ({OWN}): {'; '.join(listed)}.")
+            elif sign == 1 and known:
+                said.append(f"No rival within the budgets is ahead of airfed's plan ({OWN}).")
         return said
 
     def plot(self) -> dict[str, Any]:
@@ -246,16 +239,13 @@ class League:
             means += [f"gap: mean points below {CEILING}, seed by seed"] if self._has_gap() else []
             means += [f"{mark} {meaning}" for mark, meaning in self._marks().items()]
             console.print(f"[dim]{'; '.join(means)}[/dim]")
-            for entry in self.entries:
-                if entry.runs and not entry.reasons and (note := entry.note()) not in ("", "Not private."):
-                    console.print(f"{entry.policy}: {note}", markup=False)
-            console.print("")
         told: dict[str, list[str]] = {}
         for entry in self.entries:
-            if entry.reasons:
-                told.setdefault(entry.note(), []).append(entry.policy)
+            if (note := entry.note()) not in ("", "Not private."):
+                told.setdefault(note, []).append(entry.policy)
         for note, policies in told.items():
             console.print(f"{', '.join(policies)}: {note}", markup=False)
+        console.print("")
         for sentence in self.verdict():
             console.print(f"[bold]{escape(sentence)}[/bold]")
 
@@ -284,16 +274,15 @@ class League:
             )
         return table
 
-    def _difference(self, lead: Estimate, *, signed: bool = False) -> str:
+    def _difference(self, lead: Estimate) -> str:
         """A paired difference with its interval, in words."""
         points = self.metric == "accuracy"
         mean, low, high = (
             f"{100 * value:.2f}" if points else number(value) for value in (lead.mean, lead.low, lead.high)
         )
-        mean = ("+" if signed and lead.mean > 0 else "") + mean + (" points" if points else " of loss")
-        return f"{mean} " + (
-            "(one seed, so no interval)" if lead.count < 2 else f"({low} to {high}, paired over {lead.count} seeds)"
-        )
+        mean = "+" * (lead.mean > 0) + mean + (" points" if points else " of loss")
+        sure = f"{low} to {high}, paired over {lead.count} seeds"
+        return f"{mean} ({sure if lead.count > 1 else 'one seed, so no interval'})"
 
 
 def spent(record: Record) -> dict[str, Any]:
@@ -361,12 +350,8 @@ def _picture(league: League, rows: Sequence[Mapping[str, Any]], column: str, lab
 def _estimated(metric: str, entry: Entry) -> dict[str, float | None]:
     values = entry.scores(metric) if entry.runs else []
     found = estimate(values) if values else None
-    sure = found if found is not None and found.count > 1 else None
-    return {
-        metric: None if found is None else found.mean,
-        f"{metric}_low": None if sure is None else sure.low,
-        f"{metric}_high": None if sure is None else sure.high,
-    }
+    low, high = (found.low, found.high) if found is not None and found.count > 1 else (None, None)
+    return {metric: None if found is None else found.mean, f"{metric}_low": low, f"{metric}_high": high}
 
 
 def _mean(values: Sequence[Any]) -> Any:
@@ -386,6 +371,4 @@ def _score(row: Mapping[str, Any], metric: str) -> str:
 
 
 def _figure(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return compact(float(value), 4) if math.isfinite(value) else "∞"
+    return "-" if value is None else compact(float(value), 4) if math.isfinite(value) else "∞"

@@ -7,7 +7,6 @@ make T local steps.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -62,17 +61,13 @@ class Calibration:
             if key in self.how:
                 lines.append(f"# {self.how[key]}")
             if key == "clip_norm":
-                lines += [f"# {text}" for text in self.norm_lines()]
+                lines.append("# Norms of the updates over devices, at the start or the middle of noise-free training:")
+                lines += [
+                    f"# E = {steps}: mean {mean:.3g}, 95% below {upper:.3g}, largest {largest:.3g}"
+                    for steps, mean, upper, largest in self.norms
+                ]
             lines.append(line)
         return "\n".join(lines) + "\n"
-
-    def norm_lines(self) -> list[str]:
-        """Return the norms over E as lines of text."""
-        head = "Norms of the updates over devices, at the start or the middle of noise-free training (the larger):"
-        return [head] + [
-            f"E = {steps}: mean {mean:.3g}, 95% below {upper:.3g}, largest {largest:.3g}"
-            for steps, mean, upper, largest in self.norms
-        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -84,7 +79,7 @@ class Calibration:
         }
 
 
-def calibrate(world: Scenario, on_step: Callable[[str], None] = lambda step: None) -> Calibration:
+def calibrate(world: Scenario) -> Calibration:
     """Return ζ, ϱ, G and the norms of updates over E for a scenario's model on its data.
 
     - ζ: the largest ‖∇²L‖₂ met on the path, by power iteration on Hessian-vector products.
@@ -98,7 +93,7 @@ def calibrate(world: Scenario, on_step: Callable[[str], None] = lambda step: Non
         if isinstance(task, QuadraticLearning):
             return _known(task)
         assert isinstance(task, ImageTask)
-        return _images(world, task, on_step)
+        return _images(world, task)
     finally:
         task.engine.close()
 
@@ -119,7 +114,7 @@ def training_loss(task: ImageTask, parameters: Parameters) -> float:
     return task.engine.evaluate(parameters, task.dataset.train_images[held], task.dataset.train_labels[held])[0]
 
 
-def _images(world: Scenario, task: ImageTask, on_step: Callable[[str], None]) -> Calibration:
+def _images(world: Scenario, task: ImageTask) -> Calibration:
     from airfed.learning import curvature  # here: a known task needs no torch
 
     held = np.sort(task.shards, axis=None)
@@ -129,21 +124,18 @@ def _images(world: Scenario, task: ImageTask, on_step: Callable[[str], None]) ->
     rng = seeds.stream(world.seed, "init", 1)
     some = rng.permutation(len(labels))[:_MOST_IMAGES]  # at random: a user's file may be sorted by class
     sample = curvature.Loss(model, images[some], labels[some], seed=world.seed, dtype=curvature.SINGLE)
-    on_step("training without noise")
     path = [task.initial_parameters]
     rounds = min(_PLACES, world.learning.total_steps)
     for index in range(rounds):
         mean = mean_update(task, path[-1], steps=world.learning.total_steps // rounds, round_index=index)
         with np.errstate(over="ignore"):  # a training that diverges shows in its loss
             path.append((path[-1] - world.learning.learning_rate * mean).astype(np.float32))
-    on_step("loss and gradient")
     losses = [training_loss(task, parameters) for parameters in path]
     if not np.all(np.isfinite(losses)):
         raise ScenarioError(
             f"Expected learning.learning_rate={world.learning.learning_rate:g} to be small enough for a noise-free "
             "training: its loss is no longer a finite number."
         )
-    on_step("curvature")
     smoothness, products, direction = 0.0, 0, None
     for parameters in path:
         product = functools.partial(sample.hessian_product, parameters.astype(np.float64))
@@ -171,8 +163,6 @@ def _images(world: Scenario, task: ImageTask, on_step: Callable[[str], None]) ->
             "ϱ: not strongly convex; the smallest ‖∇L‖²/(2L) along a noise-free training, which is what the proof uses"
         )
         how_gap = f"G: loss {losses[0]:.4f} at the start; no cross-entropy is below 0"
-    on_step("norms")
-    norms = _norms(task, (path[0], path[len(path) // 2]))
     return Calibration(
         smoothness=smoothness,
         strong_convexity=convexity,
@@ -186,7 +176,7 @@ def _images(world: Scenario, task: ImageTask, on_step: Callable[[str], None]) ->
             "strong_convexity": how_convexity,
             "initial_gap": how_gap,
         },
-        norms=norms,
+        norms=_norms(task, (path[0], path[len(path) // 2])),
     )
 
 

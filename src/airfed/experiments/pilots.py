@@ -71,23 +71,22 @@ class Pilots:
 
     def points(self, cells: Iterable[Cell], seeds: Sequence[int]) -> list[Point]:
         """Return the runs of some grid points with some seeds."""
-        return [self._point(cell, seed) for cell in cells for seed in seeds]
-
-    def _point(self, cell: Cell, seed: int) -> Point:
-        size = round(cell.share * self.devices)
-        world = self.base.override(
-            {
-                "name": f"pilot: I={cell.rounds}, clip_norm={cell.clip_norm:g}, noise={cell.noise:g}, seed={seed}",
+        points = []
+        for cell, seed in itertools.product(cells, seeds):
+            size, rounds = round(cell.share * self.devices), cell.rounds
+            changes = {
+                "name": f"pilot: I={rounds}, clip_norm={cell.clip_norm:g}, noise={cell.noise:g}, seed={seed}",
                 "seed": seed,
                 "link": {"noise_std": cell.noise * size},
                 "learning.clip_norm": cell.clip_norm,
                 "policy.size": size,
-                "policy.rounds": cell.rounds,
-                "run.evaluate_every": cell.rounds,  # the last round is always evaluated
-                "run.checkpoint_every": cell.rounds,
+                "policy.rounds": rounds,
+                "run.evaluate_every": rounds,  # the last round is always evaluated
+                "run.checkpoint_every": rounds,
             }
-        )
-        return Point(label="", values={**cell._asdict(), "seed": seed}, scenario=world, key=content_key(world))
+            world, values = self.base.override(changes), {**cell._asdict(), "seed": seed}
+            points.append(Point(label="", values=values, scenario=world, key=content_key(world)))
+        return points
 
     def about(self) -> dict[str, Any]:
         """Return the description of the pilots, as plain values."""
@@ -239,12 +238,11 @@ def _text(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
+@dataclass(eq=False)
 class Unmeasured(Exception):
     """Not all pilots have ended; their records say why."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
-        super().__init__("Not all pilots have ended.")
-        self.records = records
+    records: Sequence[Record]
 
 
 def measure(pilots: Pilots, run: Run) -> Response:

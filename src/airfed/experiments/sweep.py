@@ -50,7 +50,7 @@ def check_backend(backend: Backend, address: str | None = None) -> None:
     """Raise unless the backend can be used, before any work is done."""
     if backend == "loky" and address is not None:
         raise ValueError("Expected an address only with backend ray or dask.")
-    _extras.require("joblib", "pandas")
+    _extras.require("joblib", "pandas", "jinja2")
     if backend != "loky":
         package, sentence = _NEEDS[backend]
         if not _extras.has(package):
@@ -230,7 +230,6 @@ def _interrupts_kept_from_workers() -> Iterator[None]:
 @contextmanager
 def _cluster(backend: Backend, address: str | None, jobs: int, *, apart: bool) -> Iterator[str]:
     """Yield the name under which joblib reaches the backend."""
-    local: dict[str, Any]
     if backend == "loky":
         yield "loky" if jobs > 1 or apart else "sequential"
     elif backend == "ray":
@@ -239,7 +238,7 @@ def _cluster(backend: Backend, address: str | None, jobs: int, *, apart: bool) -
 
         mine = not ray.is_initialized()
         if mine:
-            local = {} if address else {"num_cpus": jobs, "include_dashboard": False}
+            local: dict[str, Any] = {} if address else {"num_cpus": jobs, "include_dashboard": False}
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
         register_ray()  # type: ignore[no-untyped-call]
         try:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from airfed.aircomp import CLIP_MARGIN, Air, Airs, Reception
 from airfed.flower import messages
-from airfed.flower.nodes import Roster, SafeGrid
+from airfed.flower.messages import Roster, SafeGrid
 from airfed.planning import Plan
 from airfed.text.phrases import ADVERSARIES
 from airfed.training.charging import LedgerBooks
@@ -248,11 +248,10 @@ class OverTheAirFedAvg(Strategy):
         plan, problem = self.plan, self.plan.problem
         _LOG.info("\tplan (%s): %d of %d devices", plan.policy, plan.num_scheduled, problem.fleet.num_devices)
         _LOG.info("\trounds: %d, of which done: %d", plan.rounds, self.first_round)
-        _LOG.info("\tprivacy (%s noise, added by the server):", self.noise.privacy)
+        against = f" against {ADVERSARIES[problem.link.trust]}" if problem.fleet.antennas > 1 else ""
+        _LOG.info("\tprivacy (%s noise, added by the server)%s:", self.noise.privacy, against)
         epsilons = (plan.epsilon_round, plan.epsilon_total, problem.budget.delta)
         _LOG.info("\tε = %.4g each round, %.4g all rounds, at δ = %.3g", *epsilons)
-        if problem.fleet.antennas > 1:
-            _LOG.info("\tagainst %s", ADVERSARIES[problem.link.trust])
 
 
 class _Arrived(NamedTuple):

@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -75,6 +76,11 @@ class RunDirectory:
         if self.exists:
             if not resume:
                 raise RunError(f"Expected no run in {self.path}; give another --out, or --resume to go on with it.")
+            # Before a round is charged that could not be saved.
+            for item in (*map(self.file, sorted({*_OWN_FILES, "checkpoints"})), *self._checkpoint_files()):
+                kind = "folder" if item.name == "checkpoints" else "file"
+                if item.exists() and item.is_dir() != (kind == "folder"):
+                    raise RunError(f"Expected {item} to be a {kind}; it is none. Move it away.")
             return
         if resume and not self.path.is_dir():
             raise RunError(f"Expected a run to resume in {self.path}; there is none.")
@@ -199,6 +205,7 @@ class RunDirectory:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint whole, then forget all but the last few."""
         folder = self.file("checkpoints")
+        folder.mkdir(exist_ok=True)
         write_whole(folder / f"round-{checkpoint.round_index:06d}.safetensors", encode(checkpoint))
         for old in self._checkpoint_files()[_KEPT_CHECKPOINTS:]:
             old.unlink(missing_ok=True)
@@ -280,31 +287,21 @@ def runs_below(folder: Path, *, depth: int = 3, most: int | None = None) -> list
     run in it. Where the folder itself cannot be listed, OSError is raised.
     """
     found: list[Path] = []
-    todo = [(folder, 0)]
-    while todo and (most is None or len(found) < most):
-        here, level = todo.pop()
-        try:
-            if level and RunDirectory(here).exists:
-                found.append(here)
-            elif level < depth and here.is_dir():
-                inner = (item for item in here.iterdir() if not item.name.startswith("."))
-                todo += [(item, level + 1) for item in inner if item.is_dir() and not item.is_symlink()]
-        except FileNotFoundError:  # gone since it was found
-            continue
-        except OSError:
-            if not level:
-                raise
-            found.append(here)
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # gone since it was found
+            if Path(error.filename) == folder:
+                raise error
+            found.append(Path(error.filename))
+
+    for place, inner, files in os.walk(folder, onerror=note):
+        level = len(Path(place).relative_to(folder).parts)
+        run = level > 0 and "run.json" in files
+        found += [Path(place)] if run else []
+        inner[:] = [] if run or level == depth else [name for name in inner if not name.startswith(".")]
+        if most is not None and len(found) >= most:
+            break
     return sorted(found)
-
-
-def progress(path: Path) -> float:
-    """Return which part of a run is done, from 0 to 1, by the number of its lines alone; 0 before it begins."""
-    directory = RunDirectory(path)
-    try:
-        return min(len(directory._metric_lines()) / directory.manifest()["rounds"], 1.0)
-    except RunError:
-        return 0.0
 
 
 def sha256(content: bytes) -> str:

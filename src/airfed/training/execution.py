@@ -1,9 +1,4 @@
-"""A training kept on disk: prepared, charged, trained, recorded, and safe against interruption.
-
-The order within a round is what makes it safe (`airfed.training.loop`): charged and flushed before anything is
-transmitted; settled, recorded and saved after it. After a kill at any moment, `--resume` starts from the newest intact
-checkpoint, repeats the rounds since and, where noise is seeded, ends with the same bits.
-"""
+"""A training kept on disk: prepared, charged, trained, recorded, and safe against interruption (`RunBooks`)."""
 
 from __future__ import annotations
 
@@ -19,6 +14,7 @@ from airfed import _extras
 from airfed.privacy.ledger import BudgetExhausted, Ledger
 from airfed.scenario import Scenario
 from airfed.training import distributed, formats
+from airfed.training.charging import verified_ledger
 from airfed.training.directory import RunDirectory, RunError
 from airfed.training.distributed import Group, LostProcess
 from airfed.training.loop import Diverged, Round, Stopped, federated_averaging
@@ -68,7 +64,8 @@ def execute(
     try:
         with ExitStack() as stack:
             with distributed.all_or_none(group):
-                spent = stack.enter_context(_claimed(scenario, directory, resume=resume)) if leads else 0.0
+                claim = _claimed(scenario, directory, resume=resume)
+                spent, ledger = stack.enter_context(claim) if leads else (0.0, None)
             spent = float(group.broadcast(np.array([spent]))[0])
             with distributed.all_or_none(group):
                 setup = prepare(scenario, spent=spent)
@@ -78,7 +75,7 @@ def execute(
             with distributed.all_or_none(group):
                 if leads:
                     log = stack.enter_context(_log(scenario, directory, on_round))
-                    books = RunBooks(setup, directory, on_round=log)
+                    books = RunBooks(setup, directory, ledger, on_round=log)
             if books is None:
                 return _follow(setup, group, stop)
             on_start(setup, books.state.round_index)
@@ -107,17 +104,17 @@ def open_run(
     the second time. `remote` says what trains the devices, for the record; all else is as in `execute`.
     """
     directory = RunDirectory(out)
-    with _claimed(scenario, directory, resume=resume) as spent:
+    with _claimed(scenario, directory, resume=resume) as (spent, ledger):
         setup = prepare(scenario, spent=spent)
         with closing(setup.task.engine), _log(scenario, directory, on_round) as log:
-            yield RunBooks(setup, directory, remote=remote, on_round=log)
+            yield RunBooks(setup, directory, ledger, remote=remote, on_round=log)
 
 
 @contextmanager
-def _claimed(scenario: Scenario, directory: RunDirectory, *, resume: bool) -> Iterator[float]:
-    """Check and lock a directory; yield μ that the scenario's account had spent when its run was, or is now, planned.
+def _claimed(scenario: Scenario, directory: RunDirectory, *, resume: bool) -> Iterator[tuple[float, Ledger | None]]:
+    """Check and lock a directory; yield μ that the account had spent when its run was planned, and the run's ledger.
 
-    A new directory is removed again where the run cannot begin.
+    A new directory has no ledger yet, and is removed again where the run cannot begin.
     """
     if scenario.run.log:
         _extras.require("tensorboardX")
@@ -125,9 +122,10 @@ def _claimed(scenario: Scenario, directory: RunDirectory, *, resume: bool) -> It
     with directory.locked():
         if directory.exists:
             directory.manifest()  # of this version, or it is said so
-            yield float(Ledger.load(directory.file("ledger.jsonl"), repair=True).header.get("spent", 0.0))
+            ledger = verified_ledger(directory)
+            yield float(ledger.header.get("spent", 0.0)), ledger
         else:
-            yield scenario.account_spent()
+            yield scenario.account_spent(), None
 
 
 @contextmanager

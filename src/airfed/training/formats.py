@@ -18,7 +18,6 @@ from airfed.training.loop import Round
 
 FORMAT: Final = 3  # of the run directory; raised when an older airfed could misread it
 
-_READING = ConfigDict(strict=True, extra="ignore")  # a later version may have added something
 
 Whole = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -30,20 +29,22 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(max_length=10_000)]
 
 
-class Quality(TypedDict):
-    """What a model is worth."""
+class _Read(TypedDict):
+    """A table in a file of a run."""
 
-    __pydantic_config__ = _READING  # type: ignore[misc]
+    __pydantic_config__ = ConfigDict(strict=True, extra="ignore")  # type: ignore[misc]  # later versions may add to it
+
+
+class Quality(_Read):
+    """What a model is worth."""
 
     loss: Number | None
     accuracy: Share | None
     test_loss: Number | None
 
 
-class RoundRecord(TypedDict):
+class RoundRecord(_Read):
     """A line of `metrics.jsonl`."""
-
-    __pydantic_config__ = _READING  # type: ignore[misc]
 
     round: Whole
     steps: Count
@@ -77,10 +78,8 @@ UNNOISED: Final = (
 )
 
 
-class RoundFigures(TypedDict):
+class RoundFigures(_Read):
     """What `plan.json` says of one round, where rounds differ."""
-
-    __pydantic_config__ = _READING  # type: ignore[misc]
 
     members: Text
     num_scheduled: Count
@@ -125,10 +124,8 @@ class PlanFigures(TypedDict):
     sequence: NotRequired[list[RoundFigures]]
 
 
-class Manifest(TypedDict):
+class Manifest(_Read):
     """`run.json`: versions and digests, with all that keys the noise and that a resume must find unchanged."""
-
-    __pydantic_config__ = _READING  # type: ignore[misc]
 
     format: Literal[3]
     airfed: Text

@@ -71,12 +71,12 @@ class NoBooks:
     def charge(self, index: int) -> None:
         """Charge nothing."""
 
+    def settle(self, done: Round) -> None:
+        """Write nothing."""
+
     def send(self, index: int, signal: str) -> str:
         """Write nothing."""
         return ""
-
-    def settle(self, done: Round) -> None:
-        """Write nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

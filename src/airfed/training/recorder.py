@@ -37,8 +37,9 @@ class RunBooks:
 
     Args:
         setup: what is trained.
-        directory: where; a run that is there is resumed. RunError is raised where it is another scenario's, data's or
-            model's, LedgerError where anything that the ledger has seen is gone or changed.
+        directory: where. RunError is raised where the run there is another scenario's, data's or model's, LedgerError
+            where anything that the ledger has seen is gone or changed.
+        ledger: of the run that is there and is resumed (`verified_ledger`); None begins one.
         remote: what trains the devices, where that is not this process.
         on_round: told each round's record.
     """
@@ -47,6 +48,7 @@ class RunBooks:
         self,
         setup: Setup,
         directory: RunDirectory,
+        ledger: Ledger | None,
         *,
         remote: str = "",
         on_round: Callable[[dict[str, Any]], None] = lambda record: None,
@@ -57,8 +59,8 @@ class RunBooks:
         self._every = 1 if remote else setup.scenario.run.checkpoint_every
         self._repeatable = setup.noise.repeatable and not remote
         self._private = setup.scenario.run.record == "private"
-        if directory.exists:
-            self.ledger = charging.verified_ledger(directory)
+        if ledger is not None:
+            self.ledger = ledger
             _check_same(directory, setup, remote)
             charging.check_header(self.ledger, setup.plan, setup.noise.privacy)
         else:
