@@ -41,9 +41,6 @@ from airfed.training.run import Run
 
 __all__ = ["ReportError", "read_run", "write_report"]
 
-# A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
-_WIDTHS: Final = {"narrow": 326.0, "wide": 510.0}
-_HEIGHT, _MAP_HEIGHT = 270.0, 560.0
 _DARK: Final = (
     '@media screen{:root[data-theme="dark"]{%s}}',
     "@media screen and (prefers-color-scheme: dark){:root:not([data-theme]){%s}}",
@@ -125,17 +122,15 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def _drawn(panels: Mapping[str, figure.Draw], place: str) -> list[dict[str, Any]]:
-    """Charts with their titles, as markup for narrow and wide cards; `place` tells the ids of their parts apart."""
-    found: list[dict[str, Any]] = []
-    for title, draw in panels.items():
-        tall = title == figure.MAP
-        height = _MAP_HEIGHT if tall else _HEIGHT
-        drawn = {
-            name: Markup(figure.svg(draw, title, width=width, height=height, salt=f"{place} {title} {name}"))  # noqa: S704
-            for name, width in _WIDTHS.items()
+    """Charts with their titles, as markup; `place` tells the ids of their parts apart."""
+    return [
+        {
+            "title": title,
+            "tall": title == figure.MAP,
+            "svg": Markup(figure.svg(draw, title, height=540 if title == figure.MAP else 240, salt=f"{place} {title}")),  # noqa: S704
         }
-        found.append({"title": title, "tall": tall, **drawn})
-    return found
+        for title, draw in panels.items()
+    ]
 
 
 def _plan_panels(run: Run) -> dict[str, figure.Draw]:

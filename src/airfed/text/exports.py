@@ -6,10 +6,10 @@ import html
 import re
 import sys
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import RenderableType
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +19,7 @@ from airfed.text.output import CleanConsole, Format, clean, exporting, make_cons
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["ExportConsole", "Format", "HtmlConsole", "exported", "exporting", "make_console", "markdown_table"]
+__all__ = ["ExportConsole", "Format", "HtmlConsole", "exported", "exporting", "make_console"]
 
 _SYMBOLS: Final = {
     **{"δ": "delta", "ε": "varepsilon", "ζ": "zeta", "θ": "theta", "μ": "mu", "ν": "nu", "ξ": "xi", "ϖ": "varpi"},
@@ -45,13 +45,11 @@ class ExportConsole(CleanConsole):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print tables and texts."""
-        texts = []
-        for each in objects:
-            if isinstance(each, Table) and each.show_header:
-                sys.stdout.write("\n" * self._several + exported(each, self._format))
+        texts = [each for each in objects if not (isinstance(each, Table) and each.show_header)]
+        for table in objects:
+            if table not in texts:
+                sys.stdout.write("\n" * self._several + exported(table, self._format))
                 self._several = True
-            else:
-                texts.append(each)
         if texts or not objects:
             super().print(*texts, **options)
 
@@ -63,16 +61,17 @@ class HtmlConsole(CleanConsole):
         super().__init__(quiet=True)
         self._parts: list[str] = []
 
-    def print(self, *objects: Any, **options: Any) -> None:
+    def print(self, *objects: Any, markup: bool = True, style: str = "", **options: Any) -> None:
         """Collect tables and texts."""
         for each in objects:
             if isinstance(each, Table):
                 self._parts.append(html_table(each))
                 continue
-            text = Text.from_markup(each) if options.get("markup", True) else Text(each)
+            text = Text.from_markup(each) if markup else Text(each)
+            styles = f"{style} {text.spans}"
+            look = "font-weight:600" if "bold" in styles else "opacity:.7" if "dim" in styles else ""
             if text.plain.strip():
-                spans = "".join(_span(segment.text, segment.style) for segment in text.render(self))
-                self._parts.append(f'<p style="{_css(options.get("style"))}">{spans}</p>')
+                self._parts.append(f'<p style="{look}">{html.escape(_plain(text))}</p>')
 
     def html(self) -> str:
         """Return everything that was printed."""
@@ -80,40 +79,18 @@ class HtmlConsole(CleanConsole):
 
 
 def html_table(table: Table) -> str:
-    """Return a table as HTML that needs no stylesheet, its title first.
-
-    >>> from airfed.text.tables import plain_table
-    >>> table = plain_table("policy", "ε all", left=("policy",))
-    >>> table.add_row("top_k", "1.2e-05")
-    >>> "<td" in html_table(table), html_table(table).count("<tr")
-    (True, 2)
-    """
-    head, *body = cells(table)
-    sides = ["right" if column.justify == "right" else "left" for column in table.columns]
+    """Return a table as HTML that needs no stylesheet, its title first."""
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f'<{tag} style="text-align:{column.justify}">{html.escape(cell)}</{tag}>'
+            for cell, column in zip(row, table.columns, strict=True)
+        )
+        + "</tr>"
+        for tag, row in zip(chain(["th"], repeat("td")), cells(table), strict=False)
+    )
     title = html.escape(_plain(str(table.title or "").strip()))
-    rows = [_html_row("td", row, sides, _css(given.style)) for row, given in zip(body, table.rows, strict=True)]
-    return (
-        f'<table style="font-variant-numeric:tabular-nums"><caption style="text-align:left">{title}</caption>'
-        f"<thead>{_html_row('th', head, sides)}</thead><tbody>{''.join(rows)}</tbody></table>"
-    )
-
-
-def _html_row(tag: str, row: Sequence[str], sides: Sequence[str], css: str = "") -> str:
-    made = (
-        f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>' for cell, side in zip(row, sides, strict=True)
-    )
-    return f'<tr style="{css}">{"".join(made)}</tr>'
-
-
-def _span(text: str, style: Style | None) -> str:
-    return f'<span style="{_css(style)}">{html.escape(clean(text))}</span>' if text.strip("\n") else ""
-
-
-def _css(style: Style | str | None) -> str:
-    """The parts of a terminal's style that a page shows, too."""
-    style = Style.parse(style) if isinstance(style, str) else style or Style.null()
-    red = style.color is not None and style.color.name == "red"
-    return "font-weight:600;" * bool(style.bold) + "opacity:.7;" * bool(style.dim) + "color:#d33;" * red
+    return f'<table><caption style="text-align:left">{title}</caption>{rows}</table>'
 
 
 def exported(table: Table, format: Format) -> str:
@@ -138,34 +115,18 @@ def exported(table: Table, format: Format) -> str:
     <BLANKLINE>
     """
     title, rows = _plain(str(table.title or "").strip()), cells(table)
-    sides = ["right" if column.justify == "right" else "left" for column in table.columns]
-    if format == "markdown":
-        return (f"**{title}**\n\n" if title else "") + markdown_table(rows, sides) + "\n"
+    sides = [column.justify for column in table.columns]
     with explained():
         if format == "csv":
             return str(_frame(rows).to_csv(index=False, lineterminator="\n"))
+        if format == "markdown":
+            escaped = _frame([[cell.replace("|", r"\|") for cell in row] for row in rows])
+            text = escaped.to_markdown(index=False, disable_numparse=True, colalign=sides)
+            return (f"**{title}**\n\n" if title else "") + f"{text}\n"
         columns = "".join(side[0] for side in sides)
-        text: str = _frame(rows).replace("-", "--").to_latex(index=False, escape=True, column_format=columns)
+        text = _frame(rows).replace("-", "--").to_latex(index=False, escape=True, column_format=columns)
     text = _POWER_OF_TEN.sub(r"$\1\\cdot10^{\2\3}$", text.translate(_MATHS))
     return (f"% {title}\n" if title else "") + text
-
-
-def markdown_table(rows: Sequence[Sequence[str]], sides: Sequence[str] | None = None) -> str:
-    """Return rows of cells, the headings first, as a table in Markdown.
-
-    Args:
-        rows: all equally long.
-        sides: "left" or "right" for each column; left by default.
-
-    >>> print(markdown_table([["I", "accuracy"], ["40", "88.1"]]))
-    | I   | accuracy   |
-    |:----|:-----------|
-    | 40  | 88.1       |
-    """
-    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    sides = sides or ["left"] * len(rows[0])
-    with explained():
-        return str(_frame(escaped).to_markdown(index=False, disable_numparse=True, colalign=sides))
 
 
 def _frame(rows: Sequence[Sequence[str]]) -> DataFrame:

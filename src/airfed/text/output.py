@@ -72,13 +72,11 @@ def make_console(format: Format | None = None, *, stderr: bool = False, quiet: b
 
 def exporting(console: Console) -> bool:
     """Return whether a console prints tables in an export format, so that no row may be left out."""
-    return isinstance(console, CleanConsole) and console.exporting
+    return getattr(console, "exporting", False)
 
 
 class CleanConsole(Console):
     """Cleans what it prints, and leaves a closed pipe, say of `head`, to the caller."""
-
-    exporting = False
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
         super().__init__(highlight=False, stderr=stderr, quiet=quiet)
