@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from airfed import Budget, Fleet, Learning, Link, Problem, planning, policies
 from airfed.plotting import colours, figure, series
-from airfed.plotting.series import Series
 from airfed.text.phrases import number
 
 HOSTILE = '<script>alert(1)</script> & "$\\frac{$" _'
@@ -95,7 +94,7 @@ def test_svg_is_text_in_the_colours_of_the_page_the_same_each_time(title: str) -
 def hostile(axes: figure.Axes) -> None:
     x = np.arange(1.0, 4)
     for name, listed in ((HOSTILE, True), ("_" + HOSTILE, True), (HOSTILE + "!", False)):
-        figure._line(axes, Series(name=name, colour="ink", x=x, y=x, listed=listed))
+        figure._line(axes, name, x, x, "ink", listed=listed)
 
 
 def test_text_stays_text(tmp_path) -> None:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, check_new, read
 from airfed.scenario import ScenarioError
-from airfed.text import exports, output
+from airfed.text import output
 from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def calibrate(
         check_new(out)
     from airfed.experiments.calibrate import calibrate as estimate
 
-    console = exports.make_console(format, quiet=json)
+    console = output.make_console(format, quiet=json)
     with console.status("calibrating") as status:
         found = estimate(world, lambda step: status.update(f"calibrating: {step}"))
     if json:
@@ -61,7 +61,7 @@ def calibrate(
 def _print(console: Console, found: Calibration) -> None:
     """Print the constants and the norms of the updates, as text or as tables."""
     told = {name: found.how[name].removeprefix(f"{symbol}: ") for name, symbol in _CONSTANTS.items()}
-    if not exports.exporting(console):
+    if not output.exporting(console):
         for name, symbol in _CONSTANTS.items():
             console.print(f"{symbol} = {getattr(found, name):.5g}  {name}")
             console.print(f"  {told[name]}", style="dim", markup=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from airfed.cli.plan import Json, TableFormat
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
-from airfed.text import exports, output
+from airfed.text import output
 from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def figures(
     from airfed.experiments import figures as catalogue
     from airfed.experiments.sweep import check_backend
 
-    console = exports.make_console(format, stderr=json, quiet=json)
+    console = output.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     chosen = {name: catalogue.FIGURES[name] for name in names or catalogue.FIGURES}
     if any(definition.trains for definition in chosen.values()):
@@ -87,7 +87,7 @@ def print_verdicts(console: Console, tested: Sequence[Verdict]) -> None:
     table = plain_table(*columns, left=texts, wrapped=texts)
     claim = ""
     for each in tested:
-        named = f"{each.claim} ({each.figure})" if each.claim != claim or exports.exporting(console) else ""
+        named = f"{each.claim} ({each.figure})" if each.claim != claim or output.exporting(console) else ""
         figures = (f"{value:+.2f}" for value in (each.effect.mean, each.effect.low, each.effect.high))
         notes = "; ".join(part for part in (each.reason, each.remark) if part)
         table.add_row(named, each.comparison, *figures, each.unit, "pass" if each.passed else "FAIL", notes)

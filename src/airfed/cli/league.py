@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from airfed import _extras
 from airfed.cli.plan import OUTPUT, Json, ScenarioFile, TableFormat, read, whole_number
 from airfed.cli.sweep import Address, BackendName, Jobs, job_count, print_outcome, run_points
-from airfed.text import exports, output
+from airfed.text import output
 
 
 def league(
@@ -41,7 +41,7 @@ def league(
     from airfed.experiments.sweep import check_backend
 
     format = "latex" if latex else format
-    console = exports.make_console(format, stderr=json, quiet=json)
+    console = output.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     check_backend(backend, address)
     world = read(file)

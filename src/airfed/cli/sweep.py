@@ -15,7 +15,7 @@ from rich.markup import escape
 from airfed import _extras
 from airfed.cli.plan import Json, TableFormat, whole_number
 from airfed.cli.run import signals
-from airfed.text import exports, output
+from airfed.text import output
 from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def sweep(
     from airfed.experiments import points, results
     from airfed.experiments.sweep import check_backend
 
-    console = exports.make_console(format, stderr=json, quiet=json)
+    console = output.make_console(format, stderr=json, quiet=json)
     at_a_time = job_count(jobs)
     check_backend(backend, address)
     if plot is not None:  # before the training, which takes a while
@@ -102,7 +102,7 @@ def run_points(
 def _print_points(console: Console, records: Sequence[Record]) -> None:
     """Print the finished points, one line each (the first twenty of many)."""
     ended = [record for record in records if record.ended]
-    shown = ended if exports.exporting(console) else ended[:_MOST_ROWS]
+    shown = ended if output.exporting(console) else ended[:_MOST_ROWS]
     columns = {
         "devices": ("num_scheduled", "d"),
         "rounds": ("rounds", "d"),

@@ -28,7 +28,7 @@ from airfed.planning import Plan, Response
 from airfed.planning.exact import CandidateSpace
 from airfed.plotting import colours, series
 from airfed.plotting.colours import PALETTE
-from airfed.plotting.series import Curve, Expectation, Floats, Series
+from airfed.plotting.series import Curve, Expectation, Floats
 from airfed.text.phrases import BOUND, LIMITS, TERMS, count, devices_text, number
 from airfed.training.run import Run
 
@@ -38,11 +38,8 @@ Draw = Callable[[Axes], None]
 PAGE_INCHES: Final = 7.16  # both columns of an IEEE paper
 STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Literal
     "font.size": 8,
-    "axes.labelsize": 8,
-    "axes.titlesize": 8,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
+    "axes.titlesize": "medium",
+    **dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), "small"),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -55,20 +52,17 @@ STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Litera
     "savefig.dpi": 300,
     "pdf.fonttype": 42,  # editable text in the PDF
 }
-_SOFT: Final = ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor")
-_EDGES: Final = ("axes.edgecolor", "xtick.color", "ytick.color")
 _ON_PAGE: Final = {  # of an SVG on a page: a point is a pixel, and colours are replaced by the page's own
     **STYLE,
-    **{name: 11 for name in ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")},
-    **{name: colours.PAGE["muted"][0] for name in _SOFT},
-    **{name: colours.PAGE["faint"][0] for name in _EDGES},
+    "font.size": 12.5,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), colours.PAGE["muted"][0]),
+    "axes.edgecolor": colours.PAGE["faint"][0],
     "grid.color": colours.PAGE["grid"][0],
     "axes.spines.left": False,
     "figure.dpi": 72,
     "lines.linewidth": 1.8,
     "svg.fonttype": "none",
 }
-_DASHES: Final[dict[str, Any]] = dict(zip(colours.DASHES, ("-", "--", "-.", (0, (1, 1.5)), (0, (8, 2))), strict=True))
 _numbers: Final = ticker.FuncFormatter(lambda value, _: number(value))
 _percent: Final = ticker.FuncFormatter(lambda share, _: f"{number(100 * share)}%")
 _PHONE: Final = 330  # pixels
@@ -185,18 +179,14 @@ def plot_power_map(axes: Axes, plan: Plan) -> None:
 
 def plot_levels(axes: Axes, plan: Plan) -> None:
     """Draw θ over the rounds, with the largest that privacy and the peak powers of each round's devices allow."""
-    x, found = np.arange(1.0, plan.rounds + 1), plan.ceilings
-    privacy = "privacy, if this were the only round" if plan.problem.budget.scope == "total" else LIMITS["privacy"]
-    peak = "peak power of the scheduled devices"
-    lines = [
-        Series(name=privacy, colour="lim-privacy", dash="dash", x=x, y=found["privacy"]),
-        Series(name=peak, colour="lim-peak_power", dash="dash", x=x, y=found["peak_power"]),
-        Series(name="θ", colour="ink", x=x, y=plan.amplitudes.level),
-    ]
-    for line in lines:
-        _line(axes, line)
+    x, theta = np.arange(1.0, plan.rounds + 1), plan.amplitudes.level
+    privacy, peak = plan.ceilings["privacy"], plan.ceilings["peak_power"]
+    whole = plan.problem.budget.scope == "total"
+    _line(axes, "privacy" + ", if this were the only round" * whole, x, privacy, "lim-privacy", "dashed")
+    _line(axes, "peak power of the scheduled devices", x, peak, "lim-peak_power", "dashed")
+    _line(axes, "θ", x, theta, "ink")
     axes.set(xlabel="round", ylabel="alignment θ", xlim=(0.5, plan.rounds + 0.5))
-    _log(axes, "y", *_range(np.concatenate([line.y for line in lines]), 1.1, 1.1))
+    _log(axes, "y", *_range(np.concatenate([privacy, peak, theta]), 1.1, 1.1))
 
 
 def plot_sizes(axes: Axes, plan: Plan) -> None:
@@ -218,8 +208,8 @@ def plot_budgets(axes: Axes, plan: Plan) -> None:
         "device_power_median": "battery, median device",
     }
     for name, y in left.items():
-        colour, dash = f"lim-{name.removesuffix('_median')}", "dot" if name.endswith("_median") else "solid"
-        _line(axes, Series(name=names[name], colour=colour, dash=dash, x=places.astype(np.float64), y=y))
+        dash = "dotted" if name.endswith("_median") else "solid"
+        _line(axes, names[name], places.astype(np.float64), y, f"lim-{name.removesuffix('_median')}", dash)
     lowest = min(float(y.min()) for y in left.values())
     axes.set(xlabel="round", ylabel="left", xlim=(0, plan.rounds), ylim=(min(0.0, lowest), 1.05))
     axes.yaxis.set_major_formatter(_percent)
@@ -249,7 +239,10 @@ def plot_metric(axes: Axes, runs: Sequence[Run], metric: str) -> None:
     """Draw a metric of runs over their training; its title is `series.metric_title`."""
     lines, budget = series.over_training(runs, metric), series.common_budget(runs, metric)
     for line in lines:
-        _line(axes, line)
+        _line(axes, line.name, line.x, line.y, line.colour, line.dash, listed=line.listed)
+        if line.spread is not None:
+            low, high = line.y - line.spread, line.y + line.spread
+            axes.fill_between(line.x, low, high, color=PALETTE[line.colour], alpha=0.15, lw=0)
     if budget is not None:
         _level(axes, budget, "budget", "warn")
     by_step = metric in ("accuracy", "loss")
@@ -382,12 +375,9 @@ def plain(text: str) -> str:
 
 
 def svg(draw: Draw, title: str, *, height: float, salt: str) -> str:
-    """Return a chart as SVG for a page: text is text, colours are the page's variables, values are told on hover.
+    """Return a chart, as high as so many pixels, as SVG for a page: text, the page's colours, values on hover.
 
-    Args:
-        draw, title: what is drawn, and its name for screen readers.
-        height: of the drawing [px]; its width is that of a phone's screen.
-        salt: tells its ids from those of the page's other drawings.
+    Its title is for screen readers; `salt` tells its ids from those of the page's other drawings.
     """
     with mpl.rc_context({**_ON_PAGE, "svg.hashsalt": salt}):
         figure = Figure(figsize=(_PHONE / 72, height / 72), layout="constrained")
@@ -439,14 +429,10 @@ def _named(axes: Axes) -> list[tuple[str, Floats, Floats]]:
     return found
 
 
-def _line(axes: Axes, line: Series) -> None:
-    label = plain(line.name) if line.listed else f"_ {line.name}"
-    lone = np.isfinite(line.y).sum() == 1  # a lone value would be a line without length
-    look: dict[str, Any] = {"color": PALETTE[line.colour], "ls": _DASHES[line.dash], "marker": "o" if lone else None}
-    axes.plot(line.x, line.y, label=label, ms=3, lw=None if line.listed else 1.3, **look)
-    if line.spread is not None:
-        low, high = line.y - line.spread, line.y + line.spread
-        axes.fill_between(line.x, low, high, color=PALETTE[line.colour], alpha=0.15, lw=0)
+def _line(axes: Axes, name: str, x: Floats, y: Floats, colour: str, ls: str = "solid", *, listed: bool = True) -> None:
+    label, lw = (plain(name), None) if listed else (f"_ {name}", 1.3)
+    marker = "o" if np.isfinite(y).sum() == 1 else None  # a lone value would be a line without length
+    axes.plot(x, y, label=label, color=PALETTE[colour], ls=ls, marker=marker, ms=3, lw=lw)
 
 
 def _hidden(axes: Axes, name: str, y: NDArray[Any], x: Floats | None = None) -> None:
@@ -495,7 +481,6 @@ def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
         handles, labels = axes.get_legend_handles_labels()
         found.update(dict(zip(labels, handles, strict=True)))
     if found:
-        size = mpl.rcParams["legend.fontsize"]
-        fit = int(72 * figure.get_figwidth() / (size * (0.6 * max(map(len, found)) + 5)))
-        columns = max(1, min(len(found), fit))
+        widest = 0.83 * mpl.rcParams["font.size"] * (0.6 * max(map(len, found)) + 5)
+        columns = min(len(found), int(72 * figure.get_figwidth() / widest)) or 1
         figure.legend(list(found.values()), list(found), loc="outside upper left", ncols=columns)

@@ -253,18 +253,16 @@ def over_training(runs: Sequence[Run], metric: str) -> list[Series]:
         line = Series(name=label, colour=colour, dash=dash, x=np.empty(0), y=np.empty(0))
         if metric in ("accuracy", "loss"):
             x, values = _common(members, metric)
-            if x.size:
-                several = len(members) > 1
-                name = f"{label} ({len(members)} seeds)" if several else label
-                spread = half_width(values) if several else None
-                found.append(replace(line, name=name, x=x, y=values.mean(axis=0), spread=spread))
+            if x.size and len(members) > 1:
+                line = replace(line, name=f"{label} ({len(members)} seeds)", spread=half_width(values))
+            found += [replace(line, x=x, y=values.mean(axis=0))] * bool(x.size)
             continue
         if metric != "epsilon_total" or members[0].plan.private:
             x, y = members[0].series(metric)
             found.append(replace(line, x=x, y=y))
         if metric == "power_transmitted_total":
             x, y = members[0].series("power_planned_total")
-            found.append(replace(line, name=f"{label}, planned", x=x, y=y, dash="dot", listed=False))
+            found.append(replace(line, name=f"{label}, planned", x=x, y=y, dash="dotted", listed=False))
     return [line for line in found if np.isfinite(line.y).any()]
 
 
