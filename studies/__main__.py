@@ -13,7 +13,6 @@ from cyclopts import App, Parameter
 
 from airfed.cli.sweep import job_count, print_outcome, print_verdicts, run_points
 from airfed.experiments import claims, figures
-from airfed.text import exports
 from airfed.text.tables import plain_table
 from studies import catalogue, page
 
@@ -26,7 +25,7 @@ def main(
     docs: Annotated[Path | None, Parameter(help="Write the results as this Markdown file.")] = None,
 ) -> int:
     """Run what is missing of the named studies, draw them, and write the numbers behind them."""
-    console = exports.make_console(None)
+    console = output.make_console(None)
     every = figures.FIGURES | catalogue.STUDIES
     chosen = {name: every[name] for name in names or catalogue.STUDIES}
     found = figures.studies(chosen, quick=quick)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from airfed.cli import account, main
 from airfed.cli.app import app
-from airfed.text import exports
+from airfed.text import output
 from airfed.text.tables import plain_table
 from airfed.training.execution import execute
 
@@ -32,20 +32,20 @@ def filled(rows, **options):
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=2, max_size=4).map(lambda rows: [list(row) for row in rows]))
 def test_every_format_says_what_the_table_says(rows):
     table = filled([["a", "b", "c"], *rows])
-    expected = exports.cells(table)
+    expected = output.cells(table)
     assert expected[0] == ["a", "b", "c"]
-    assert list(csv.reader(exports.exported(table, "csv").splitlines(keepends=True))) == expected
+    assert list(csv.reader(output.exported(table, "csv").splitlines(keepends=True))) == expected
 
-    lines = exports.exported(table, "markdown").splitlines()
+    lines = output.exported(table, "markdown").splitlines()
     read = [[cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     del read[1]
     if not any("\\" in cell for row in rows for cell in row):  # else one has to know Markdown
         assert read == [[cell.strip() for cell in row] for row in expected]
 
-    page = ET.fromstring(exports.html_table(table))
+    page = ET.fromstring(output.html_table(table))
     assert [["".join(cell.itertext()) for cell in row] for row in page.iter("tr")] == expected
 
-    body = [line for line in exports.exported(table, "latex").splitlines() if line.endswith(r" \\")]
+    body = [line for line in output.exported(table, "latex").splitlines() if line.endswith(r" \\")]
     assert len(body) == len(expected)
     for line in body:
         bare = re.sub(r"\\[&%$#_{}]", "", line.removesuffix(r"\\"))  # what is escaped means nothing
@@ -57,9 +57,9 @@ def test_every_format_says_what_the_table_says(rows):
 
 def test_a_title_is_kept_where_there_is_a_place_for_it():
     table = filled([["x"], ["1"]], title="All [b]of[/b] it")
-    assert exports.exported(table, "csv") == "x\n1\n"
-    assert exports.exported(table, "markdown") == "**All of it**\n\n|   x |\n|----:|\n|   1 |\n"
-    assert exports.exported(table, "latex").startswith("% All of it\n\\begin{tabular}{r}\n")
+    assert output.exported(table, "csv") == "x\n1\n"
+    assert output.exported(table, "markdown") == "**All of it**\n\n|   x |\n|----:|\n|   1 |\n"
+    assert output.exported(table, "latex").startswith("% All of it\n\\begin{tabular}{r}\n")
 
 
 def test_every_command_that_shows_tables_takes_a_format():
@@ -112,7 +112,7 @@ def test_the_checks_of_an_audit_are_a_table(capsys):
         "warnings": [],
         "seconds": 1,
     }
-    account._print_audit(exports.make_console("csv"), summary | {"seconds": 1}, None)
+    account._print_audit(output.make_console("csv"), summary | {"seconds": 1}, None)
     assert capsys.readouterr().out == 'check,verdict,finding\nclip,fail,"‖x‖ = 2 [ϖ], not 1"\n'
 
 
@@ -120,7 +120,7 @@ def test_the_checks_of_an_audit_are_a_table(capsys):
 def test_the_unit_of_a_heading_is_no_markup(form):
     table = plain_table("scheme", "air [s]", left=("scheme",))
     table.add_row("full", "0.5")
-    assert "air [s]" in exports.exported(table, form)
+    assert "air [s]" in output.exported(table, form)
     console = Console(width=40, record=True, file=io.StringIO())
     console.print(table)
     assert "air [s]" in console.export_text()

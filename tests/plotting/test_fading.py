@@ -6,8 +6,7 @@ import json
 import re
 import tracemalloc
 import xml.etree.ElementTree as ET
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from airfed.cli import main
 from airfed.cli import plan as plan_command
 from airfed.planning import Amplitudes, Plan, limits
 from airfed.planning.policy import Sensitivities
+from airfed.planning.surrogate import Prediction
 from airfed.plotting import figure, series
 from airfed.scenario import Scenario, template
 from airfed.text import phrases as words
@@ -92,6 +92,7 @@ def test_cells_are_the_members(seed: int, devices: int, rounds: int) -> None:
 
 
 @given(SEEDS, st.integers(50, 200), st.integers(90, 330))
+@settings(max_examples=20)
 def test_cells_of_neighbours_hold_the_same_power_and_stay_few(seed: int, devices: int, rounds: int) -> None:
     plan = a_plan(seed, devices, rounds)
     tall, wide = -(-devices // 60), -(-rounds // 100)
@@ -110,17 +111,8 @@ def test_cells_of_neighbours_hold_the_same_power_and_stay_few(seed: int, devices
     assert np.isnan(shares[r, c]) == (not ranked[r * tall :, c * wide :].any())
 
 
-@given(st.floats(1e-12, 1e12))
-def test_shades_are_round_ascending_and_hold_every_value(largest: float) -> None:
-    steps = series.shade_steps(largest)
-    assert len(steps) == 5
-    assert all(a < b for a, b in pairwise(steps))
-    assert largest * (1 - 1e-6) <= steps[-1] <= 2.6 * largest
-    assert all(f"{step:.6e}"[:8] in ("1.000000", "2.000000", "5.000000") for step in steps)
-
-
 def drawn(draw: figure.Draw) -> tuple[figure.Axes, dict[str, np.ndarray]]:
-    """The axes, and the values of every named line and bar."""
+    """The axes, and the values of every named line."""
     axes = figure.Figure().subplots()
     draw(axes)
     return axes, {name: y for name, _, y in figure._named(axes)}
@@ -136,17 +128,9 @@ def test_theta_and_sizes_are_the_plans(seed: int, devices: int, rounds: int) -> 
     assert lines["peak power of the scheduled devices"].tolist() == plan.ceilings["peak_power"].tolist()
     low, high = axes.get_ylim()
     assert all(low < line.min() <= line.max() < high for line in lines.values())
-    _, bars = drawn(lambda axes: figure.plot_sizes(axes, plan))
+    axes, bars = drawn(lambda axes: figure.plot_sizes(axes, plan))
+    assert axes.patches[0].get_data().values.tolist() == plan.sizes.tolist()
     assert bars["scheduled devices"].tolist() == plan.sizes.tolist()
-
-
-@pytest.mark.parametrize("rounds", [241, 700])
-def test_a_long_training_is_drawn_as_medians(rounds: int) -> None:
-    plan = a_plan(1, 8, rounds)
-    name = f"(median of {-(-rounds // 240)} rounds)"
-    for draw, label in ((figure.plot_levels, "θ"), (figure.plot_sizes, "scheduled devices")):
-        _, lines = drawn(lambda axes, draw=draw: draw(axes, plan))
-        assert lines[f"{label} {name}"].size <= 240
 
 
 @given(SEEDS, st.integers(1, 20), st.integers(1, 300), st.sampled_from(["round", "total"]), st.booleans())
@@ -196,15 +180,14 @@ def test_a_budget_that_is_broken_is_seen_to_be() -> None:
 
 def test_the_map_tells_who_sends_in_a_round() -> None:
     plan = a_plan(2, 12, 9)
-    text = figure.svg(lambda axes: figure.plot_power_map(axes, plan), "map", width=400, height=300, salt="a")
+    text = figure.svg(lambda axes: figure.plot_power_map(axes, plan), "map", height=300, salt="a")
     entry = plan.sequence[3]
     told = f"round: 4\ndevices: {entry.scheduled.size}\nθ: {entry.alignment:.4g}\nW: {entry.power_planned:.4g}"
     assert re.findall("<title>(.*?)</title>", text, flags=re.DOTALL)[3] == told
     assert "data:image/png;base64" in text
 
 
-@pytest.mark.parametrize("devices", [1, 12, 130])
-@pytest.mark.parametrize("rounds", [1, 9, 130])
+@pytest.mark.parametrize(("devices", "rounds"), [(1, 1), (12, 130), (130, 9)])
 def test_the_figure_has_all_pictures_and_its_legend_covers_none(devices: int, rounds: int) -> None:
     plan = a_plan(4, devices, rounds, scope="total", battery=True)
     sheet = plan.plot()
@@ -216,6 +199,7 @@ def test_the_figure_has_all_pictures_and_its_legend_covers_none(devices: int, ro
 
 
 @given(SEEDS, st.integers(1, 30), st.integers(1, 30), st.booleans())
+@settings(max_examples=30)
 def test_text_fits_80_columns_and_says_the_plans_figures(seed: int, devices: int, rounds: int, battery: bool) -> None:
     plan = a_plan(seed, devices, rounds, battery=battery, never=devices // 3)
     text = str(plan)
@@ -243,6 +227,7 @@ def test_text_fits_80_columns_and_says_the_plans_figures(seed: int, devices: int
 
 
 @given(st.floats(0.0, 40.0))
+@settings(max_examples=30)
 def test_the_gap_is_never_understated(gap: float) -> None:
     plan = a_plan(6)
     plan = replace(plan, lower_bound=plan.bound.total / (1 + gap))
@@ -346,13 +331,13 @@ def test_the_rounds_of_every_baseline_are_drawn(name: str) -> None:
     plan = policies.plan(a_plan(13).problem, policy=name, rounds=5)
     assert not plan.constant
     for title, draw in figure.plan_panels(plan, None).items():
-        assert "nan" not in figure.svg(draw, title, width=400, height=300, salt=title)
-    assert plan.plot()
+        assert "nan" not in figure.svg(draw, title, height=300, salt=title)
     assert f"{plan.power_total:.5g}" in str(plan)
 
 
 def test_a_notebook_shows_a_plan_as_tables() -> None:
-    plan = replace(a_plan(14), notes=("<script>alert(1)</script>",))
+    expected = Prediction(accuracy=0.8, low=0.7, high=0.9)
+    plan = replace(a_plan(14), notes=("<script>alert(1)</script>",), prediction=expected)
     page = ET.fromstring(plan._repr_html_())
     titles = [next(table.iter("th")).text for table in page.iter("table")]
     assert titles == ["Limits, if all θ grew together", "Bound on the gap (Theorem 1)", "Power, worst case", "Privacy"]
@@ -361,44 +346,30 @@ def test_a_notebook_shows_a_plan_as_tables() -> None:
     said = " ".join("".join(page.itertext()).split())
     assert words.decision_sentence(plan) in said
     assert "! <script>alert(1)</script>" in said
+    assert "\\n" not in said
     assert f"{plan.epsilon_total:.5g}" in said
     assert len(repr(plan).splitlines()) == 3
     assert max(map(len, repr(plan).splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
-    ("found", "lines"),
+    ("figures", "lines"),
     [
         (
-            Sensitivities(
-                of="accuracy",
-                now=0.885,
-                watt=0.885,
-                epsilon=0.891,
-                double_power=0.885,
-                double_epsilon=0.902,
-                binding="privacy",
-            ),
+            ("accuracy", 0.885, 0.885, 0.891, 0.885, 0.902, "privacy"),
             (
                 "More power: expected accuracy unchanged (88.5%).",
                 "One more unit of ε: expected accuracy 88.5% → 89.1%; twice the ε: 88.5% → 90.2%.",
             ),
         ),
         (
-            Sensitivities(
-                of="bound",
-                now=200.0,
-                watt=199.9,
-                epsilon=200.0,
-                double_power=150.0,
-                double_epsilon=200.0,
-                binding="total_power",
-            ),
+            ("bound", 200.0, 199.9, 200.0, 150.0, 200.0, "total_power"),
             ("One more watt: bound -0.05%; twice the power: -25.0%.", "More ε: bound unchanged."),
         ),
     ],
-    ids=lambda value: value.of if isinstance(value, Sensitivities) else "",
 )
-def test_sensitivities_are_those_of_what_the_plan_was_chosen_by(found: Sensitivities, lines: tuple[str, ...]) -> None:
+def test_sensitivities_are_those_of_what_the_plan_was_chosen_by(figures: tuple, lines: tuple[str, ...]) -> None:
+    names = [field.name for field in fields(Sensitivities)]
+    found = Sensitivities(**dict(zip(names, figures, strict=True)))
     text = tables.as_text(lambda console: tables.print_sensitivities(console, a_plan(15), found))
     assert tuple(text.splitlines()) == lines

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from airfed.cli.plan import Json, Seed, TableFormat, whole_number
-from airfed.text import exports, output
+from airfed.text import output
 from airfed.text.phrases import ADVERSARIES, count, privacy_terms
 from airfed.text.tables import plain_table
 
@@ -58,7 +58,7 @@ def ledger(
     if json:
         output.print_json(summary)
     else:
-        _print_ledger(exports.make_console(format), summary)
+        _print_ledger(output.make_console(format), summary)
     return 0
 
 
@@ -98,7 +98,7 @@ def audit(
     if json:
         output.print_json(found.to_dict())
     else:
-        _print_audit(exports.make_console(format), found.to_dict(), plot)
+        _print_audit(output.make_console(format), found.to_dict(), plot)
     return 0 if found.verdict == "pass" else 4
 
 
@@ -138,7 +138,7 @@ def _print_ledger(console: Console, summary: dict[str, Any]) -> None:
     privacy = "" if summary.get("account") else f" · privacy: {summary['privacy']}"
     console.print(f"[bold]{name}[/bold] · {about}{privacy}\n")
     table = plain_table("round", "devices", "θ", "μ", "ε", "ε so far", "W planned", "W metered")
-    cut = len(rounds) > 2 * _SHOWN + 1 and not exports.exporting(console)
+    cut = len(rounds) > 2 * _SHOWN + 1 and not output.exporting(console)
     for row in [*rounds[:_SHOWN], None, *rounds[-_SHOWN:]] if cut else rounds:
         table.add_row(*(["…"] if row is None else _ledger_row(row)))
     console.print(table)
@@ -244,7 +244,7 @@ def _distribution(values: NDArray[np.float64]) -> dict[str, float]:
 def _print_audit(console: Console, summary: dict[str, Any], plot: Path | None) -> None:
     attacked = f" · attacked by {ADVERSARIES[summary['against']]}" if summary["antennas"] > 1 else ""
     console.print(f"[bold]{escape(summary['scenario'])}[/bold] · privacy: {summary['privacy']}{attacked}\n")
-    exporting, other = exports.exporting(console), summary["antennas"] > 1 and summary["against"] != summary["trust"]
+    exporting, other = output.exporting(console), summary["antennas"] > 1 and summary["against"] != summary["trust"]
     if exporting:
         table = plain_table("check", "verdict", "finding", left=("check", "verdict", "finding"))
         for check in summary["checks"]:

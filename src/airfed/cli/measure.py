@@ -15,7 +15,7 @@ from airfed.cli.plan import Json, ScenarioFile, Seed, TableFormat, check_new, re
 from airfed.cli.run import signals
 from airfed.cli.sweep import Jobs, job_count, print_outcome
 from airfed.scenario import ScenarioError
-from airfed.text import exports, output
+from airfed.text import output
 from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def measure(
     from airfed.experiments.pilots import Unmeasured, design
     from airfed.experiments.pilots import measure as measured
 
-    console = exports.make_console(format, stderr=json, quiet=json)
+    console = output.make_console(format, stderr=json, quiet=json)
     grid: dict[str, Any] = {"rounds": rounds, "clip_norms": clip_norms, "noise": noise, "seeds": seeds}
     pilots = design(world, dataset=data, images=images, devices=devices, quick=quick, **grid)
     folder = out.with_name(f"{out.name}.pilots")
@@ -165,7 +165,7 @@ def calibrate(
         check_new(out)
     from airfed.experiments.calibrate import calibrate as estimate
 
-    console = exports.make_console(format, quiet=json)
+    console = output.make_console(format, quiet=json)
     with console.status("calibrating"):
         found = estimate(world)
     if json:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from airfed import _extras
 from airfed.cli.plan import OUTPUT, Json, ScenarioFile, TableFormat, read, whole_number
 from airfed.cli.run import signals
-from airfed.text import exports, output
+from airfed.text import output
 from airfed.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def sweep(
 ) -> int:
     from airfed.experiments import points, results
 
-    console = exports.make_console(format, stderr=json, quiet=json)
+    console = output.make_console(format, stderr=json, quiet=json)
     workers = _workers(jobs, backend, address)
     if plot is not None:  # before the training, which takes a while
         from airfed.experiments import figures
@@ -105,7 +105,7 @@ def league(
     from airfed.experiments import benchmark
 
     format = "latex" if latex else format
-    console = exports.make_console(format, stderr=json, quiet=json)
+    console = output.make_console(format, stderr=json, quiet=json)
     workers = _workers(jobs, backend, address)
     world = read(file)
     if per_round and total is not None:
@@ -146,7 +146,7 @@ def figures(
     from airfed.experiments import claims
     from airfed.experiments import figures as catalogue
 
-    console = exports.make_console(format, stderr=json, quiet=json)
+    console = output.make_console(format, stderr=json, quiet=json)
     chosen = {name: catalogue.FIGURES[name] for name in names or catalogue.FIGURES}
     trains = any(definition.trains for definition in chosen.values())
     workers = _workers(jobs, backend, address) if trains else {}
@@ -218,7 +218,7 @@ def run_points(
 def _print_points(console: Console, records: Sequence[Record]) -> None:
     """Print the finished points, one line each (the first twenty of many)."""
     ended = [record for record in records if record.ended]
-    shown = ended if exports.exporting(console) else ended[:_MOST_ROWS]
+    shown = ended if output.exporting(console) else ended[:_MOST_ROWS]
     columns = {
         "devices": ("num_scheduled", "d"),
         "rounds": ("rounds", "d"),
@@ -263,7 +263,7 @@ def print_verdicts(console: Console, tested: Sequence[Verdict]) -> None:
     table = plain_table(*columns, left=texts, wrapped=texts)
     claim = ""
     for each in tested:
-        named = f"{each.claim} ({each.figure})" if each.claim != claim or exports.exporting(console) else ""
+        named = f"{each.claim} ({each.figure})" if each.claim != claim or output.exporting(console) else ""
         figures = (f"{value:+.2f}" for value in (each.effect.mean, each.effect.low, each.effect.high))
         notes = "; ".join(part for part in (each.reason, each.remark) if part)
         table.add_row(named, each.comparison, *figures, each.unit, "pass" if each.passed else "FAIL", notes)

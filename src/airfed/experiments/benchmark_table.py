@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from airfed.experiments.results import Estimate, Record, data_frame, estimate
-from airfed.text import exports
+from airfed.text import output
 from airfed.text.output import finite
 from airfed.text.phrases import LIMITS, METRICS, compact, count, number
 from airfed.text.tables import as_html, as_text, plain_table
@@ -174,7 +174,7 @@ class League:
         lines = [
             r"% needs \usepackage{booktabs}; " + " ".join(self.budget.splitlines()),
             f"% means of {count(len(self.seeds), 'seed')}, with 95% intervals (Student's t)",
-            exports.exported(self._table(every=True), "latex").rstrip(),
+            output.exported(self._table(every=True), "latex").rstrip(),
         ]
         lines += [f"% {mark}: {meaning}" for mark, meaning in self._marks().items()]
         lines += [f"% {entry.policy}: {' '.join(entry.note().split())}" for entry in self.entries if entry.reasons]
@@ -231,7 +231,7 @@ class League:
     def show(self, console: Console) -> None:
         """Print the table, what its marks mean, and the verdict under it."""
         console.print(f"[bold]{escape(self.name)}[/bold] · {count(len(self.seeds), 'seed')} · {self.budget}\n")
-        table = self._table(every=exports.exporting(console))
+        table = self._table(every=output.exporting(console))
         if table.row_count:
             console.print(table)
             means = ["means over the seeds" + ", ± 95% intervals of their means" * (len(self.seeds) > 1)]

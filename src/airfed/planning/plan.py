@@ -382,12 +382,12 @@ class Plan:
     def __str__(self) -> str:
         from airfed.text import tables
 
-        return tables.plan_text(self)
+        return tables.as_text(lambda console: tables.print_plan(console, "plan", self))
 
     def _repr_html_(self) -> str:
         from airfed.text import tables
 
-        return tables.plan_html(self)
+        return tables.as_html(lambda console: tables.print_plan(console, "plan", self))
 
     @classmethod
     def from_dict(

@@ -37,7 +37,6 @@ PALETTE: Final = {
     # Runs and curves side by side, in an order that keeps neighbours apart.
     **{f"run-{place}": c for place, c in enumerate((_GREEN, _ORANGE, _SKY, _PINK, _RED, _BLUE, _GREY))},
 }
-RUNS: Final = tuple(name for name in PALETTE if name.startswith("run-"))
 # What a page is made of: (light, dark).
 PAGE: Final = {
     "paper": ("#f5f4ef", "#11161c"),
@@ -58,7 +57,7 @@ PAGE: Final = {
 VARIABLES: Final = {light: f"var(--{name})" for name, (light, _) in PAGE.items()} | {
     colour.lower(): f"var(--{name})" for name, colour in sorted(PALETTE.items(), key=lambda item: item[0] not in PAGE)
 }
-DASHES: Final = ("solid", "dash", "dashdot", "dot", "longdash")
+DASHES: Final = ("solid", "dashed", "dashdot", "dotted")
 
 
 def policy(name: str) -> str:
@@ -70,14 +69,12 @@ def told_apart(policies: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return (colour, dash) of each label: its policy's colour, and another dash where that is taken.
 
     >>> told_apart({"optimal": "optimal", "optimal, I = 5": "optimal"})["optimal, I = 5"]
-    ('policy-optimal', 'dash')
+    ('policy-optimal', 'dashed')
     """
     chosen: dict[str, tuple[str, str]] = {}
-    used: dict[str, int] = {}
     for label, name in policies.items():
-        colour = policy(name)
-        chosen[label] = (colour, DASHES[used.get(colour, 0) % len(DASHES)])
-        used[colour] = used.get(colour, 0) + 1
+        used = [colour for colour, _ in chosen.values()].count(policy(name))
+        chosen[label] = (policy(name), DASHES[used % len(DASHES)])
     return chosen
 
 
@@ -88,17 +85,15 @@ def stylesheet(dark: Iterable[str]) -> str:
         dark: rules with %s for the declarations that make the page dark, such as "body.dark{%s}".
     """
     bright = {name: colour for name, colour in PALETTE.items() if name not in PAGE}
-    light = _declared(bright | {name: colour for name, (colour, _) in PAGE.items()})
+    light = bright | {name: colour for name, (colour, _) in PAGE.items()}
     # Mixed with white on a dark page, so that lines and letters keep their contrast.
-    mixed = {name: _lighter(colour) for name, colour in bright.items()}
-    darker = _declared(mixed | {name: colour for name, (_, colour) in PAGE.items()})
+    darker = {name: _lighter(colour) for name, colour in bright.items()} | {
+        name: each for name, (_, each) in PAGE.items()
+    }
+    declared = ["".join(f"--{name}:{colour};" for name, colour in of.items()) for of in (light, darker)]
     uses = "".join(f".{name}{{--own:var(--{name})}}" for name in PALETTE)
     painted = resources.files("airfed.plotting").joinpath("chart.css").read_text("utf-8")
-    return f":root{{{light}}}" + "".join(rule % darker for rule in dark) + uses + painted
-
-
-def _declared(colours: Mapping[str, str]) -> str:
-    return "".join(f"--{name}:{colour};" for name, colour in colours.items())
+    return f":root{{{declared[0]}}}" + "".join(rule % declared[1] for rule in dark) + uses + painted
 
 
 def _lighter(colour: str) -> str:

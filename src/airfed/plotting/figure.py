@@ -16,9 +16,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgba
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from airfed import planning
@@ -27,7 +28,7 @@ from airfed.planning import Plan, Response
 from airfed.planning.exact import CandidateSpace
 from airfed.plotting import colours, series
 from airfed.plotting.colours import PALETTE
-from airfed.plotting.series import Curve, Expectation, Floats, Series
+from airfed.plotting.series import Curve, Expectation, Floats
 from airfed.text.phrases import BOUND, LIMITS, TERMS, count, devices_text, number
 from airfed.training.run import Run
 
@@ -37,11 +38,8 @@ Draw = Callable[[Axes], None]
 PAGE_INCHES: Final = 7.16  # both columns of an IEEE paper
 STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Literal
     "font.size": 8,
-    "axes.labelsize": 8,
-    "axes.titlesize": 8,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
+    "axes.titlesize": "medium",
+    **dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), "small"),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -54,20 +52,30 @@ STYLE: Final[dict[Any, Any]] = {  # matplotlib types its keys as one long Litera
     "savefig.dpi": 300,
     "pdf.fonttype": 42,  # editable text in the PDF
 }
-_SOFT: Final = ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor")
-_EDGES: Final = ("axes.edgecolor", "xtick.color", "ytick.color")
 _ON_PAGE: Final = {  # of an SVG on a page: a point is a pixel, and colours are replaced by the page's own
     **STYLE,
-    **{name: 11 for name in ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")},
-    **{name: colours.PAGE["muted"][0] for name in _SOFT},
-    **{name: colours.PAGE["faint"][0] for name in _EDGES},
+    "font.size": 12.5,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), colours.PAGE["muted"][0]),
+    "axes.edgecolor": colours.PAGE["faint"][0],
     "grid.color": colours.PAGE["grid"][0],
     "axes.spines.left": False,
     "figure.dpi": 72,
     "lines.linewidth": 1.8,
     "svg.fonttype": "none",
 }
-_DASHES: Final[dict[str, Any]] = dict(zip(colours.DASHES, ("-", "--", "-.", (0, (1, 1)), (0, (8, 2))), strict=True))
+_numbers: Final = ticker.FuncFormatter(lambda value, _: number(value))
+_percent: Final = ticker.FuncFormatter(lambda share, _: f"{number(100 * share)}%")
+_PHONE: Final = 330  # pixels
+_LIGHTER: Final = {  # what an SVG of matplotlib's says twice, or more exactly than a screen shows
+    r"<!--.*?-->": "",
+    r"<defs>\s*<style.*?</defs>": "",
+    r'<g id="[^"]*"': "<g",
+    r"(?<=\d\.\d\d)\d+(?=[^<>]*>)": "",
+    r"font: ([\d.]+px) [^;\"]*": r"font-size:\1",
+    r"(?<=[;:]) ": "",
+    r"\s*\n\s*": " ",
+    r"(?<=>) (?=<)": "",
+}
 MAP: Final = "transmit power of each device in each round"
 _MOST_ROWS, _MOST_COLUMNS = 60, 100  # cells of the map of powers; more devices or rounds share one
 _MOST_BARS: Final = 200  # more would be narrower than a pixel
@@ -107,18 +115,18 @@ def plot_over_rounds(axes: Axes, plan: Plan, curve: Curve | Expectation) -> None
         axes.plot(x, curve.accuracy, color=PALETTE["ink"], label="expected")
         chosen = plan.predicted_accuracy
         axes.set(ylabel="expected test accuracy", ylim=(0, 1))
-        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+        axes.yaxis.set_major_formatter(_percent)
     else:
         floor = np.zeros(x.size)
         for name, label in TERMS.items():
             top = floor + curve.terms[name]
             axes.fill_between(x, floor, top, color=PALETTE[f"term-{name}"], alpha=0.86, lw=0, label=label)
-            _hidden(axes, label, x, curve.terms[name])
+            _hidden(axes, label, curve.terms[name], x)
             floor = top
         axes.plot(x, curve.total, color=PALETTE["ink"], lw=0.9, label="_ bound")
         chosen = plan.bound.total
         highest = max(3.2 * min(float(curve.total.min()), chosen), 1.15 * chosen)
-        axes.set(ylabel="bound on the gap (Theorem 1)", ylim=(0, highest))
+        axes.set(ylabel="bound on the gap", ylim=(0, highest))
         axes.yaxis.set_major_formatter(_numbers)
     axes.axvline(plan.rounds, color=PALETTE["ink"], lw=0.8, ls=":")
     if chosen is not None:
@@ -131,14 +139,11 @@ def plot_devices(axes: Axes, rows: Sequence[Mapping[str, float]]) -> None:
     """Draw the planned and the transmitted power of each scheduled device (`Run.devices`), strongest channel first."""
     rows = sorted(rows, key=lambda row: -row["gain"])
     rows = rows[:: -(-len(rows) // _MOST_BARS)]
-    x = np.arange(1.0, len(rows) + 1)
     for name in ("device", "gain"):
-        _hidden(axes, name, x, np.array([row[name] for row in rows]))
-    names = {"power_planned": ("out", "planned, worst case [W]"), "power_transmitted": ("lit", "transmitted [W]")}
-    for key, (colour, label) in names.items():
-        axes.bar(x, [row[key] for row in rows], 0.72, color=PALETTE[colour], label=label)
+        _hidden(axes, name, np.array([row[name] for row in rows]))
+    _bars(axes, np.array([row["power_planned"] for row in rows]), "planned, worst case [W]", "out")
+    _bars(axes, np.array([row["power_transmitted"] for row in rows]), "transmitted [W]", "lit")
     axes.set(xlabel="scheduled devices, strongest channel first", xlim=(0.5, len(rows) + 0.5))
-    axes.grid(axis="x", visible=False)
 
 
 def _sizes(axes: Axes, space: CandidateSpace) -> None:
@@ -151,53 +156,45 @@ def plot_power_map(axes: Axes, plan: Plan) -> None:
     num_devices = plan.problem.fleet.num_devices
     tall, wide = -(-num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
     shares = series.power_shares(plan, tall, wide)
-    steps = series.shade_steps(float(np.nanmax(shares)))
-    shades = [to_rgba(PALETTE["lim-peak_power"], 0.25 + 0.75 * place / 4) for place in range(len(steps))]
-    rows, columns = shares.shape
-    image = axes.imshow(
+    cells = axes.imshow(
         shares,
-        cmap=ListedColormap(shades),
-        norm=BoundaryNorm([0, *steps], len(steps)),
-        extent=(0.5, 0.5 + wide * columns, 0.5, 0.5 + tall * rows),
+        cmap=LinearSegmentedColormap.from_list("", [to_rgba(PALETTE["lim-peak_power"], a) for a in (0.25, 1.0)]),
+        vmin=0,
+        extent=(0.5, 0.5 + wide * shares.shape[1], 0.5, 0.5 + tall * shares.shape[0]),
         origin="lower",
         aspect="auto",
         interpolation="none",
     )
     shared = [count(tall, "device")] * (tall > 1) + [count(wide, "round")] * (wide > 1)
-    each = f", mean of {' × '.join(shared)}" if shared else ""
-    key = axes.figure.colorbar(
-        image, ax=axes, location="bottom", aspect=40, pad=0.02, label=f"power / peak power{each}"
-    )
-    key.ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda share, _: f"{number(100 * share)}%"))
+    label = "power / peak power" + f", mean of {' × '.join(shared)}" * bool(shared)
+    key = axes.figure.colorbar(cells, ax=axes, location="bottom", aspect=40, pad=0.02, label=label, format=_percent)
     key.outline.set_visible(False)
-    x = np.arange(0, plan.rounds, wide) + (1 + series.held_by(plan.rounds, wide)) / 2
-    told = {"devices": plan.sizes, "θ": plan.amplitudes.level, "W": plan.sequence.powers}
-    for name, values in told.items():
-        _hidden(
-            axes, name, x, np.add.reduceat(values, np.arange(0, plan.rounds, wide)) / series.held_by(plan.rounds, wide)
-        )
-    axes.set(xlabel="round", ylabel="devices, most often scheduled first", ylim=(0.5, num_devices + 0.5))
-    axes.set_xlim(0.5, plan.rounds + 0.5)
+    _hidden(axes, "devices", plan.sizes)
+    _hidden(axes, "θ", plan.amplitudes.level)
+    _hidden(axes, "W", plan.sequence.powers)
+    axes.set(xlabel="round", xlim=(0.5, plan.rounds + 0.5))
+    axes.set(ylabel="devices, most often scheduled first", ylim=(0.5, num_devices + 0.5))
     axes.grid(visible=False)
 
 
 def plot_levels(axes: Axes, plan: Plan) -> None:
     """Draw θ over the rounds, with the largest that privacy and the peak powers of each round's devices allow."""
-    lines = [*series.ceilings(plan), series.by_round(plan.amplitudes.level, "θ", "ink")]
-    for line in lines:
-        _line(axes, line)
+    x, theta = np.arange(1.0, plan.rounds + 1), plan.amplitudes.level
+    privacy, peak = plan.ceilings["privacy"], plan.ceilings["peak_power"]
+    whole = plan.problem.budget.scope == "total"
+    _line(axes, "privacy" + ", if this were the only round" * whole, x, privacy, "lim-privacy", "dashed")
+    _line(axes, "peak power of the scheduled devices", x, peak, "lim-peak_power", "dashed")
+    _line(axes, "θ", x, theta, "ink")
     axes.set(xlabel="round", ylabel="alignment θ", xlim=(0.5, plan.rounds + 0.5))
-    _log(axes, "y", *_range(np.concatenate([line.y for line in lines]), 1.1, 1.1))
+    _log(axes, "y", *_range(np.concatenate([privacy, peak, theta]), 1.1, 1.1))
 
 
 def plot_sizes(axes: Axes, plan: Plan) -> None:
     """Draw the number of scheduled devices in each round, and the size of the fleet."""
-    line = series.by_round(plan.sizes.astype(np.float64), "scheduled devices", "lit")
-    axes.bar(line.x, line.y, 0.76 * plan.rounds / line.x.size, color=PALETTE["lit"], label=line.name)
     num_devices = plan.problem.fleet.num_devices
+    _bars(axes, plan.sizes, "scheduled devices", "lit")
     _level(axes, num_devices, "fleet", "ink")
     axes.set(xlabel="round", ylabel="devices |K|", xlim=(0.5, plan.rounds + 0.5), ylim=(0, 1.15 * num_devices))
-    axes.grid(axis="x", visible=False)
 
 
 def plot_budgets(axes: Axes, plan: Plan) -> None:
@@ -211,11 +208,11 @@ def plot_budgets(axes: Axes, plan: Plan) -> None:
         "device_power_median": "battery, median device",
     }
     for name, y in left.items():
-        colour, dash = f"lim-{name.removesuffix('_median')}", "dot" if name.endswith("_median") else "solid"
-        _line(axes, Series(name=names[name], colour=colour, dash=dash, x=places.astype(np.float64), y=y))
+        dash = "dotted" if name.endswith("_median") else "solid"
+        _line(axes, names[name], places.astype(np.float64), y, f"lim-{name.removesuffix('_median')}", dash)
     lowest = min(float(y.min()) for y in left.values())
     axes.set(xlabel="round", ylabel="left", xlim=(0, plan.rounds), ylim=(min(0.0, lowest), 1.05))
-    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(_percent)
 
 
 def plan_panels(plan: Plan, curve: Curve | Expectation | None) -> dict[str, Draw]:
@@ -242,7 +239,10 @@ def plot_metric(axes: Axes, runs: Sequence[Run], metric: str) -> None:
     """Draw a metric of runs over their training; its title is `series.metric_title`."""
     lines, budget = series.over_training(runs, metric), series.common_budget(runs, metric)
     for line in lines:
-        _line(axes, line)
+        _line(axes, line.name, line.x, line.y, line.colour, line.dash, listed=line.listed)
+        if line.spread is not None:
+            low, high = line.y - line.spread, line.y + line.spread
+            axes.fill_between(line.x, low, high, color=PALETTE[line.colour], alpha=0.15, lw=0)
     if budget is not None:
         _level(axes, budget, "budget", "warn")
     by_step = metric in ("accuracy", "loss")
@@ -255,7 +255,7 @@ def plot_metric(axes: Axes, runs: Sequence[Run], metric: str) -> None:
     axes.yaxis.set_major_formatter(_numbers)
     if metric == "accuracy":
         axes.set_ylim(0, 1)
-        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+        axes.yaxis.set_major_formatter(_percent)
 
 
 def plot_roc(axes: Axes, audit: Mapping[str, Any], *, quantiles: bool) -> None:
@@ -311,26 +311,24 @@ def roc_figure(audit: Mapping[str, Any]) -> Figure:
     return _sheet({**panels, "in normal quantiles": partial(plot_roc, audit=audit, quantiles=True)}, height=3.5)
 
 
+def plot_comparison(axes: Axes, plans: Mapping[str, Plan]) -> None:
+    """Draw the bound of each policy, split into its terms, as bars."""
+    names, left = [plain(name) for name in plans], np.zeros(len(plans))
+    for term, label in TERMS.items():
+        values = np.array([plan.bound.terms[term] for plan in plans.values()])
+        axes.barh(names, values, left=left, color=PALETTE[f"term-{term}"], label=label, height=0.65)
+        left += values
+    for row, plan in enumerate(plans.values()):
+        axes.annotate(f" {devices_text(plan)} devices, {plan.rounds} rounds", (left[row], row), va="center", fontsize=7)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.margins(x=0.22)
+    axes.set_xlabel(BOUND)
+
+
 def comparison_figure(plans: Mapping[str, Plan]) -> Figure:
-    """Return the bound of each policy, split into its terms, as bars."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(PAGE_INCHES, 0.35 * len(plans) + 0.9), layout="constrained")
-        axes = figure.subplots()
-        names = [plain(name) for name in plans]
-        left = np.zeros(len(names))
-        for term, label in TERMS.items():
-            values = np.array([plan.bound.terms[term] for plan in plans.values()])
-            axes.barh(names, values, left=left, color=PALETTE[f"term-{term}"], label=label, height=0.65)
-            left += values
-        for row, plan in enumerate(plans.values()):
-            said = f" {devices_text(plan)} devices, {plan.rounds} rounds"
-            axes.annotate(said, (left[row], row), va="center", fontsize=7)
-        axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
-        axes.margins(x=0.22)
-        axes.set_xlabel(BOUND)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure
+    """Return the bounds of policies side by side."""
+    return _sheet({"": partial(plot_comparison, plans=plans)}, height=0.35 * len(plans) + 0.9, places=["a"])
 
 
 def _sheet(panels: Mapping[str, Draw], *, height: float, places: Sequence[str] = ("ab",), note: str = "") -> Figure:
@@ -376,29 +374,25 @@ def plain(text: str) -> str:
     return (f" {text}" if text.startswith("_") else text).replace("$", r"\$")
 
 
-def svg(draw: Draw, title: str, *, width: float, height: float, salt: str) -> str:
-    """Return a chart as SVG for a page: text is text, colours are the page's variables, values are told on hover.
+def svg(draw: Draw, title: str, *, height: float, salt: str) -> str:
+    """Return a chart, as high as so many pixels, as SVG for a page: text, the page's colours, values on hover.
 
-    Args:
-        draw, title: what is drawn, and its name for screen readers.
-        width, height: of the drawing [px].
-        salt: tells its ids from those of the page's other drawings.
+    Its title is for screen readers; `salt` tells its ids from those of the page's other drawings.
     """
     with mpl.rc_context({**_ON_PAGE, "svg.hashsalt": salt}):
-        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        figure = Figure(figsize=(_PHONE / 72, height / 72), layout="constrained")
         axes = figure.subplots()
         draw(axes)
         _legend(figure, [axes])
         content = io.StringIO()
-        figure.savefig(
-            content, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
-    body = re.sub(r"<defs>\s*<style.*?</defs>|<metadata>.*?</metadata>", "", content.getvalue(), flags=re.DOTALL)
-    body = body[body.index(">", body.index("<svg")) + 1 : body.rindex("</svg>")]
-    body = re.sub(r'<g id="[^"]*"', "<g", body)
-    body = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda found: colours.VARIABLES.get(found[0], found[0]), body)
+        figure.savefig(content, format="svg", transparent=True)
+    body = content.getvalue()
+    body = body[body.index("</metadata>") + 11 : body.rindex("</svg>")]
+    for pattern, kept in _LIGHTER.items():
+        body = re.sub(pattern, kept, body, flags=re.DOTALL)
+    body = re.sub(r"(?<=:)#[0-9a-f]{6}", lambda found: colours.VARIABLES.get(found[0], found[0]), body)
     return (
-        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
+        f'<svg class="chart" viewBox="0 0 {_PHONE} {height:g}" width="{_PHONE}" height="{height:g}" role="img" '
         f'aria-label="{html.escape(title)}">{body}{_hover(axes, height)}</svg>'
     )
 
@@ -406,7 +400,7 @@ def svg(draw: Draw, title: str, *, width: float, height: float, salt: str) -> st
 def _hover(axes: Axes, height: float) -> str:
     """Invisible columns over the axes, one around each x, that tell every named value there."""
     told: dict[float, list[str]] = {}
-    percent = isinstance(axes.yaxis.get_major_formatter(), ticker.PercentFormatter)
+    percent = axes.yaxis.get_major_formatter() is _percent
     for name, x, y in _named(axes):
         for place, value in zip(x.tolist(), y.tolist(), strict=True):
             if np.isfinite(value):
@@ -425,34 +419,32 @@ def _hover(axes: Axes, height: float) -> str:
 
 
 def _named(axes: Axes) -> list[tuple[str, Floats, Floats]]:
-    """Name, x and y of every named line and bar; a name that starts with "_ " is left out of the legend only."""
+    """Name, x and y of every named line; a name that starts with "_ " is left out of the legend only."""
     found = []
-    artists: list[Any] = [*axes.lines, *axes.containers]
-    for artist in artists:
-        name = str(artist.get_label())
-        if not name.startswith("_") or name.startswith("_ "):
-            bars = getattr(artist, "patches", None)
-            points = (
-                [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in bars] if bars else artist.get_xydata()
-            )
-            x, y = np.asarray(points, dtype=np.float64).T
-            found.append((name.removeprefix("_ ").replace(r"\$", "$"), np.round(x, 9), y))
+    for line in axes.lines:
+        name = str(line.get_label())
+        if name.startswith("_ ") or not name.startswith("_"):
+            x, y = np.asarray(line.get_xydata(), dtype=np.float64).T
+            found.append((name.removeprefix("_ ").replace(r"\$", "$"), x, y))
     return found
 
 
-def _line(axes: Axes, line: Series) -> None:
-    label = plain(line.name) if line.listed else f"_ {line.name}"
-    lone = np.isfinite(line.y).sum() == 1  # a lone value would be a line without length
-    look: dict[str, Any] = {"color": PALETTE[line.colour], "ls": _DASHES[line.dash], "marker": "o" if lone else None}
-    axes.plot(line.x, line.y, label=label, ms=3, lw=None if line.listed else 0.9, **look)
-    if line.spread is not None:
-        low, high = line.y - line.spread, line.y + line.spread
-        axes.fill_between(line.x, low, high, color=PALETTE[line.colour], alpha=0.15, lw=0)
+def _line(axes: Axes, name: str, x: Floats, y: Floats, colour: str, ls: str = "solid", *, listed: bool = True) -> None:
+    label, lw = (plain(name), None) if listed else (f"_ {name}", 1.3)
+    marker = "o" if np.isfinite(y).sum() == 1 else None  # a lone value would be a line without length
+    axes.plot(x, y, label=label, color=PALETTE[colour], ls=ls, marker=marker, ms=3, lw=lw)
 
 
-def _hidden(axes: Axes, name: str, x: Floats, y: Floats) -> None:
-    """Values that are told on hover only."""
+def _hidden(axes: Axes, name: str, y: NDArray[Any], x: Floats | None = None) -> None:
+    """Values that are told on hover only, at 1, 2, ... by default."""
+    x = np.arange(1.0, y.size + 1) if x is None else x
     axes.add_artist(Line2D(x, y, label=f"_ {name}", visible=False))  # no plot: the axes need not cover them
+
+
+def _bars(axes: Axes, values: NDArray[Any], name: str, colour: str) -> None:
+    axes.stairs(values, np.arange(values.size + 1) + 0.5, fill=True, color=PALETTE[colour], label=name)
+    _hidden(axes, name, values)
+    axes.grid(axis="x", visible=False)
 
 
 def _level(axes: Axes, at: float, name: str, colour: str) -> None:
@@ -463,9 +455,6 @@ def _level(axes: Axes, at: float, name: str, colour: str) -> None:
 
 def _mark(axes: Axes, x: float, y: float) -> None:
     axes.plot(x, y, "*", color=PALETTE["lit"], mec="#ffffff", mew=0.5, ms=12, zorder=5, label="chosen")
-
-
-_numbers: Final = ticker.FuncFormatter(lambda value, _: number(value))
 
 
 def _log(axes: Axes, name: str, low: float, high: float) -> None:
@@ -492,7 +481,6 @@ def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
         handles, labels = axes.get_legend_handles_labels()
         found.update(dict(zip(labels, handles, strict=True)))
     if found:
-        size = mpl.rcParams["legend.fontsize"]
-        fit = int(72 * figure.get_figwidth() / (size * (0.6 * max(map(len, found)) + 5)))
-        columns = max(1, min(len(found), fit))
+        widest = 0.83 * mpl.rcParams["font.size"] * (0.6 * max(map(len, found)) + 5)
+        columns = min(len(found), int(72 * figure.get_figwidth() / widest)) or 1
         figure.legend(list(found.values()), list(found), loc="outside upper left", ncols=columns)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -19,17 +17,15 @@ from airfed.planning.exact import CandidateSpace
 from airfed.planning.plan import FEASIBILITY_RTOL
 from airfed.plotting import colours
 from airfed.problem import InfeasibleError, Problem
-from airfed.text.phrases import LIMITS, METRICS, TERMS
+from airfed.text.phrases import METRICS, TERMS
 from airfed.training.run import Run
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-LEVEL: Final = 0.95  # of confidence intervals
 MOST_ROUNDS: Final = 40  # points on the curve over I
 FEWER_ROUNDS: Final = 16  # where limits differ by device, and a schedule takes longer to find
 MOST_POINTS: Final = 240  # points of a line over the rounds
-_SHADES: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,7 +71,7 @@ def half_width(sample: Floats, *, axis: int = 0) -> Floats:
     2.484...
     """
     size = sample.shape[axis]
-    return np.asarray(stdtrit(size - 1, 0.5 + LEVEL / 2) * np.std(sample, axis=axis, ddof=1) / math.sqrt(size))
+    return np.asarray(stdtrit(size - 1, 0.975) * np.std(sample, axis=axis, ddof=1) / np.sqrt(size))
 
 
 def thin(size: int, *, most: int) -> NDArray[np.intp]:
@@ -170,45 +166,8 @@ def power_shares(plan: Plan, tall: int, wide: int) -> Floats:
         on, column = row[entry.scheduled], entry.index // wide
         total[:, column] += np.bincount(on, entry.power / peak[entry.scheduled], rows)
         senders[:, column] += np.bincount(on, minlength=rows)
-    held = np.outer(held_by(order.size, tall), held_by(plan.rounds, wide))
+    held = np.outer(np.bincount(row), np.bincount(np.arange(plan.rounds) // wide))
     return np.where(senders > 0, total / held, np.nan)
-
-
-def held_by(size: int, each: int) -> Floats:
-    """Return how many of `size` each bin of `each` holds."""
-    return np.minimum(each, size - np.arange(0, size, each)).astype(np.float64)
-
-
-def shade_steps(largest: float) -> tuple[float, ...]:
-    """Return round upper ends of shades (1, 2 or 5 times a power of ten), the last one not below the largest value.
-
-    >>> shade_steps(0.83)
-    (0.05, 0.1, 0.2, 0.5, 1.0)
-    """
-    largest = largest or 1.0  # a method without radio
-    exponent = math.floor(math.log10(largest))
-    ladder = [float(f"{factor}e{e}") for e in range(exponent - _SHADES, exponent + 2) for factor in (1, 2, 5)]
-    last = next(place for place, step in enumerate(ladder) if step >= largest * (1 - 1e-9))
-    return tuple(ladder[last - _SHADES + 1 : last + 1])
-
-
-def by_round(values: Floats, name: str, colour: str, dash: str = "solid") -> Series:
-    """Return a value of each round as a line; in a long training the median of neighbouring rounds."""
-    each = -(-values.size // MOST_POINTS)
-    bins = [values[start : start + each] for start in range(0, values.size, each)]
-    x = np.arange(0, values.size, each) + (1 + held_by(values.size, each)) / 2
-    line = Series(name=name, colour=colour, x=x, y=np.array([np.median(some) for some in bins]), dash=dash)
-    return line if each == 1 else replace(line, name=f"{name} (median of {each} rounds)")
-
-
-def ceilings(plan: Plan) -> list[Series]:
-    """Return the largest θ that privacy and the peak powers of each round's devices allow, over the rounds."""
-    whole = plan.problem.budget.scope == "total"
-    privacy = "privacy, if this were the only round" if whole else LIMITS["privacy"]
-    return [
-        by_round(plan.ceilings["privacy"], privacy, "lim-privacy", "dash"),
-        by_round(plan.ceilings["peak_power"], "peak power of the scheduled devices", "lim-peak_power", "dash"),
-    ]
 
 
 def budgets_left(plan: Plan, most: int = MOST_POINTS) -> tuple[Any, dict[str, Floats]]:
@@ -258,16 +217,14 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
     for run in distinct(runs):
         found.setdefault(run.group, []).append(run)
-    several = tasks(runs) > 1
-    labels = Counter(members[0].label for members in found.values())
-    scenarios = Counter((members[0].label, members[0].scenario.name) for members in found.values())
+    several, first = tasks(runs) > 1, [members[0] for members in found.values()]
     named: dict[str, list[Run]] = {}
-    for members in found.values():
-        label = members[0].label
-        if several or labels[label] > 1:  # the same policy in another scenario: none of them is just that policy
-            label = f"{label} · {members[0].scenario.name}"
-        if scenarios[members[0].label, members[0].scenario.name] > 1:  # both are called alike: by the folder
-            label = f"{label} ({members[0].path.name})"
+    for run, members in zip(first, found.values(), strict=True):
+        alike, label = [other.scenario.name for other in first if other.label == run.label], run.label
+        if several or len(alike) > 1:  # the same policy in another scenario: none of them is just that policy
+            label += f" · {run.scenario.name}"
+        if alike.count(run.scenario.name) > 1:  # both are called alike: by the folder
+            label += f" ({run.path.name})"
         while label in named:
             label += "′"
         named[label] = members
@@ -296,30 +253,27 @@ def over_training(runs: Sequence[Run], metric: str) -> list[Series]:
         line = Series(name=label, colour=colour, dash=dash, x=np.empty(0), y=np.empty(0))
         if metric in ("accuracy", "loss"):
             x, values = _common(members, metric)
-            if x.size:
-                several = len(members) > 1
-                name = f"{label} ({len(members)} seeds)" if several else label
-                spread = half_width(values) if several else None
-                found.append(replace(line, name=name, x=x, y=values.mean(axis=0), spread=spread))
+            if x.size and len(members) > 1:
+                line = replace(line, name=f"{label} ({len(members)} seeds)", spread=half_width(values))
+            found += [replace(line, x=x, y=values.mean(axis=0))] * bool(x.size)
             continue
         if metric != "epsilon_total" or members[0].plan.private:
             x, y = members[0].series(metric)
             found.append(replace(line, x=x, y=y))
         if metric == "power_transmitted_total":
             x, y = members[0].series("power_planned_total")
-            found.append(replace(line, name=f"{label}, planned", x=x, y=y, dash="dot", listed=False))
+            found.append(replace(line, name=f"{label}, planned", x=x, y=y, dash="dotted", listed=False))
     return [line for line in found if np.isfinite(line.y).any()]
 
 
 def common_budget(runs: Sequence[Run], metric: str) -> float | None:
     """Return the budget that covers the training and that all runs share; None where there is no such budget."""
-    found: set[float | None]
+    budgets = [run.scenario.budget for run in runs]
+    found: set[float | None] = {None}
     if metric == "power_transmitted_total":
-        found = {run.scenario.budget.total_power for run in runs}
+        found = {budget.total_power for budget in budgets}
     elif metric == "epsilon_total":
-        found = {run.scenario.budget.epsilon if run.scenario.budget.scope == "total" else None for run in runs}
-    else:
-        return None
+        found = {budget.epsilon if budget.scope == "total" else None for budget in budgets}
     return found.pop() if len(found) == 1 else None
 
 

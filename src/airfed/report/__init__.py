@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,33 +16,18 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from airfed._disk import write_whole
-from airfed.planning import Plan
 from airfed.plotting import colours, figure, series
 from airfed.problem import InfeasibleError
 from airfed.scenario import ScenarioError
-from airfed.text.phrases import (
-    LIMITS,
-    SCOPES,
-    TERMS,
-    VALIDITY,
-    air_sentence,
-    antennas_sentence,
-    decision_sentence,
-    devices_text,
-    expectation,
-    exposure_sentence,
-    gap_sentence,
-    method_sentence,
-    number,
-    privacy_basis,
-)
+from airfed.text import phrases
 from airfed.training.run import Run
 
 __all__ = ["ReportError", "read_run", "write_report"]
 
-# A chart is drawn for a narrow and for a wide card, and the page shows the one that fits: letters keep their size.
-_WIDTHS: Final = {"narrow": 326.0, "wide": 510.0}
-_HEIGHT, _MAP_HEIGHT = 270.0, 560.0
+_PHRASES: Final = (  # what the page calls by itself
+    *("LIMITS", "SCOPES", "TERMS", "VALIDITY", "air_sentence", "antennas_sentence", "devices_text"),
+    *("exposure_sentence", "gap_sentence", "privacy_basis"),
+)
 _DARK: Final = (
     '@media screen{:root[data-theme="dark"]{%s}}',
     "@media screen and (prefers-color-scheme: dark){:root:not([data-theme]){%s}}",
@@ -86,7 +70,8 @@ def write_report(runs: Sequence[Run], out: Path) -> None:
 def render(runs: Sequence[Run]) -> str:
     """Return the page as text: everything inside, nothing fetched."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["number"] = number
+    environment.filters["number"] = phrases.number
+    environment.globals |= {name: getattr(phrases, name) for name in _PHRASES}
     own = resources.files("airfed.report")
     template = environment.from_string(own.joinpath("page.html").read_text("utf-8"))
     script = own.joinpath("page.js").read_text("utf-8")
@@ -95,47 +80,32 @@ def render(runs: Sequence[Run]) -> str:
     groups = series.groups(runs)
     first = [members[0] for members in groups.values()]  # the pictures of one seed stand for the others
     labels = {run.ledger.head: label for label, members in groups.items() for run in members}
-    alike = Counter(run.label for run in first)
-    shown = [run.label if alike[run.label] == 1 else labels[run.ledger.head] for run in runs]
-    bases = dict.fromkeys((label, privacy_basis(run.plan)) for run, label in zip(runs, shown, strict=True))
-    longest = max(run.plan.bound.total for run in runs)
+    shown = [labels[run.ledger.head] for run in runs]
+    bases = dict.fromkeys((label, phrases.privacy_basis(run.plan)) for run, label in zip(runs, shown, strict=True))
     return template.render(
         tasks=series.tasks(runs),
         title=runs[0].scenario.name if len(runs) == 1 else f"{len(runs)} runs",
         script=Markup(script),  # noqa: S704
         script_hash=f"sha256-{digest}",  # a browser runs this script and no other
         style=Markup(colours.stylesheet(_DARK)),  # noqa: S704
-        runs=[{**_facts(run, drawn=run in first), "label": name} for run, name in zip(runs, shown, strict=True)],
-        bases={basis for _, basis in bases},
-        labelled_bases=list(bases),
-        bounds=[
-            {
-                "label": label,
-                "total": members[0].plan.bound.total,
-                "parts": [
-                    (f"term-{name}", f"{TERMS[name]}: {number(value, 4)}", f"{100 * value / longest:.2f}%")
-                    for name, value in members[0].plan.bound.terms.items()
-                ],
-            }
-            for label, members in groups.items()
-        ],
-        term_names=TERMS,
+        runs=[_facts(run, label, drawn=run in first) for run, label in zip(runs, shown, strict=True)],
+        bases=list(bases),
+        bounds={label: members[0].plan.bound for label, members in groups.items()},
+        longest=max(run.plan.bound.total for run in runs),
         training=_drawn(figure.run_panels(runs), "training"),
     )
 
 
 def _drawn(panels: Mapping[str, figure.Draw], place: str) -> list[dict[str, Any]]:
-    """Charts with their titles, as markup for narrow and wide cards; `place` tells the ids of their parts apart."""
-    found: list[dict[str, Any]] = []
-    for title, draw in panels.items():
-        tall = title == figure.MAP
-        height = _MAP_HEIGHT if tall else _HEIGHT
-        drawn = {
-            name: Markup(figure.svg(draw, title, width=width, height=height, salt=f"{place} {title} {name}"))  # noqa: S704
-            for name, width in _WIDTHS.items()
+    """Charts with their titles, as markup; `place` tells the ids of their parts apart."""
+    return [
+        {
+            "title": title,
+            "tall": title == figure.MAP,
+            "svg": Markup(figure.svg(draw, title, height=540 if title == figure.MAP else 240, salt=f"{place} {title}")),  # noqa: S704
         }
-        found.append({"title": title, "tall": tall, **drawn})
-    return found
+        for title, draw in panels.items()
+    ]
 
 
 def _plan_panels(run: Run) -> dict[str, figure.Draw]:
@@ -150,58 +120,24 @@ def _plan_panels(run: Run) -> dict[str, figure.Draw]:
     return panels
 
 
-def _held(plan: Plan) -> str:
-    """What a limit holds: θ, or where rounds differ all of them."""
-    least, largest = (number(float(theta), 4) for theta in (plan.amplitudes.level.min(), plan.alignment))
-    return f"θ = {largest}" if least == largest else f"θ, {least} to {largest}, if all grew together"
-
-
-def _facts(run: Run, *, drawn: bool) -> dict[str, Any]:
-    """What the page says of one run in words and numbers, and pictures of its plan where they are `drawn`."""
-    plan, final, budget, ledger = run.plan, run.final, run.plan.problem.budget, run.ledger
+def _facts(run: Run, label: str, *, drawn: bool) -> dict[str, Any]:
+    """What the page reads of one run, and pictures of its plan where they are `drawn`."""
+    plan, ledger = run.plan, run.ledger
+    least, largest = (phrases.number(float(theta), 4) for theta in (plan.amplitudes.level.min(), plan.alignment))
+    said = (phrases.decision_sentence(plan), phrases.method_sentence(plan), phrases.expectation(plan))
     return {
-        "label": run.label,
-        "seed": run.scenario.seed,
-        "name": run.scenario.name,
-        "path": run.path.name,
-        "sentence": " ".join(filter(None, (decision_sentence(plan), method_sentence(plan)))),
-        "expectation": expectation(plan),
-        "gap": gap_sentence(plan),
-        "antennas": antennas_sentence(plan),
-        "exposure": exposure_sentence(plan),
-        "one_round": "one round" if plan.constant else "most exposed round",
-        "charts": _drawn(_plan_panels(run), run.ledger.head) if drawn else [],
-        "complete": len(run.rounds) == plan.rounds,
+        "label": label,
+        "scenario": run.scenario,
+        "plan": plan,
+        "budget": plan.problem.budget,
+        "final": run.final,
+        "ledger": ledger,
         "rounds": len(run.rounds),
-        "planned_rounds": plan.rounds,
-        "scheduled": devices_text(plan, "–"),
-        "devices": plan.problem.fleet.num_devices,
-        "accuracy": final["accuracy"],
-        "loss": final["loss"],
-        "bound": plan.bound.total,
+        "sentence": " ".join(filter(None, said)),
+        "held": f"θ = {largest}" if least == largest else f"θ, {least} to {largest}, if all grew together",
+        "one_round": "one round" if plan.constant else "most exposed round",
         "epsilon_round": plan.epsilon_round if plan.private else math.inf,
         "epsilon_total": ledger.epsilon_total if plan.private else math.inf,
-        "private": plan.private,
-        "air": air_sentence(plan),
-        "epsilon_paper": plan.epsilon_paper,
-        "validity": VALIDITY[plan.epsilon_paper_validity],
-        "epsilon_budget": budget.epsilon,
-        "scope": SCOPES[budget.scope],
-        "formula": budget.formula,
-        "basis": privacy_basis(plan),
-        "privacy": ledger.header["privacy"],
-        "power_planned": ledger.power_planned,
-        "power_spent": final["power_transmitted_total"],
-        "power_budget": budget.total_power,
-        "charged": ledger.rounds,
-        "limits": [
-            {"name": LIMITS[name], "value": value, "binds": name == plan.binding} for name, value in plan.limits.items()
-        ],
-        "held": _held(plan),
-        "terms": [{"name": TERMS[name], "value": value} for name, value in plan.bound.terms.items()],
-        "notes": plan.notes,
-        "toml": run.scenario.to_toml(),
-        "engine": run.manifest.get("engine", ""),
-        "versions": {"airfed": run.manifest.get("airfed"), **run.manifest.get("versions", {})},
-        "digests": {key: value for key, value in run.manifest.items() if key.endswith("sha256")},
+        "charts": _drawn(_plan_panels(run), ledger.head) if drawn else [],
+        "manifest": run.manifest,
     }

@@ -1,23 +1,13 @@
-"""The line that shows how far something is: of a run, in a terminal and in a notebook, and of other long work."""
+"""The line that shows how far a run is, in a terminal and in a notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from airfed.planning import Plan
-from airfed.text.phrases import duration
 
 
 class LiveLine:
@@ -60,23 +50,3 @@ class LiveLine:
         spent = f"{record['epsilon_total']:.3g}" if self._private else "∞"
         shown += [f"ε {spent}", *([] if power is None else [f"{power:.3g} W"])]
         self._progress.update(self._task, completed=record["round"] + 1, description=" · ".join(shown))
-
-
-@contextmanager
-def work_line(console: Console, name: str) -> Iterator[Callable[[float, str, float | None], None]]:
-    """Yield the function that is told which share is done, what is at work, and the seconds left if they are known."""
-    columns = (
-        TextColumn("{task.fields[name]}", markup=False),
-        BarColumn(bar_width=20),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    with Progress(*columns, console=console, disable=console.quiet) as progress:
-        task = progress.add_task("", name=name, total=None, left="")
-
-        def update(share: float, text: str, seconds_left: float | None) -> None:
-            left = "" if seconds_left is None else f"about {duration(seconds_left)} left"
-            progress.update(task, total=1.0, completed=share, description=text, left=left)
-
-        yield update

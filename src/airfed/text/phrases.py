@@ -226,21 +226,6 @@ def above(ratio: float) -> str:
     return f"{ratio:.1%}" if ratio < 9.995 else f"{compact(1 + ratio, 3)}×"
 
 
-def duration(seconds: float) -> str:
-    """Return a time in the unit that a person would use.
-
-    >>> duration(3.2), duration(80), duration(900), duration(6000), duration(90_000)
-    ('4 s', '80 s', '15 min', '1 h 40 min', '25 h')
-    """
-    if seconds < 100:
-        return f"{max(1, math.ceil(seconds))} s"
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours} h {rest} min" if hours < 10 else f"{round(minutes / 60)} h"
-
-
 def _exponent(text: str) -> str:
     mantissa, exponent = text.split("e")
     return f"{float(mantissa):g}e{int(exponent)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from rich.console import Console
@@ -15,29 +15,9 @@ from airfed.planning import Plan
 from airfed.planning.method import OVER_THE_AIR
 from airfed.planning.policy import Sensitivities, next_device
 from airfed.problem import InfeasibleError, Trust
-from airfed.text.phrases import (
-    LIMITS,
-    SCOPES,
-    TERMS,
-    VALIDITY,
-    above,
-    air_sentence,
-    antennas_sentence,
-    change_text,
-    compact,
-    decision_sentence,
-    devices_text,
-    drowned_sentence,
-    expectation,
-    exposure_sentence,
-    gap_sentence,
-    method_sentence,
-    privacy_basis,
-    span,
-)
-
-if TYPE_CHECKING:
-    from airfed.training.run import Run
+from airfed.text import phrases
+from airfed.text.output import HtmlConsole
+from airfed.text.phrases import LIMITS, SCOPES, TERMS, VALIDITY, above, change_text, compact, devices_text, span
 
 Row = tuple[str, str, str]  # of a table: what it is, its value, a remark
 _LARGE: Final = 10_000  # devices
@@ -85,46 +65,41 @@ def print_sensitivities(console: Console, plan: Plan, found: Sensitivities | Non
 
 def _bought(found: Sensitivities, unit: str, budget: str, more: float, double: float) -> str:
     one, two = (change_text(found.of, found.now, then) for then in (more, double))
-    if one == two:
-        return f"More {budget}: {one}."
-    return (
-        f"One more {unit}: {one}; twice the {budget}: {two.removeprefix('bound ').removeprefix('expected accuracy ')}."
-    )
+    same = two.removeprefix("bound ").removeprefix("expected accuracy ")
+    return f"More {budget}: {one}." if one == two else f"One more {unit}: {one}; twice the {budget}: {same}."
 
 
 def print_plan(console: Console, name: str, plan: Plan) -> None:
     """Print the schedule, its limits, the bound, the power and the privacy."""
     console.print(f"[bold]{escape(name)}[/bold] · policy {escape(plan.policy)}")
-    console.print(f"[bold]{decision_sentence(plan)}[/bold]")
-    for said in (method_sentence(plan), antennas_sentence(plan)):
-        if said:
-            console.print(f"[bold]{said}[/bold]")
-    console.print(f"[bold]{expectation(plan)}[/bold]\n" if plan.prediction else "")
-    for note in filter(None, (*plan.notes, drowned_sentence(plan))):
+    console.print(f"[bold]{phrases.decision_sentence(plan)}[/bold]")
+    for said in filter(None, (phrases.method_sentence(plan), phrases.antennas_sentence(plan))):
+        console.print(f"[bold]{said}[/bold]")
+    console.print(f"[bold]{phrases.expectation(plan)}[/bold]\n" if plan.prediction else "")
+    for note in filter(None, (*plan.notes, phrases.drowned_sentence(plan))):
         console.print(f"[bold red]! {escape(note)}[/bold red]\n")
 
     limits = "Limits on θ" if plan.constant else "Limits, if all θ grew together"
     console.print(_grid(limits, "largest θ", _limit_rows(plan)), "")
 
-    terms = [
-        (TERMS[name], f"{value:.5g}", f"{value / plan.bound.total:.1%}") for name, value in plan.bound.terms.items()
-    ]
-    terms.append(("total", f"{plan.bound.total:.5g}", "100.0%"))
+    total = plan.bound.total
+    terms = [(TERMS[name], f"{value:.5g}", f"{value / total:.1%}") for name, value in plan.bound.terms.items()]
+    terms.append(("total", f"{total:.5g}", "100.0%"))
     console.print(_grid("Bound on the gap (Theorem 1)", "value", terms, "share"))
-    if gap := gap_sentence(plan):
+    if gap := phrases.gap_sentence(plan):
         console.print(gap)
     console.print(bound_basis(plan), style="dim", end="\n\n")
 
     console.print(_grid("Power, worst case", "W", _power_rows(plan)))
-    if on_air := air_sentence(plan):
+    if on_air := phrases.air_sentence(plan):
         console.print(on_air, style="dim")
     console.print("")
 
     console.print(_grid("Privacy", "ε", _privacy_rows(plan)))
-    if exposed := exposure_sentence(plan):
+    if exposed := phrases.exposure_sentence(plan):
         console.print(exposed)
     budget = plan.problem.budget
-    console.print(f"[dim]{privacy_basis(plan)}[/dim]")
+    console.print(f"[dim]{phrases.privacy_basis(plan)}[/dim]")
     console.print(
         f"[dim]budget: ε = {budget.epsilon:g} for {SCOPES[budget.scope]}, by the {budget.formula} formula[/dim]"
     )
@@ -142,23 +117,22 @@ def print_plan(console: Console, name: str, plan: Plan) -> None:
 
 def print_comparison(console: Console, name: str, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
     """Print the policies side by side, the optimum first."""
-    console.print(f"[bold]{escape(name)}[/bold] · {decision_sentence(plans['optimal'])}\n")
+    best, timed = plans["optimal"], _timed(plans)
+    console.print(f"[bold]{escape(name)}[/bold] · {phrases.decision_sentence(best)}\n")
     _print_policies(console, plans, failures)
-    console.print(f"[dim]{bound_basis(plans['optimal'])}[/dim]")
-    if any(plan.prediction for plan in plans.values()):
-        console.print("[dim]expected: test accuracy, by the surrogate; W: worst case, all devices and rounds;[/dim]")
-    else:
-        said = "above: how far the bound is above the optimum's; W: worst case, all devices and rounds;"
-        console.print(f"[dim]{said}[/dim]")
-    timed = _timed(plans)
-    if plans["optimal"].problem.link.bandwidth:
-        console.print("[dim]s: seconds on the air, all rounds;[/dim]")
+    measured = any(plan.prediction for plan in plans.values())
+    column = (
+        "expected: test accuracy, by the surrogate" if measured else "above: how far the bound is above the optimum's"
+    )
+    said = [bound_basis(best), f"{column}; W: worst case, all devices and rounds;"]
+    if best.problem.link.bandwidth:
+        said.append("s: seconds on the air, all rounds;")
     epsilon = "of all rounds" if timed else "of each round and of all"
-    if not plans["optimal"].constant:
-        alignment = "" if timed else " θ: in the largest;"
-        console.print(f"[dim]devices: in the smallest and the largest round;{alignment}[/dim]")
+    if not best.constant:
+        said.append(f"devices: in the smallest and the largest round;{'' if timed else ' θ: in the largest;'}")
         epsilon = "of the most exposed device" if timed else "of the most exposed round and of the most exposed device"
-    console.print(f"[dim]ε: exact, {epsilon}, {privacy_basis(plans['optimal'])}[/dim]")
+    for each in (*said, f"ε: exact, {epsilon}, {phrases.privacy_basis(best)}"):
+        console.print(each, style="dim")
 
 
 def print_equal_total(console: Console, epsilon: float, plans: Mapping[str, Plan], failures: Mapping[str, str]) -> None:
@@ -176,11 +150,14 @@ def _print_policies(console: Console, plans: Mapping[str, Plan], failures: Mappi
         ("rounds", lambda plan: f"{plan.rounds}"),
         *([] if timed else [("θ", lambda plan: compact(plan.alignment, 3))]),
         ("bound", lambda plan: compact(plan.bound.total, 4)),
-        ("expected", _accuracy) if measured else ("above", lambda plan: above(plan.bound.total / best - 1)),
+        ("expected", lambda plan: "?" if plan.prediction is None else f"{plan.prediction.accuracy:.1%}")
+        if measured
+        else ("above", lambda plan: above(plan.bound.total / best - 1)),
         ("W", lambda plan: compact(plan.power_total, 4)),
         *([] if timed else [("ε each", lambda plan: _epsilon(plan, plan.epsilon_round))]),
         ("ε all", lambda plan: _epsilon(plan, plan.epsilon_total)),
-        *([("symbols" if link.bandwidth is None else "s", _air)] if timed else []),
+        *([("symbols", lambda plan: compact(plan.channel_uses, 3))] if timed and not link.bandwidth else []),
+        *([("s", lambda plan: compact(plan.air_time or 0.0, 3))] if timed and link.bandwidth else []),
     ]
     table = plain_table("policy", *(name for name, _ in figures), "limit", left=("policy", "limit"), title=title)
     for policy, plan in plans.items():
@@ -213,17 +190,8 @@ def _devices(plan: Plan) -> str:
     return devices_text(plan, "-")
 
 
-def _air(plan: Plan) -> str:
-    """How long a plan is on the air: seconds, or symbols where there is no bandwidth."""
-    return compact(plan.channel_uses if plan.air_time is None else plan.air_time, 3)
-
-
 def _epsilon(plan: Plan, epsilon: float) -> str:
     return compact(epsilon, 3) if plan.private else "∞"
-
-
-def _accuracy(plan: Plan) -> str:
-    return "?" if plan.predicted_accuracy is None else f"{plan.predicted_accuracy:.1%}"
 
 
 def _channel_basis(plan: Plan) -> str:
@@ -326,23 +294,6 @@ def as_text(show: Callable[[Console], None]) -> str:
 
 def as_html(show: Callable[[Console], None]) -> str:
     """Return what `show` prints as HTML for a notebook: tables as tables, everything else as paragraphs."""
-    from airfed.text.exports import HtmlConsole
-
     page = HtmlConsole()
     show(page)
     return page.html()
-
-
-def plan_text(plan: Plan) -> str:
-    """Return a plan as `airfed plan` prints it."""
-    return as_text(lambda console: print_plan(console, "plan", plan))
-
-
-def plan_html(plan: Plan) -> str:
-    """Return a plan as HTML for a notebook."""
-    return as_html(lambda console: print_plan(console, "plan", plan))
-
-
-def run_html(run: Run) -> str:
-    """Return where a run stands, as HTML for a notebook."""
-    return as_html(lambda console: console.print(str(run), markup=False))

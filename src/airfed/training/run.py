@@ -237,7 +237,7 @@ class Run:
     def _repr_html_(self) -> str:
         from airfed.text import tables
 
-        return tables.run_html(self)
+        return tables.as_html(lambda console: console.print(str(self), markup=False))
 
     @property
     def accuracy(self) -> float | None:
