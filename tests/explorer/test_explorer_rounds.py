@@ -193,4 +193,4 @@ def test_policies_are_compared_and_the_missing_map_is_explained() -> None:
     assert [row["policy"].rstrip("*") for row in answer.rows] == list(plans)
     sizes = plans["optimal"].sizes
     assert answer.rows[0]["devices"] == f"{sizes.min()}–{sizes.max()}"
-    assert answer.bought == {}
+    assert answer.bought == []

@@ -140,13 +140,22 @@ def test_a_move_takes_no_time_to_speak_of(spread: float) -> None:
     assert min(times) < 5, times  # of processor time; less than a tenth of a second on a quiet machine
 
 
+def shades(options: Options) -> Any:
+    """The cells of the map by row and column; -inf where no plan fits."""
+    found = np.full((len(options["yAxis"]["data"]), len(options["xAxis"]["data"])), -np.inf)
+    for cell in options["series"][0]["data"]:
+        column, row, shade = cell["value"]
+        found[row, column] = shade
+    return found
+
+
 @pytest.mark.parametrize("name", ["power", "spread"])
 def test_more_budget_never_hurts(name: str) -> None:
     world = design(name).world()
-    front = compare_tab.front(design(name))
-    assert (np.diff(front.loss, axis=0) <= 1e-9 * front.loss[1:]).all()
-    assert (np.diff(front.loss, axis=1) <= 1e-9 * front.loss[:, 1:]).all()
-    here = front.now
+    bound = np.exp(-shades(compare_tab.front_map(design(name))))
+    assert (np.diff(bound, axis=0) <= 1e-9 * bound[1:]).all()
+    assert (np.diff(bound, axis=1) <= 1e-9 * bound[:, 1:]).all()
+    here = bound[bound.shape[0] // 2, bound.shape[1] // 2]
     assert here == pytest.approx(policies.plan(world.problem()).bound.total, rel=1e-9)
     found = compare_tab.sensitivity(world)
     assert found.now == pytest.approx(here)
@@ -174,17 +183,23 @@ def test_a_plan_by_accuracy_is_compared_by_accuracy() -> None:
     assert plan.objective == "measured"
     found = compare_tab.sensitivity(world)
     assert (found.of, found.now) == ("accuracy", plan.predicted_accuracy)
-    front = compare_tab.front(by_accuracy())
-    assert front.of == "accuracy"
-    assert 1 - front.now == plan.predicted_accuracy
-    assert front.text(0.107) == "89.3%"
+    options = compare_tab.front_map(by_accuracy())
+    assert shades(options)[6, 6] == plan.predicted_accuracy
+    assert f"at present expected accuracy {found.now:.1%}" in options["aria"]["label"]["description"]
+    assert all("expected accuracy " in cell["name"] for cell in options["series"][0]["data"])
     answer = compare_tab.compare(by_accuracy())
     assert isinstance(answer, compare_tab.Compared)
-    assert "bound" not in " ".join(answer.bought.values())
-    assert f"from {found.now:.1%} to {found.epsilon:.1%}." in answer.bought["One more unit of ε"]
-    assert answer.rows[0]["score"] == f"{found.now:.1%}"
-    assert f"at present {found.now:.1%}" in compare_tab.front_map(front)["aria"]["label"]["description"]
-    assert compare_tab.slice_chart(front, "epsilon")["yAxis"]["name"] == "expected accuracy"
+    bought = {row["more"]: row["buys"] for row in answer.bought}
+    assert bought["One more unit of ε"] == f"expected accuracy {found.now:.1%} → {found.epsilon:.1%}"
+    assert answer.rows[0]["expected accuracy"] == f"{found.now:.1%}"
+    assert all("above the optimum" not in row for row in answer.rows)
+
+
+def test_policies_are_compared_by_what_the_plan_was_chosen_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_tab, "above", lambda ratio: "12.3%")  # it looks like an accuracy
+    answer = compare_tab.compare(design("power"))
+    assert isinstance(answer, compare_tab.Compared)
+    assert {row["above the optimum"] for row in answer.rows} == {"12.3%"}
 
 
 def test_policies_without_a_plan_tell_why() -> None:

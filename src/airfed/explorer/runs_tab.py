@@ -5,13 +5,13 @@ A run that cannot be read is listed as bad, with its sentence, and hides no othe
 
 from __future__ import annotations
 
+import contextlib
+import os
 import stat
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from nicegui import ui
@@ -21,31 +21,21 @@ from airfed.explorer.charts import Options, axis, chart, line
 from airfed.explorer.design import resume_command
 from airfed.explorer.elements import Chart, command_dialog, keys, show_if, text
 from airfed.explorer.worker import TooMuchError, compute
-from airfed.privacy.ledger import Ledger
-from airfed.text.phrases import ADVERSARIES, count, number, privacy_terms
-from airfed.training.directory import RunDirectory, RunError, runs_below
+from airfed.text.phrases import ADVERSARIES, METRICS, count, number, privacy_terms
+from airfed.training.directory import runs_below
 from airfed.training.run import Run
 
 Stamp = tuple[tuple[str, int, int], ...]
-Stamps = tuple[tuple[str, Stamp], ...]
 Table = list[dict[str, str]]
 
 MOST_COMPARED: Final = 6
 _MOST_LISTED: Final = 100
-_MOST_ROWS: Final = 60  # of a ledger
 _MOST_BYTES: Final = 64_000_000  # of one file
-_PATIENCE: Final = 5.0  # seconds for reading all runs
 _READ: Final = ("run.json", "plan.json", "metrics.jsonl", "ledger.jsonl", "scenario.toml", "devices.csv")
-CHARTS: Final = {
-    "accuracy": "test accuracy",
-    "loss": "training loss",
-    "epsilon_total": "ε spent so far",
-    "power_transmitted_total": "W transmitted so far (dashed: charged)",
-}
+_CHARTS: Final = ("accuracy", "loss", "epsilon_total", "power_planned_total")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """A run in the list: its name, a line about it, its state ("training", "done", "stopped", "bad")."""
 
     name: str
@@ -54,104 +44,49 @@ class Entry:
     resumable: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Details:
-    """The ticked runs: their curves (None where nothing was recorded), side by side, and the ledger of the first."""
+class Runs(NamedTuple):
+    """What the tab shows: the list, newest first, and of the ticked runs curves (None: not recorded) and ledgers."""
 
+    seen: object  # of which runs it tells, and when their files were written
+    problem: str
+    entries: list[Entry]
     names: list[str]
     curves: list[Options | None]
-    comparison: Table
-    ledger_text: str
-    ledger: Table
+    ledgers: Table
 
 
-@dataclass(frozen=True, kw_only=True)
-class Runs:
-    """What the tab shows: the list, the newest first, the ticked runs, and why the list is not complete."""
+def read(root: Path, ticked: tuple[str, ...] | None, seen: object) -> Runs | None:
+    """Return the runs below a folder; None where nothing has changed since an answer that had `seen`.
 
-    stamps: Stamps
-    entries: tuple[Entry, ...]
-    details: Details | None
-    problem: str = ""
-
-
-def names(root: Path) -> list[str]:
-    """Return the paths of runs below the root, the newest first, and of folders that cannot be looked into.
-
-    Raises:
-        OSError: the root cannot be listed.
+    `ticked` are those to show in detail; None takes the newest that can be read.
     """
-
-    def modified(folder: Path) -> float:
-        times = [_status(folder / name) for name in ("metrics.jsonl", "run.json")]
-        return next((found.st_mtime for found in times if found), 0.0)
-
-    found = sorted(runs_below(root, most=500), reverse=True)
-    return [folder.relative_to(root).as_posix() for folder in sorted(found, key=modified, reverse=True)]
-
-
-def open_run(root: Path, name: str) -> Run:
-    """Return a run, whatever state it is in.
-
-    Raises:
-        RunError: the name leads out of the root, or there is no run.
-        OSError: it cannot be looked into.
-    """
-    folder = (root.resolve() / name).resolve()
-    if root.resolve() not in folder.parents:
-        raise RunError(f"Expected a run below {root}, got {name!r}.")
-    if folder.is_dir():
-        next(folder.iterdir(), None)  # says why it cannot be looked into
-    if not RunDirectory(folder).exists:
-        raise RunError(f"Expected a run in {name!r}; there is none.")
-    return Run.open(folder)
-
-
-def read(root: Path, ticked: tuple[str, ...] | None, seen: Stamps | None) -> Runs | None:
-    """Return the runs below a folder; None where nothing has changed.
-
-    Args:
-        root: the folder.
-        ticked: runs to show in detail; None takes the newest that can be read.
-        seen: the `stamps` of the last answer, None to have one in any case.
-    """
-    listed, problem = [], ""
+    found, problem = [], ""
     try:
-        listed = names(root)[:_MOST_LISTED]
+        found = [(folder.relative_to(root).as_posix(), _stamp(folder)) for folder in runs_below(root, most=500)]
     except OSError as error:
         problem = f"Cannot list {root}: {error.strerror}."
-    stamps = tuple((name, _stamp(root / name)) for name in listed)
-    if stamps == seen:
+    found.sort(key=lambda each: max(written for _, written, _ in each[1]), reverse=True)
+    if (ticked, found) == seen:
         return None
-    entries: list[Entry] = []
-    good: dict[str, Run] = {}
-    end = time.monotonic() + _PATIENCE
-    for name, stamp in stamps:
-        if time.monotonic() > end:
-            entries.append(Entry(name=name, text="Not read: the runs before it took too long."))
-            continue
-        entry, run = _entry(root, name, stamp)
-        entries.append(entry)
-        if run is not None:
-            good[name] = run
-    chosen = {name: good[name] for name in (tuple(good)[:1] if ticked is None else ticked) if name in good}
-    return Runs(stamps=stamps, entries=tuple(entries), details=details(chosen) if chosen else None, problem=problem)
-
-
-def _status(file: Path) -> Any:
-    try:
-        return file.lstat()
-    except OSError:
-        return None
+    runs = [_read_run(root, name, stamp) for name, stamp in found[:_MOST_LISTED]]
+    good = {entry.name: run for entry, run in runs if run is not None}
+    chosen = {name: good[name] for name in (list(good)[:1] if ticked is None else ticked) if name in good}
+    curves = [_curves(chosen, metric) for metric in _CHARTS]
+    ledgers = [_ledger(name, run) for name, run in chosen.items()]
+    return Runs((ticked, found), problem, [entry for entry, _ in runs], list(chosen), curves, ledgers)
 
 
 def _stamp(folder: Path) -> Stamp:
-    found = [(name, _status(folder / name)) for name in (*_READ, "model.safetensors")]
-    files = ((name if stat.S_ISREG(s.st_mode) else f"!{name}", s.st_mtime_ns, s.st_size) for name, s in found if s)
-    return (*files, (".lock", int(is_locked(folder / ".lock")), 0))
+    """Name, time and size of every file that is read; "!" stands before what is no file."""
+    found = [(".lock", 0, int(is_locked(folder / ".lock")))]
+    for name in (*_READ, "model.safetensors"):
+        with contextlib.suppress(OSError):
+            status = (folder / name).lstat()
+            found.append((name if stat.S_ISREG(status.st_mode) else f"!{name}", status.st_mtime_ns, status.st_size))
+    return tuple(found)
 
 
-def _entry(root: Path, name: str, stamp: Stamp) -> tuple[Entry, Run | None]:
+def _read_run(root: Path, name: str, stamp: Stamp) -> tuple[Entry, Run | None]:
     """The run's line in the list, and the run where it can be shown."""
     try:
         for file, _, size in stamp:  # a pipe would be waited for, and a huge file fills the memory
@@ -159,121 +94,72 @@ def _entry(root: Path, name: str, stamp: Stamp) -> tuple[Entry, Run | None]:
                 raise ValueError(f"Expected {file[1:]} to be a file; it is none.")
             if size > _MOST_BYTES and file in _READ:
                 raise ValueError(f"Expected {file} of at most {_MOST_BYTES // 10**6} MB, got {size / 1e6:.0f} MB.")
-        run = _opened(root, name, stamp)
+        os.listdir(root / name)  # says why it cannot be looked into
+        run = _opened(root / name, stamp)
         if run.errors:
             repairable = not run.running and not run.finished and "--resume" in run.problem
-            return Entry(name=name, text=run.problem, resumable=repairable), None
-        details({name: run})  # what cannot be drawn is found here, and spoils no comparison
-    except OSError as error:
-        return Entry(name=name, text=f"Cannot read {name!r}: {error.strerror}."), None
-    except (ValueError, ArithmeticError, LookupError) as error:  # Python's own errors say too little to a reader
-        said = str(error) if isinstance(error, ValueError) else f"Its figures cannot be drawn ({type(error).__name__})."
-        return Entry(name=name, text=said), None
+            return Entry(name, run.problem, resumable=repairable), None
+        _ = _ledger(name, run), [_curves({name: run}, metric) for metric in _CHARTS]  # what fails, fails here
+    except (OSError, ValueError, ArithmeticError, LookupError) as error:
+        said = str(error) if isinstance(error, ValueError) else f"Cannot be read: {error!r}."
+        return Entry(name, said), None
     state = "training" if run.running else "done" if run.finished else "stopped"
-    line = f"{run.figures['policy']} · {len(run.rounds)} of {count(run.rounds_planned, 'round')} · {state}"
-    line += "" if run.accuracy is None else f", {run.accuracy:.1%}"
-    return Entry(name=name, text=line, state=state, resumable=state == "stopped"), run
+    reached = "" if run.accuracy is None else f", {run.accuracy:.1%}"
+    rounds = f"{len(run.rounds)} of {count(run.rounds_planned, 'round')}"
+    return Entry(name, f"{run.figures['policy']} · {rounds} · {state}{reached}", state, state == "stopped"), run
 
 
 @lru_cache(maxsize=_MOST_LISTED)
-def _opened(root: Path, name: str, stamp: Stamp) -> Run:
-    return open_run(root, name)
+def _opened(folder: Path, stamp: Stamp) -> Run:
+    return Run.open(folder)
 
 
-def details(runs: Mapping[str, Run]) -> Details:
-    """Return everything that is shown of ticked runs."""
-    ledger = next(iter(runs.values())).ledger
-    header, rows = ledger.header, ledger.charges[-_MOST_ROWS:]
-    against = f", against {ADVERSARIES[str(header['trust'])]}" if header.get("antennas", 1) > 1 else ""
-    terms = privacy_terms(float(header["delta"]), header["relation"])
-    said = (
-        f"The chain of {count(ledger.rounds, 'charge')} holds. ε = {number(ledger.epsilon_total, 4)} in total at "
-        f"{terms}{against}; {header['privacy']} noise."
-    )
-    return Details(
-        names=list(runs),
-        curves=[curve_chart(runs, key) for key in CHARTS],
-        comparison=[_compared(name, run) for name, run in runs.items()],
-        ledger_text=said + (f" The last {_MOST_ROWS} are shown." if ledger.rounds > len(rows) else ""),
-        ledger=ledger_rows(ledger),
-    )
-
-
-def curve_chart(runs: Mapping[str, Run], key: str) -> Options | None:
-    """Return one metric of several runs over the rounds, None where nothing was recorded."""
-    lines, last, top, bottom = [], max(run.rounds_planned for run in runs.values()), 1e-300, 0.0
+def _curves(runs: Mapping[str, Run], metric: str) -> Options | None:
+    """One metric of several runs over the rounds, None where nothing was recorded."""
+    lines, last = [], 2
     for place, (name, run) in enumerate(runs.items()):
-        for metric, dash in ((key, "solid"), ("power_planned_total", "dashed"))[
-            : 1 + (key == "power_transmitted_total")
-        ]:
-            rounds, values = run.series(metric)
-            if np.isfinite(values).any():
-                shown = name if metric == key else f"{name}, charged"
-                lines.append(line(shown, rounds, values, f"run-{place}", dash=dash, listed=False))
-                top, bottom = max(top, np.nanmax(values)), min(bottom, np.nanmin(values))
-                last = max(last, int(rounds[-1]))
+        rounds, values = run.series(metric)
+        if np.isfinite(values).any():
+            lines.append(line(name, rounds, values, f"run-{place}", listed=False))
+            last = max(last, run.rounds_planned, int(rounds[-1]))
     if not lines:
         return None
-    share = key == "accuracy"
-    top, bottom = (min(max(end, -1e150), 1e150) for end in (1.0 if share else 1.08 * min(top, 1e300), bottom))
-    up = axis(CHARTS[key], bottom, top, text="airfed.percent" if share else "airfed.number", upright=True)
-    over = "rounds charged" if key == "epsilon_total" else "round"
-    return chart(axis(over, 1.0, max(last, 2.0)), up, *lines, spoken=f"{CHARTS[key]} over the rounds")
+    share = metric == "accuracy"
+    ends, written = ((0.0, 1.0), "airfed.percent") if share else ((), "airfed.number")
+    up = axis(METRICS[metric], *ends, text=written, upright=True)
+    across = axis("rounds charged" if metric in ("epsilon_total", "power_planned_total") else "round", 1.0, last)
+    return chart(across, up, *lines, spoken=f"{METRICS[metric]} over the rounds")
 
 
-def _compared(name: str, run: Run) -> dict[str, str]:
-    plan, ledger = run.figures, run.ledger
+def _ledger(name: str, run: Run) -> dict[str, str]:
+    """The totals of a run's ledger, whose chain was verified when it was read."""
+    header, sent = run.ledger.header, run.last("power_transmitted_total")
+    against = f", against {ADVERSARIES[str(header['trust'])]}" if header.get("antennas", 1) > 1 else ""
     return {
         "run": name,
-        "policy": str(plan["policy"]),
-        "devices": f"{plan['num_scheduled']} of {plan['num_devices']}",
-        "rounds": f"{len(run.rounds)} of {run.rounds_planned}",
-        "accuracy": "" if run.accuracy is None else f"{run.accuracy:.1%}",
-        "loss": _figure(run.last("loss")),
-        "ε in total": _figure(ledger.epsilon_total),
-        "W planned": _figure(ledger.power_planned),
-        "W transmitted": _figure(run.last("power_transmitted_total")),
+        "charges": str(run.ledger.rounds),
+        "ε in total": number(run.ledger.epsilon_total, 4),
+        "W planned": number(run.ledger.power_planned, 4),
+        "W transmitted": "" if sent is None else number(sent, 4),
+        "noise": str(header["privacy"]),
+        "ε at": privacy_terms(float(header["delta"]), header["relation"]) + against,
     }
 
 
-def ledger_rows(ledger: Ledger) -> Table:
-    """Return the latest rounds of a verified ledger, the last one first."""
-    return [
-        {
-            "round": str(row.round_index + 1),
-            "μ": number(row.mu, 4),
-            "ε": number(row.epsilon_round, 4),
-            "ε so far": number(row.epsilon_total, 4),
-            "W charged": number(row.power_planned, 4),
-            "W metered": _figure(row.power_metered),
-        }
-        for row in reversed(ledger.charges[-_MOST_ROWS:])
-    ]
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else number(value, 4)
-
-
-def _show_table(table: ui.table, rows: Table) -> None:
-    aligned = {name: "right" if place else "left" for place, name in enumerate(rows[0] if rows else {})}
-    table.columns = [{"name": n, "label": n, "field": n, "align": align} for n, align in aligned.items()]
+def show_table(table: ui.table, rows: Table) -> None:
+    """Show rows in place of those before; all columns but the first are aligned to the right."""
+    names = list(rows[0]) if rows else []
+    table.columns = [{"name": n, "label": n, "field": n, "align": "right" if n != names[0] else "left"} for n in names]
     table.rows = rows
 
 
 class RunsTab:
-    """Runs on disk, and the command that adds one.
-
-    Args:
-        root: where runs are read.
-        command: shows the command that trains the present design.
-    """
+    """Runs below `root`, and a button that shows the `command` that trains the present design."""
 
     def __init__(self, root: Path, command: Callable[[], None]) -> None:
         self._root = root
         self._ticked: list[str] | None = None  # None: the newest, whichever that is
-        self._asked: object = ()
-        self._seen: Stamps | None = None
+        self._seen: object = None
         self._reading = False
         with ui.element("section").classes("section hide").props("aria-label=Runs") as self.box:
             with ui.element("div").classes("card train"):
@@ -286,27 +172,18 @@ class RunsTab:
                 with ui.element("div").classes("card"):
                     text("Runs", "h2")
                     text(f"Read from the folder “{root}”. Tick up to {MOST_COMPARED} to compare.", css="sub")
-                    self._problem = text("", "p", "note hide").props("role=alert")
+                    self._problem = text("", "p", "note").props("role=alert")
                     self._list = ui.element("div").classes("run-list").props("id=runs")
-                self._show_places()
-
-    def _show_places(self) -> None:
-        with ui.element("div").classes("section"):
-            self._empty = text("No run is ticked.", "p", "card quiet")
-            with ui.element("div").classes("section hide") as self._shown:
-                with ui.element("div").classes("card"):
-                    text("Curves", "h2")
-                    self._legend = ui.element("div")
-                    with ui.element("div").classes("pair").props("id=curves"):
-                        self._curves = [Chart(196) for _ in CHARTS]
-                    self._missing = text("", "p", "quiet")
-                with ui.element("div").classes("card"):
-                    text("Side by side", "h2")
-                    self._comparison = ui.table(rows=[]).props("flat dense id=comparison")
-                with ui.element("div").classes("card").props("id=ledger"):
-                    self._ledger_title = text("Ledger", "h2")
-                    self._ledger_text = text("", "p", "sub")
-                    self._ledger = ui.table(rows=[]).props("flat dense").classes("ledger")
+                with ui.element("div").classes("section hide") as self._shown:
+                    with ui.element("div").classes("card"):
+                        text("Curves", "h2")
+                        self._legend = ui.element("div")
+                        with ui.element("div").classes("pair").props("id=curves"):
+                            self._curves = [Chart(196) for _ in _CHARTS]
+                    with ui.element("div").classes("card"):
+                        text("Ledgers", "h2")
+                        text("Every chain of hashes was verified; ε is exact.", "p", "sub")
+                        self._ledgers = ui.table(rows=[]).props("flat dense id=ledger")
 
     async def refresh(self) -> None:
         """Read what has changed on disk and show it."""
@@ -315,50 +192,31 @@ class RunsTab:
         self._reading = True
         ticked = None if self._ticked is None else tuple(self._ticked)
         try:
-            runs = await compute(read, self._root, ticked, self._seen if ticked == self._asked else None)
-        except TooMuchError as error:
-            self._show_problem(f"The runs were not read. {error}")
-        else:
+            runs = await compute(read, self._root, ticked, self._seen)
             if runs is not None:
-                self._asked, self._seen = ticked, runs.stamps
+                self._seen = runs.seen
                 self._show(runs)
+        except TooMuchError as error:
+            self._problem.text = f"The runs were not read. {error}"
         finally:
             self._reading = False
 
-    def _show_problem(self, problem: str) -> None:
-        self._problem.text = problem
-        show_if(self._problem, bool(problem))
-
     def _show(self, runs: Runs) -> None:
-        self._show_problem(runs.problem)
-        if self._ticked is None and runs.details is not None:
-            self._ticked = runs.details.names[:1]
+        self._problem.text = runs.problem
+        if self._ticked is None and runs.names:
+            self._ticked = runs.names
         self._list.clear()
         with self._list:
-            if not runs.entries:
-                text("None yet.", "p", "quiet")
             for entry in runs.entries:
                 self._show_entry(entry)
-        found = runs.details
-        show_if(self._empty, found is None)
-        show_if(self._shown, found is not None)
-        if found is None:
-            return
+        show_if(self._shown, bool(runs.names))
         self._legend.clear()
         with self._legend:
-            keys({f"run-{place}": name for place, name in enumerate(found.names)})
-        missing = []
-        for each, options, label in zip(self._curves, found.curves, CHARTS.values(), strict=True):
+            keys({f"run-{place}": name for place, name in enumerate(runs.names)})
+        for each, options in zip(self._curves, runs.curves, strict=True):
             show_if(each, options is not None)
-            if options is None:
-                missing.append(label)
-            else:
-                each.show(options)
-        self._missing.text = f"Nothing was recorded yet of: {', '.join(missing)}." if missing else ""
-        _show_table(self._comparison, found.comparison)
-        self._ledger_title.text = f"Ledger of {found.names[0]}"
-        self._ledger_text.text = found.ledger_text
-        _show_table(self._ledger, found.ledger)
+            each.show(options or {})
+        show_table(self._ledgers, runs.ledgers)
 
     def _show_entry(self, entry: Entry) -> None:
         bad = entry.state == "bad"
