@@ -201,14 +201,22 @@ def accuracy_over_rounds(plan: Plan, curve: Expectation) -> Options:
 def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
     """Return sentences and charts of a plan round by round, by title; `move_cursor` marks a round in them."""
     num_devices, ends = plan.problem.fleet.num_devices, (0.5, plan.rounds + 0.5)
-    level = series.by_round(plan.amplitudes.level, "θ", "ink")
-    limits = [line(each.name, each.x, each.y, each.colour, dash="dashed", width=1.4) for each in series.ceilings(plan)]
-    low, high = _padded([*plan.amplitudes.level, *(y for each in series.ceilings(plan) for y in each.y)], 1.1, 1.1)
+    at = series.thin(plan.rounds, most=series.MOST_POINTS)
+    whole = plan.problem.budget.scope == "total"
+    ceilings = {
+        "privacy": "privacy, if this were the only round" if whole else "privacy",
+        "peak_power": "peak power of the scheduled devices",
+    }
+    limits = [
+        line(name, at + 1, plan.ceilings[limit][at], f"lim-{limit}", dash="dashed", width=1.4)
+        for limit, name in ceilings.items()
+    ]
+    low, high = _padded([*plan.amplitudes.level, *(y for limit in ceilings for y in plan.ceilings[limit])], 1.1, 1.1)
     up = axis("alignment θ", low, high, kind="log", upright=True)
-    theta = line(level.name, level.x, level.y, "ink")
+    theta = line("θ", at + 1, plan.amplitudes.level[at], "ink")
     levels = chart(axis("round", *ends), up, *limits, theta, _cursor(), spoken="θ in each round, and its limits")
-    size = series.by_round(plan.sizes.astype(np.float64), "scheduled devices", "lit")
-    sizes = line(size.name, size.x, size.y, "lit", step="middle", areaStyle={"color": "var(--lit)", "opacity": 0.5})
+    filled = {"color": "var(--lit)", "opacity": 0.5}
+    sizes = line("scheduled devices", at + 1, plan.sizes[at], "lit", step="middle", areaStyle=filled)
     fleet = line("fleet", ends, [num_devices, num_devices], "ink", dash="dashed", width=1.2)
     up = axis("devices |K|", 0.0, upright=True)
     devices = chart(axis("round", *ends), up, sizes, fleet, _cursor(), spoken="Scheduled devices in each round")
