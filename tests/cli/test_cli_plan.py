@@ -311,21 +311,6 @@ def test_bad_gains(airfed, write, gains, named):
     assert named in one_sentence(err)
 
 
-def test_a_million_lines_with_one_bad_cell(airfed, write, tmp_path):
-    lines = ["0.5"] * 1_000_000
-    lines[500_000] = "O.5"
-    (tmp_path / "gains.csv").write_text("\n".join(lines))
-    world = write(
-        ('model = "rayleigh" ', 'model = "file" '),
-        ("scale = 1.0 ", 'path = "gains.csv" '),
-        ("num_devices = 100", "num_devices = 1000000"),
-    )
-    code, out, err = airfed("plan", world)
-    assert (code, out) == (2, "")
-    assert "line 500001 of " in one_sentence(err)
-    assert "'O.5'" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
