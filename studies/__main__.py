@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 
 from airfed.cli.sweep import job_count, print_outcome, print_verdicts, run_points
 from airfed.experiments import claims, figures
+from airfed.text import output
 from airfed.text.tables import plain_table
 from studies import catalogue, page
 

@@ -48,7 +48,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "learning": (
         "Learning",
         "What trains: one interface, and data.",
-        ("airfed.learning.engine", "airfed.learning.data"),
+        ("airfed.learning.engine", "airfed.learning.reference", "airfed.learning.data"),
     ),
     "auditing": ("Audit", "Attacks on the privacy claim.", ("airfed.audit",)),
     "flower": (

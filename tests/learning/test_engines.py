@@ -18,9 +18,9 @@ from airfed.learning.data import dataset, load, partition
 from airfed.learning.engine import ENGINES, make_engine
 from airfed.learning.models import initial_parameters
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask, RidgeTask
+from airfed.learning.reference import ReferenceEngine
 from airfed.network import builtin
 from airfed.scenario.learning_section import NetworkSection
-from reference_engine import ReferenceEngine
 
 DEVICES = 10
 IMAGE_ENGINES = [name for name in ENGINES if name != "auto"]

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from airfed.learning.engine import batches
+from airfed.learning.reference import ReferenceEngine
 from airfed.network import Network, builtin
 from airfed.seeds import stream
-from reference_engine import ReferenceEngine
 
 
 def problem(seed=0, n=48, shape=(1, 6, 6), classes=3, devices=6):

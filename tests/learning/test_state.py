@@ -10,7 +10,7 @@ from torch import nn
 
 from airfed.learning import models, torch_engine
 from airfed.learning.recognition import Unlike, recognise
-from reference_engine import ReferenceEngine
+from airfed.learning.reference import ReferenceEngine
 
 SEEN = {}  # of a model that keeps its state in a global variable
 SHAPE, CLASSES, DEVICES = (1, 4, 4), 3, 5

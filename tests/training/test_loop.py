@@ -11,6 +11,7 @@ from scipy import optimize, stats
 from airfed import scenario
 from airfed.aircomp import Airs
 from airfed.learning.quadratic import QuadraticEngine, QuadraticTask
+from airfed.learning.reference import ReferenceEngine
 from airfed.network import builtin
 from airfed.planning import Amplitudes, Plan
 from airfed.problem import Budget, Fleet, Learning, Link, Problem
@@ -19,7 +20,6 @@ from airfed.training.distributed import Group, SharedTrainer
 from airfed.training.loop import Diverged, NoBooks, Stopped, federated_averaging
 from airfed.training.noise import SeededNoise
 from airfed.training.setup import prepare
-from reference_engine import ReferenceEngine
 
 
 @pytest.fixture(autouse=True)

@@ -203,7 +203,7 @@ def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
     num_devices, ends = plan.problem.fleet.num_devices, (0.5, plan.rounds + 0.5)
     at = series.thin(plan.rounds, most=series.MOST_POINTS)
     whole = plan.problem.budget.scope == "total"
-    ceilings = {
+    ceilings: dict[Any, str] = {
         "privacy": "privacy, if this were the only round" if whole else "privacy",
         "peak_power": "peak power of the scheduled devices",
     }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-ENGINES: Final = ("auto", "fused", "torch")
+ENGINES: Final = ("auto", "fused", "torch", "reference")
 """The engines for images, by name."""
 
 
@@ -113,6 +113,10 @@ def make_engine(
         from airfed.learning.fused import FusedEngine
 
         return FusedEngine(network, *arrays, **common, threads=threads)
+    if name == "reference":
+        from airfed.learning.reference import ReferenceEngine
+
+        return ReferenceEngine(model, *arrays, **common)
     from airfed.learning.torch_engine import TorchEngine
 
     return TorchEngine(model, *arrays, **common, threads=threads, device=device)
