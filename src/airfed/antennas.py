@@ -40,10 +40,7 @@ def gram(channel: Complexes, weight: ArrayLike = 1.0) -> Complexes:
 
 
 def eigenvectors(channel: Complexes) -> Complexes:
-    """Return the eigenvectors of Σ h_k h_kᴴ, (..., A, A): row 0 is the strongest.
-
-    Each is turned so that its largest entry is real and positive: eigenvectors have no phase of their own.
-    """
+    """Return the eigenvectors of Σ h_k h_kᴴ, (..., A, A), their largest entry real and positive; row 0 is strongest."""
     matrix = gram(channel)
     scale = np.max(np.abs(matrix), axis=(-2, -1), keepdims=True)  # LAPACK wants moderate numbers
     _, vectors = eigen(matrix / np.where(scale > 0, scale, 1.0))

@@ -154,10 +154,7 @@ def space_of(plan: Plan) -> CandidateSpace:
 
 
 def most_accurate(problem: Problem, rounds: Integers, surrogate: Response) -> Aligned:
-    """Return the devices and the number of rounds of the highest expected accuracy, whatever the problem's ϖ.
-
-    Of very large fleets only some numbers of rounds are looked at, evenly spread over their logarithm.
-    """
+    """Return the devices and the number of rounds of the highest expected accuracy, whatever the problem's ϖ."""
     require_gain(problem.fleet.gain)
     some = thinned(surrogate.known(rounds), problem.fleet.num_devices)
     counts = surrogate.share.size > 1
@@ -179,10 +176,7 @@ def most_accurate(problem: Problem, rounds: Integers, surrogate: Response) -> Al
 def _sizes(
     problem: Problem, peak_power: Floats, cap: Floats, budget: Floats, *, counts: bool
 ) -> tuple[Integers, Floats]:
-    """The numbers of devices worth a look, and the largest θ of each, in a row for each I.
-
-    Where the share of the fleet makes no difference (`counts`), only the least noise is worth a look.
-    """
+    """The numbers of devices worth a look, and their largest θ, a row for each I; of least noise unless it `counts`."""
     gain = problem.fleet.gain
     if not counts and gain.size > _MANY and not np.all(peak_power == peak_power[0]):
         return _least_noise(gain, peak_power, cap, budget)
@@ -197,10 +191,7 @@ def _sizes(
 
 
 def _least_noise(gain: Floats, peak_power: Floats, cap: Floats, budget: Floats) -> tuple[Integers, Floats]:
-    """Size and θ of the least noise, a row for each I, by the search that discards most of the fleet.
-
-    Term A, which it counts too, is made too small to matter: its weight is below 1e-8 of the noise's.
-    """
+    """Size and θ of the least noise, a row for each I; term A, which the search counts too, weighs below 1e-8 of it."""
     most = gain.size * float((gain * np.sqrt(peak_power)).max())
     found = []
     for row in range(cap.size):

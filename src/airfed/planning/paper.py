@@ -1,7 +1,6 @@
-"""Algorithms 1 and 2 of [Yan23] as printed, Sec. IV-E included, with its errors.
+"""Algorithms 1 and 2 of [Yan23] as printed, Sec. IV-E included, with its errors: for comparison only.
 
-For comparison only: Algorithm 2 stops at a partial optimum, and with different peak powers the printed pairs can break
-a limit; `Plan.violations` then says which. `exact.py` is what one should use.
+Algorithm 2 stops at a partial optimum, and with different peak powers the printed pairs can break a limit.
 """
 
 from __future__ import annotations

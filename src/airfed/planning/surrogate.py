@@ -99,10 +99,7 @@ class Response:
 
     @cached_property
     def _values(self) -> Any:
-        """Accuracy, variance and loss of each average between the grid points, over the logarithms of the axes.
-
-        More noise is never better, and neighbours share a variance.
-        """
+        """Accuracy, variance and loss of each average over the logarithms of the axes; more noise is never better."""
         from scipy.interpolate import RegularGridInterpolator  # here: planning by the bound starts sooner without them
         from scipy.ndimage import uniform_filter
 
