@@ -208,6 +208,9 @@ class Estimate:
         """1 or -1 where the interval lies above or below 0; 0 where the seeds do not separate the mean from it."""
         return int(self.low > 0) - int(self.high < 0)
 
+    def __neg__(self) -> Estimate:
+        return Estimate(mean=-self.mean, low=-self.high, high=-self.low, count=self.count)
+
     def __str__(self) -> str:
         return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
 
