@@ -140,6 +140,10 @@ def league(
         policies: schemes to train; by default all.
         total: ε of the whole training; by default the scenario's, or what full participation spends.
         per_round: keep a budget per round, though schemes then spend different totals.
+
+    >>> league("missing.toml", "out")
+    Traceback (most recent call last):
+    airfed...Error: ...missing.toml...
     """
     from airfed.experiments import benchmark
 
