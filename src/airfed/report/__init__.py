@@ -24,10 +24,6 @@ from airfed.training.run import Run
 
 __all__ = ["ReportError", "read_run", "write_report"]
 
-_PHRASES: Final = (  # what the page calls by itself
-    *("LIMITS", "SCOPES", "TERMS", "VALIDITY", "air_sentence", "antennas_sentence", "devices_text"),
-    *("exposure_sentence", "gap_sentence", "privacy_basis"),
-)
 _DARK: Final = (
     '@media screen{:root[data-theme="dark"]{%s}}',
     "@media screen and (prefers-color-scheme: dark){:root:not([data-theme]){%s}}",
@@ -71,7 +67,7 @@ def render(runs: Sequence[Run]) -> str:
     """Return the page as text: everything inside, nothing fetched."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["number"] = phrases.number
-    environment.globals |= {name: getattr(phrases, name) for name in _PHRASES}
+    environment.globals["phrases"] = phrases
     own = resources.files("airfed.report")
     template = environment.from_string(own.joinpath("page.html").read_text("utf-8"))
     script = own.joinpath("page.js").read_text("utf-8")

@@ -41,12 +41,8 @@ class LiveLine:
 
     def update(self, record: dict[str, Any]) -> None:
         """Show a finished round, given as in `metrics.jsonl`."""
-        shown = [
-            f"{label} {record[key]:{form}}"
-            for label, key, form in (("loss", "loss", ".3f"), ("acc", "accuracy", ".1%"))
-            if record[key] is not None
-        ]
-        power = record["power_transmitted_total"]
-        spent = f"{record['epsilon_total']:.3g}" if self._private else "∞"
-        shown += [f"ε {spent}", *([] if power is None else [f"{power:.3g} W"])]
+        spent = "ε {:.3g}" if self._private else "ε ∞"
+        keys = {"loss": "loss {:.3f}", "accuracy": "acc {:.1%}", "epsilon_total": spent}
+        keys["power_transmitted_total"] = "{:.3g} W"
+        shown = [form.format(record[key]) for key, form in keys.items() if record[key] is not None]
         self._progress.update(self._task, completed=record["round"] + 1, description=" · ".join(shown))
