@@ -28,7 +28,7 @@ def test_only_names_of_our_script_are_evaluated() -> None:
     """NiceGUI evaluates values of options whose key begins with a colon."""
     for path in SOURCES:
         for key, value in re.findall(r'"(:\w+)": ([^,}\n]+)', path.read_text()):
-            assert (key, value) in {(":formatter", "text"), (":valueFormatter", 'y.pop("told")')}
+            assert (key, value) in {(":formatter", "text"), (":valueFormatter", "written")}
         assert not re.search(r'text="(?!airfed\.(number|percent|squared)")airfed', path.read_text())
 
 

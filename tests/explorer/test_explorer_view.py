@@ -18,7 +18,7 @@ from airfed.planning.limits import amplifications
 from airfed.planning.policy import next_device
 from airfed.plotting.series import MOST_ROUNDS
 from airfed.privacy import gaussian_mu
-from airfed.text.phrases import LIMITS
+from airfed.text.phrases import LIMITS, change_text
 
 WORLDS = {
     "template": {},
@@ -157,18 +157,20 @@ def test_more_budget_never_hurts(name: str) -> None:
     assert (np.diff(bound, axis=1) <= 1e-9 * bound[:, 1:]).all()
     here = bound[bound.shape[0] // 2, bound.shape[1] // 2]
     assert here == pytest.approx(policies.plan(world.problem()).bound.total, rel=1e-9)
-    found = compare_tab.sensitivity(world)
-    assert found.now == pytest.approx(here)
-    assert found.double_power <= found.watt <= found.now
-    assert found.double_epsilon <= found.epsilon <= found.now
 
 
-def test_the_sensitivity_to_a_watt_is_the_difference_of_two_plans() -> None:
-    moved = design("power")
-    more = policies.plan(moved.change("budget.total_power", 301.0).world().problem()).bound.total
-    loss = policies.plan(moved.change("budget.epsilon", 6.0).world().problem()).bound.total
-    found = compare_tab.sensitivity(moved.world())
-    assert (found.watt, found.epsilon) == (pytest.approx(more, rel=1e-9), pytest.approx(loss, rel=1e-9))
+def test_what_a_budget_buys_is_the_difference_of_two_plans() -> None:
+    def bound(**budgets: float) -> float:
+        made = design("power")
+        for key, value in budgets.items():
+            made = made.change(f"budget.{key}", value)
+        return policies.plan(made.world().problem()).bound.total
+
+    watt, epsilon = compare_tab.bought(design("power").world())
+    assert watt["buys"] == change_text("bound", bound(), bound(total_power=301.0))
+    assert watt["twice the budget buys"] == change_text("bound", bound(), bound(total_power=600.0))
+    assert epsilon["buys"] == change_text("bound", bound(), bound(epsilon=6.0))
+    assert epsilon["twice the budget buys"] == change_text("bound", bound(), bound(epsilon=10.0))
 
 
 def by_accuracy() -> Design:
@@ -181,17 +183,16 @@ def test_a_plan_by_accuracy_is_compared_by_accuracy() -> None:
     world = by_accuracy().world()
     plan = world.plan()
     assert plan.objective == "measured"
-    found = compare_tab.sensitivity(world)
-    assert (found.of, found.now) == ("accuracy", plan.predicted_accuracy)
     options = compare_tab.front_map(by_accuracy())
     assert shades(options)[6, 6] == plan.predicted_accuracy
-    assert f"at present expected accuracy {found.now:.1%}" in options["aria"]["label"]["description"]
-    assert all("expected accuracy " in cell["name"] for cell in options["series"][0]["data"])
+    assert plan.predicted_accuracy is not None
+    reached = f"{plan.predicted_accuracy:.1%}"
+    assert options["series"][1]["name"].startswith(f"present design: accuracy {reached}, ")
+    assert all(" W: accuracy " in cell["name"] for cell in options["series"][0]["data"])
     answer = compare_tab.compare(by_accuracy())
     assert isinstance(answer, compare_tab.Compared)
-    bought = {row["more"]: row["buys"] for row in answer.bought}
-    assert bought["One more unit of ε"] == f"expected accuracy {found.now:.1%} → {found.epsilon:.1%}"
-    assert answer.rows[0]["expected accuracy"] == f"{found.now:.1%}"
+    assert answer.bought[1]["buys"].startswith(f"expected accuracy {reached} → ")
+    assert answer.rows[0]["expected accuracy"] == reached
     assert all("above the optimum" not in row for row in answer.rows)
 
 

@@ -11,7 +11,7 @@ import airfed
 import oracle
 from airfed import Fleet, InfeasibleError, Link, Plan
 from airfed.baselines import Digital, FedAvg, TruncatedInversion
-from airfed.baselines.methods import _denoising_factor
+from airfed.baselines.threshold_power import _denoising_factor
 from airfed.planning import limits
 from airfed.planning.method import OVER_THE_AIR
 from airfed.policies import METHODS

@@ -7,7 +7,7 @@ import pytest
 
 import airfed
 from airfed import Budget, Fleet, InfeasibleError, Learning, Link, Problem, baselines
-from airfed.baselines.methods import levelled
+from airfed.baselines.digital import levelled
 from airfed.bounds import round_weights
 from airfed.planning import beamforming
 from airfed.planning.time_varying.clairvoyant import clairvoyant

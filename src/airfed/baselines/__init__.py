@@ -1,16 +1,13 @@
-"""Methods of other papers: their amplitudes, their noise, their limits. `docs/rivals.md` has the sources."""
+"""Methods of other papers, one file each: amplitudes, noise, limits. `docs/rivals.md` has the sources."""
 
+from airfed.baselines.artificial_noise import ArtificialNoise
+from airfed.baselines.cotaf import Cotaf
+from airfed.baselines.digital import Digital
+from airfed.baselines.dp_fedavg import DPFedAvg
+from airfed.baselines.fedavg import FedAvg
 from airfed.baselines.liu_simeone import liu_simeone
-from airfed.baselines.methods import (
-    ArtificialNoise,
-    Cotaf,
-    Digital,
-    DPFedAvg,
-    FedAvg,
-    ThresholdPower,
-    TruncatedInversion,
-    truncated_inversion,
-)
+from airfed.baselines.threshold_power import ThresholdPower
+from airfed.baselines.truncated_inversion import TruncatedInversion, truncated_inversion
 
 __all__ = [
     "ArtificialNoise",

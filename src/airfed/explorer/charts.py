@@ -28,8 +28,9 @@ _STILL: Final = {"emphasis": {"disabled": True}}
 _MOST_ROWS, _MOST_COLUMNS = 60, 100  # cells of the map of powers
 
 
-def chart(x: Options, y: Options, *series: Options, spoken: str, **more: Any) -> Options:
-    """Return the options of a chart; `spoken` describes it to screen readers."""
+def chart(x: Options, y: Options, *series: Options, spoken: str = "", **more: Any) -> Options:
+    """Return the options of a chart; `spoken` describes it to screen readers, who hear the axes' names otherwise."""
+    written = y["axisLabel"].get(":formatter") or x["axisLabel"].get(":formatter", "airfed.percent")
     legend = [each["name"] for each in series if each.get("name") and each.pop("listed", True)]
     key = {"type": "scroll", "left": 0, "top": 0, "padding": 0, "icon": "roundRect", "itemWidth": 12, "itemHeight": 8}
     box = {"confine": True, "backgroundColor": "var(--surface)", "borderColor": "var(--rule)"}
@@ -37,10 +38,10 @@ def chart(x: Options, y: Options, *series: Options, spoken: str, **more: Any) ->
     return {
         "animation": False,
         "textStyle": {"fontFamily": "system-ui, Segoe UI, Roboto, Helvetica Neue, sans-serif"},
-        "aria": {"enabled": True, "label": {"description": spoken}},
+        "aria": {"enabled": True, "label": {"description": spoken or f"{y['name']} over {x['name']}"}},
         "grid": {"left": 48, "right": 14, "top": 26 + 22 * bool(legend), "bottom": 38, "outerBoundsMode": "none"},
         "legend": {**key, "data": legend, "textStyle": {**_TEXT, "fontSize": 12}, "inactiveColor": "var(--faint)"},
-        "tooltip": {"trigger": "axis", **box, "textStyle": words, ":valueFormatter": y.pop("told")},
+        "tooltip": {"trigger": "axis", **box, "textStyle": words, ":valueFormatter": written},
         "xAxis": x,
         "yAxis": y,
         "series": list(series),
@@ -54,12 +55,12 @@ def axis(
     """Return an axis from its low to its high end, if given; `text` is the function that writes its values."""
     shown = {f"show{end}Label": float(at).is_integer() for end, at in zip(("Min", "Max"), ends, strict=False)}
     marks = {"customValues": _log_ticks(*ends)} if kind == "log" else shown
-    padding = {"align": "left", "padding": [0, 0, 0, -44]} if upright else {}
+    place = {"align": "left", "padding": [0, 0, 0, -44]} if upright else {}
     return {
         "type": kind,
         "name": name,
         **({"nameLocation": "end", "nameGap": 12} if upright else {"nameLocation": "middle", "nameGap": 24}),
-        "nameTextStyle": {**_TEXT, "fontSize": 12, **padding},
+        "nameTextStyle": {**_TEXT, "fontSize": 12, **place},
         **dict(zip(("min", "max"), ends, strict=False)),
         "minInterval": 0 if upright else 1,  # rounds and devices
         "axisLabel": {**_TEXT, **marks, ":formatter": text, "hideOverlap": True},
@@ -67,7 +68,6 @@ def axis(
         "axisLine": {"show": not upright, "onZero": False, "lineStyle": {"color": "var(--faint)"}},
         "splitLine": {"show": upright, "lineStyle": {"color": "var(--grid)"}},
         "axisPointer": {"label": {"formatter": f"{name}: {{value}}", "precision": 2 if kind == "log" else "auto"}},
-        **({"told": text} if upright else {}),
         **more,
     }
 
@@ -91,13 +91,13 @@ def points(x: ArrayLike, y: ArrayLike) -> list[list[float | None]]:
     """Return pairs that a browser can draw: none where a value is not finite, no figure near the ends of the range."""
     values = np.asarray(y, dtype=np.float64)
     drawn = np.where(np.abs(values) < 1e-150, 0.0, np.clip(values, -1e150, 1e150))
-    finite = np.isfinite(values)
-    return [[a, b if ok else None] for a, b, ok in zip(np.asarray(x).tolist(), drawn.tolist(), finite, strict=True)]
+    pairs = zip(np.asarray(x).tolist(), drawn.tolist(), np.isfinite(values), strict=True)
+    return [[a, b if finite else None] for a, b, finite in pairs]
 
 
-def star(x: float, y: float, name: str = "chosen") -> Options:
+def star(x: float, y: float, name: str = "chosen", colour: str = "lit") -> Options:
     """Return the mark of the chosen plan."""
-    paint = {"color": "var(--lit)", "borderColor": "var(--surface)", "borderWidth": 1.4, "opacity": 1}
+    paint = {"color": f"var(--{colour})", "borderColor": "var(--surface)", "borderWidth": 1.4, "opacity": 1}
     look = {"symbol": _STAR, "symbolSize": 17, "itemStyle": paint, "z": 5}
     return {"type": "scatter", "name": name, "listed": False, "data": [[x, y]], **look, **_STILL}
 
@@ -110,12 +110,12 @@ def upright(x: float | None, colour: str = "ink", label: str = "", dash: str = "
     return {"symbol": "none", "silent": True, "data": [] if x is None else [{"xAxis": x}], **look}
 
 
-def heatmap(x: Options, y: Options, cells: list[Options], mark: Options, *, colour: str, spoken: str) -> Options:
+def heatmap(x: Options, y: Options, cells: list[Options], mark: Options, *, colour: str) -> Options:
     """Return cells ("value": column, row, shade) on two axes of names, the darker the larger, and a mark on them."""
     shades = [cell["value"][2] for cell in cells] or [1.0]
     look = {"inRange": {"color": [colours.PALETTE[colour]], "opacity": [0.12, 1.0]}, "show": False}  # ECharts mixes it
     scale = {"seriesIndex": 0, "min": min(shades), "max": max(shades), **look}
-    made = chart(x, y, {"type": "heatmap", "data": cells, **_STILL}, mark, spoken=spoken, visualMap=scale)
+    made = chart(x, y, {"type": "heatmap", "data": cells, **_STILL}, mark, visualMap=scale)
     made["tooltip"]["trigger"] = "item"
     return made
 
@@ -123,10 +123,7 @@ def heatmap(x: Options, y: Options, cells: list[Options], mark: Options, *, colo
 def strip(
     heights: Sequence[Floats], ends: Sequence[float], *, top: float, spoken: str, edge: float = 0.0, limit: str = ""
 ) -> Options:
-    """Return the devices sorted by gain, from |h| = ends[0] to ends[1], and where a limit stops the next one.
-
-    `heights` are [W] of scheduled devices, what the others would need, and their peak powers; NaN for none.
-    """
+    """Return the devices by gain, |h| = ends[0] to ends[1]: [W] of scheduled ones, what others would need, the peak."""
     lit, dark, ceiling = (np.sqrt(np.minimum(watts, 2 * top)) for watts in heights)
     x = np.arange(1.0, lit.size + 1)
     across = axis(f"|h| = {number(ends[0])} (left) to {number(ends[1])}", 0.5, lit.size + 0.5, nameGap=12)
@@ -151,17 +148,14 @@ def candidates(plan: Plan, space: CandidateSpace) -> list[Options]:
         line(LIMITS[name], sizes, np.where(curve > 0, curve, np.nan), f"lim-{name}", dash="dashed", width=1.4)
         for name, curve in series.limit_curves(plan, space).items()
     ]
-    area = {"color": "var(--lit)", "opacity": 0.08, "origin": "start"}
-    largest = line("largest θ", sizes, theta, "ink", areaStyle=area)
+    largest = line("largest θ", sizes, theta, "ink", areaStyle={"color": "var(--lit)", "opacity": 0.08})
     up = axis("alignment θ", *_padded(theta, 1.5, 3.0), kind="log", upright=True)
     across = [axis(name, 1.0, max(sizes[-1], 2.0)) for name in ("", "scheduled devices |K|")]
-    said = f"The largest θ and its limits over the number of devices; chosen: {size}"
-    upper = chart(across[0], up, *limits, largest, star(size, plan.alignment), spoken=said)
+    upper = chart(across[0], up, *limits, largest, star(size, plan.alignment))
     own, (low, high) = series.own_objective(plan), _padded(space.objective, 1.3, 1.0)
     up = axis(f"objective Ψ at I = {plan.rounds}", low, min(high, max(30 * low, 1.5 * own)), kind="log", upright=True)
     objective = line("objective Ψ", sizes, space.objective, "ink", listed=False)
-    said = "The objective over the number of devices"
-    return [upper, chart(across[1], up, objective, star(size, own), spoken=said)]
+    return [upper, chart(across[1], up, objective, star(size, own))]
 
 
 def bound_over_rounds(plan: Plan, curve: Curve) -> Options:
@@ -179,14 +173,12 @@ def bound_over_rounds(plan: Plan, curve: Curve) -> Options:
         *bands,
         line("bound", curve.rounds, curve.total, "ink", width=1.3, listed=False),
         star(plan.rounds, plan.bound.total),
-        spoken=f"The bound split into its terms over the number of rounds; chosen: {plan.rounds}",
     )
 
 
 def accuracy_over_rounds(plan: Plan, curve: Expectation) -> Options:
     """Return the expected accuracy over the number of rounds, with what nine of ten trainings reach."""
-    x = curve.rounds
-    area = {"color": "var(--lit)", "opacity": 0.18}
+    x, area = curve.rounds, {"color": "var(--lit)", "opacity": 0.18}
     return chart(
         axis("aggregation rounds I", float(x[0]), float(max(x[-1], x[0] + 1)), kind="log"),
         axis("expected test accuracy", 0.0, 1.0, text="airfed.percent", upright=True),
@@ -194,7 +186,6 @@ def accuracy_over_rounds(plan: Plan, curve: Expectation) -> Options:
         line("nine of ten trainings", x, curve.high - curve.low, "lit", width=0.0, stack="band", areaStyle=area),
         line("expected", x, curve.accuracy, "ink", markLine=upright(plan.rounds)),
         *([star(plan.rounds, plan.predicted_accuracy)] if plan.predicted_accuracy is not None else []),
-        spoken=f"The expected accuracy over the number of rounds; chosen: {plan.rounds}",
     )
 
 
@@ -214,12 +205,11 @@ def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
     low, high = _padded([*plan.amplitudes.level, *(y for limit in ceilings for y in plan.ceilings[limit])], 1.1, 1.1)
     up = axis("alignment θ", low, high, kind="log", upright=True)
     theta = line("θ", at + 1, plan.amplitudes.level[at], "ink")
-    levels = chart(axis("round", *ends), up, *limits, theta, _cursor(), spoken="θ in each round, and its limits")
+    levels = chart(axis("round", *ends), up, *limits, theta, _cursor())
     filled = {"color": "var(--lit)", "opacity": 0.5}
     sizes = line("scheduled devices", at + 1, plan.sizes[at], "lit", step="middle", areaStyle=filled)
     fleet = line("fleet", ends, [num_devices, num_devices], "ink", dash="dashed", width=1.2)
-    up = axis("devices |K|", 0.0, upright=True)
-    devices = chart(axis("round", *ends), up, sizes, fleet, _cursor(), spoken="Scheduled devices in each round")
+    devices = chart(axis("round", *ends), axis("devices |K|", 0.0, upright=True), sizes, fleet, _cursor())
     powers = "The darker, the larger the share of its peak power; the most often scheduled below."
     return {
         "Transmit power of each device in each round": (powers, _power_map(plan)),
@@ -243,15 +233,10 @@ def _power_map(plan: Plan) -> Options:
     """The devices over the rounds, the most frequently scheduled below: mean power as a share of the peak."""
     tall, wide = -(-plan.problem.fleet.num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
     shares = series.power_shares(plan, tall, wide)
-    rows, columns = (
-        [f"{k * step + 1}" if step == 1 else f"{k * step + 1}–{(k + 1) * step}" for k in range(size)]
-        for size, step in zip(shares.shape, (tall, wide), strict=True)
-    )
     cells = [{"value": [c, r, round(shares[r, c], 4)]} for r, c in np.argwhere(~np.isnan(shares)).tolist()]
-    across = categories("round", columns)
-    up = categories("devices", rows, upright=True) | {"told": "airfed.percent"}
-    said = "Mean power as a share of the peak power, of each device in each round"
-    return heatmap(across, up, cells, _cursor(rounds=wide), colour="lim-peak_power", spoken=said)
+    across = categories("round", [str(first) for first in range(1, plan.rounds + 1, wide)])
+    up = categories("devices", [str(first * tall + 1) for first in range(len(shares))], upright=True)
+    return heatmap(across, up, cells, _cursor(rounds=wide), colour="lim-peak_power")
 
 
 def _budgets(plan: Plan) -> Options:
@@ -262,10 +247,10 @@ def _budgets(plan: Plan) -> Options:
         limit, median = key.removesuffix("_median"), key.endswith("_median")
         name = LIMITS[limit] + (", median device" if median else "")
         lines.append(line(name, places, share, f"lim-{limit}", dash="dotted" if median else "solid"))
-    least = min(float(each.min()) for each in left.values())
-    up = axis("left", min(0.0, least), 1.0, text="airfed.percent", upright=True)
-    said = "What is left of the budgets after each round"
-    return chart(axis("round", 0.0, float(plan.rounds)), up, *lines, _cursor(), spoken=said)
+    up = axis(
+        "left", min(0.0, *(float(share.min()) for share in left.values())), 1.0, text="airfed.percent", upright=True
+    )
+    return chart(axis("round", 0.0, float(plan.rounds)), up, *lines, _cursor())
 
 
 def _padded(values: ArrayLike, below: float, above: float) -> tuple[float, float]:
@@ -278,10 +263,9 @@ def _padded(values: ArrayLike, below: float, above: float) -> tuple[float, float
 
 def _log_ticks(low: float, high: float) -> list[float]:
     """At most seven round values between the ends of a logarithmic axis."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    places = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
-        ticks = [float(f"{factor}e{place}") for place in range(first, last + 1) for factor in factors]
-        ticks = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+        ticks = [tick for p in places for f in factors if low <= (tick := float(f"{f}e{p}")) <= high]
         if len(ticks) <= 7:
             return ticks
-    return ticks[:: math.ceil(len(ticks) / 7)]
+    return ticks[:: -(-len(ticks) // 7)]

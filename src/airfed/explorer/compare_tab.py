@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from nicegui import ui
@@ -14,11 +15,11 @@ from nicegui import ui
 from airfed.explorer.charts import Options, axis, categories, chart, heatmap, star
 from airfed.explorer.design import Design
 from airfed.explorer.elements import Chart, show_if, text
-from airfed.explorer.runs_tab import Table, show_table
+from airfed.explorer.runs_tab import Table, card, show_table
 from airfed.explorer.view import Refusal
 from airfed.explorer.worker import TooMuchError, compute
 from airfed.planning import Plan
-from airfed.planning.policy import Sensitivities, sensitivities, with_budgets
+from airfed.planning.policy import sensitivities, with_budgets
 from airfed.plotting import series
 from airfed.policies import POLICIES
 from airfed.problem import InfeasibleError, Problem
@@ -26,12 +27,10 @@ from airfed.scenario import Scenario
 from airfed.text.phrases import LIMITS, TERMS, above, change_text, devices_text, number
 
 FACTORS: Final = 10.0 ** (np.arange(-6, 7) / 4)  # of the present budgets, in the map; the middle is 1
-_BOUGHT: Final = "To the exact optimum at the larger budget."
-_NO_MAP: Final = "Only for plans whose rounds are alike: change a budget and read the result above."
+_ALIKE: Final = "What the budgets buy is shown for plans whose rounds are alike."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compared:
+class Compared(NamedTuple):
     """The policies as rows and as bars, notes on them, and what the budgets buy (nothing where rounds differ)."""
 
     rows: Table
@@ -49,12 +48,9 @@ def compare(design: Design) -> Compared | Refusal:
             return Refusal(reasons["optimal"], infeasible=True)
         best = plans["optimal"]
         notes = [f"* {name}: {' '.join(plan.notes)}" for name, plan in plans.items() if plan.violations]
-        return Compared(
-            rows=[_row(name, plan, best) for name, plan in plans.items()],
-            bars=_bars(plans),
-            notes=notes + [f"{name}: {reason}" for name, reason in reasons.items()],
-            bought=[] if series.round_by_round(best) else bought(sensitivity(world)),
-        )
+        notes += [f"{name}: {reason}" for name, reason in reasons.items()]
+        rows = [_row(name, plan, best) for name, plan in plans.items()]
+        return Compared(rows, _bars(plans), notes, [] if series.round_by_round(best) else bought(world))
     except ValueError as error:
         return Refusal(str(error))
 
@@ -86,16 +82,8 @@ def _bars(plans: dict[str, Plan]) -> Options:
         | {"itemStyle": {"color": f"var(--term-{term})"}}
         for term, label in TERMS.items()
     ]
-    up = categories("", list(plans), upright=True, inverse=True)
-    made = chart(across, up, *stacked, spoken="The bound of each policy, split into its terms")
-    made["grid"] |= {"left": 112, "top": 28}
-    return made
-
-
-def sensitivity(world: Scenario) -> Sensitivities:
-    """Return what one more watt and one more unit of ε buy, to the exact optimum; InfeasibleError without a plan."""
-    now, planner = _optimum(world)
-    return sensitivities(now.problem, planner)
+    up = categories("policy", list(plans), upright=True, inverse=True)
+    return chart(across, up, *stacked, grid={"left": 112, "right": 14, "top": 28, "bottom": 38})
 
 
 def _optimum(world: Scenario) -> tuple[Plan, Callable[[Problem], Plan]]:
@@ -105,47 +93,40 @@ def _optimum(world: Scenario) -> tuple[Plan, Callable[[Problem], Plan]]:
     return planner(world.problem()), planner
 
 
-def bought(found: Sensitivities) -> Table:
-    """Return what more of each budget buys."""
-    more = {
-        "One more watt": found.watt,
-        "One more unit of ε": found.epsilon,
-        "Twice the power": found.double_power,
-        "Twice the ε": found.double_epsilon,
-    }
-    return [{"more": label, "buys": change_text(found.of, found.now, then)} for label, then in more.items()]
+def bought(world: Scenario) -> Table:
+    """Return what more of each budget buys: the exact optimum there; InfeasibleError without a plan."""
+    now, planner = _optimum(world)
+    found = sensitivities(now.problem, planner)
+    change = partial(change_text, found.of, found.now)
+    more = {"watt": (found.watt, found.double_power), "unit of ε": (found.epsilon, found.double_epsilon)}
+    return [
+        {"one more": unit, "buys": change(one), "twice the budget buys": change(two)}
+        for unit, (one, two) in more.items()
+    ]
 
 
 def front_map(design: Design) -> Options:
-    """Return the bound, or the accuracy, of the best plan over ε and total power; the star is the present design.
-
-    A cell's third value is its shade, the darker the better: the accuracy, or −log(bound).
-    """
+    """Return the best plan over ε and total power: a cell's shade is the accuracy, or −log(bound)."""
     now, planner = _optimum(design.world())
     by_accuracy, budget = now.objective == "measured", now.problem.budget
 
     def told(plan: Plan) -> str:
-        told = (
-            f"expected accuracy {plan.predicted_accuracy:.1%}" if by_accuracy else f"bound {number(plan.bound.total)}"
-        )
-        return f"{told}, {LIMITS[plan.binding]} is the limit"
+        reached = f"accuracy {plan.predicted_accuracy:.1%}" if by_accuracy else f"bound {number(plan.bound.total)}"
+        return f"{reached}, {LIMITS[plan.binding]} is the limit"
 
     cells = []
     for row, column in np.ndindex(FACTORS.size, FACTORS.size):
         epsilon, power = float(budget.epsilon * FACTORS[column]), float(budget.total_power * FACTORS[row])
-        try:
+        with contextlib.suppress(InfeasibleError):
             plan = planner(with_budgets(now.problem, epsilon=epsilon, total_power=power))
-        except InfeasibleError:
-            continue
-        shade = plan.predicted_accuracy if by_accuracy else -math.log(plan.bound.total)
-        if shade is not None:  # None: outside the surrogate's range
-            name = f"ε = {number(epsilon)}, {number(power)} W: {told(plan)}"
-            cells.append({"value": [column, row, shade], "name": name})
+            shade = plan.predicted_accuracy if by_accuracy else -math.log(plan.bound.total)
+            if shade is not None:  # None: outside the surrogate's range
+                name = f"ε = {number(epsilon)}, {number(power)} W: {told(plan)}"
+                cells.append({"value": [column, row, shade], "name": name})
     across = categories("privacy budget ε", [number(budget.epsilon * factor) for factor in FACTORS])
     up = categories("total power [W]", [number(budget.total_power * factor) for factor in FACTORS], upright=True)
-    mark = star(FACTORS.size // 2, FACTORS.size // 2, "present design")
-    spoken = f"The best plan over privacy budget and total power; at present {told(now)}"
-    made = heatmap(across, up, cells, mark | {"silent": True}, colour="lit", spoken=spoken)
+    mark = star(FACTORS.size // 2, FACTORS.size // 2, f"present design: {told(now)}", "ink") | {"silent": True}
+    made = heatmap(across, up, cells, mark, colour="lit")
     made["tooltip"]["formatter"] = "{b}"
     return made
 
@@ -154,54 +135,41 @@ class CompareTab:
     """The policies side by side, and what the budgets buy."""
 
     def __init__(self) -> None:
-        self._compared: Design | None = None
         with ui.element("section").classes("section hide").props("aria-label=Compare") as self.box:
             with ui.element("div").classes("section hide") as self._charts:
-                with ui.element("div").classes("card"):
-                    text("Policies on one channel draw", "h2")
-                    text("The bound of each, split into its terms.", "p", "sub")
+                with card("Policies on one channel draw", "The bound of each, split into its terms."):
                     self._bars = Chart(0)
                     self._table = ui.table(rows=[]).props("flat dense id=policies tabindex=0")
                     self._notes = text("", "p", "note")
-                with ui.element("div").classes("card"):
-                    text("What the budgets buy", "h2")
-                    self._about = text("", "p", "sub").props("id=no-front")
-                    self._bought = ui.table(rows=[]).props("flat dense id=sensitivities")
-                with ui.element("div").classes("card") as self._map_card:
-                    text("Privacy against power", "h2")
-                    text("The best plan of each pair; the darker, the better. The star is the present one.", "p", "sub")
-                    self._map = Chart(420).props("id=front")
+                with ui.element("div").classes("section") as self._more:  # where rounds are alike
+                    with card("What the budgets buy", "The change of the optimum at the larger budget."):
+                        self._bought = ui.table(rows=[]).props("flat dense id=sensitivities")
+                    with card("Privacy against power", "The darker, the better; the star is the present design."):
+                        self._map = Chart(420).props("id=front")
             self._reason = text("", "p", "card wrong hide")
 
     async def show(self, design: Design, has_plan: bool) -> None:
-        """Compare the policies of a design, unless they are shown already."""
-        if self._compared == design:
-            return
-        self._compared = None
+        """Compare the policies of a design."""
         self._charts.classes(add="busy")
         try:
             found = await compute(compare, design) if has_plan else Refusal("Nothing to compare: there is no plan.")
-            if isinstance(found, Compared):
-                self._show(found)
-                if found.bought:
-                    self._map.show(await compute(front_map, design))
-                self._compared = design
+            self._show(found)
+            if isinstance(found, Compared) and found.bought:
+                self._map.show(await compute(front_map, design))
         except TooMuchError as error:
-            found = Refusal(str(error))
+            self._show(Refusal(str(error)))
         finally:
             self._charts.classes(remove="busy")
+
+    def _show(self, found: Compared | Refusal) -> None:
         show_if(self._charts, isinstance(found, Compared))
         show_if(self._reason, isinstance(found, Refusal))
-        self._reason.text = found.reason if isinstance(found, Refusal) else ""
-
-    def _show(self, found: Compared) -> None:
-        show_if(self._charts, True)
-        show_if(self._reason, False)
+        if isinstance(found, Refusal):
+            self._reason.text = found.reason
+            return
         self._bars.style(f"height: {70 + 24 * len(found.rows)}px")
         self._bars.show(found.bars)
         show_table(self._table, found.rows)
-        self._notes.text = " ".join(found.notes)
-        self._about.text = _BOUGHT if found.bought else _NO_MAP
+        self._notes.text = " ".join(found.notes if found.bought else [*found.notes, _ALIKE])
         show_table(self._bought, found.bought)
-        for box in (self._bought, self._map_card):
-            show_if(box, bool(found.bought))
+        show_if(self._more, bool(found.bought))

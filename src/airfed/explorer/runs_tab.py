@@ -1,7 +1,4 @@
-"""The Runs tab: run directories below one folder, followed as they grow. They are read, never written, never left.
-
-A run that cannot be read is listed as bad, with its sentence, and hides no other.
-"""
+"""The Runs tab: run directories below one folder, read as they grow, never written; a bad one hides no other."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ class Runs(NamedTuple):
     """What the tab shows: the list, newest first, and of the ticked runs curves (None: not recorded) and ledgers."""
 
     seen: object  # of which runs it tells, and when their files were written
-    problem: str
     entries: list[Entry]
     names: list[str]
     curves: list[Options | None]
@@ -56,15 +52,11 @@ class Runs(NamedTuple):
 
 
 def read(root: Path, ticked: tuple[str, ...] | None, seen: object) -> Runs | None:
-    """Return the runs below a folder; None where nothing has changed since an answer that had `seen`.
-
-    `ticked` are those to show in detail; None takes the newest that can be read.
-    """
-    found, problem = [], ""
+    """Return the runs below a folder (ticked None: the newest in detail); None if nothing has changed since `seen`."""
     try:
         found = [(folder.relative_to(root).as_posix(), _stamp(folder)) for folder in runs_below(root, most=500)]
-    except OSError as error:
-        problem = f"Cannot list {root}: {error.strerror}."
+    except OSError:
+        found = [(".", _stamp(root))]  # which says why it cannot be listed
     found.sort(key=lambda each: max(written for _, written, _ in each[1]), reverse=True)
     if (ticked, found) == seen:
         return None
@@ -73,7 +65,7 @@ def read(root: Path, ticked: tuple[str, ...] | None, seen: object) -> Runs | Non
     chosen = {name: good[name] for name in (list(good)[:1] if ticked is None else ticked) if name in good}
     curves = [_curves(chosen, metric) for metric in _CHARTS]
     ledgers = [_ledger(name, run) for name, run in chosen.items()]
-    return Runs((ticked, found), problem, [entry for entry, _ in runs], list(chosen), curves, ledgers)
+    return Runs((ticked, found), [entry for entry, _ in runs], list(chosen), curves, ledgers)
 
 
 def _stamp(folder: Path) -> Stamp:
@@ -86,70 +78,65 @@ def _stamp(folder: Path) -> Stamp:
     return tuple(found)
 
 
+_opened: Final = lru_cache(maxsize=_MOST_LISTED)(lambda folder, stamp: Run.open(folder))  # once for each stamp
+
+
 def _read_run(root: Path, name: str, stamp: Stamp) -> tuple[Entry, Run | None]:
     """The run's line in the list, and the run where it can be shown."""
     try:
         for file, _, size in stamp:  # a pipe would be waited for, and a huge file fills the memory
-            if file.startswith("!"):
-                raise ValueError(f"Expected {file[1:]} to be a file; it is none.")
-            if size > _MOST_BYTES and file in _READ:
-                raise ValueError(f"Expected {file} of at most {_MOST_BYTES // 10**6} MB, got {size / 1e6:.0f} MB.")
+            if file.startswith("!") or (size > _MOST_BYTES and file in _READ):
+                raise ValueError(f"Expected {file.lstrip('!')} to be a file of at most {_MOST_BYTES // 10**6} MB.")
         os.listdir(root / name)  # says why it cannot be looked into
-        run = _opened(root / name, stamp)
-        if run.errors:
-            repairable = not run.running and not run.finished and "--resume" in run.problem
-            return Entry(name, run.problem, resumable=repairable), None
+        run = _opened(root / name, stamp).checked()
         _ = _ledger(name, run), [_curves({name: run}, metric) for metric in _CHARTS]  # what fails, fails here
     except (OSError, ValueError, ArithmeticError, LookupError) as error:
         said = str(error) if isinstance(error, ValueError) else f"Cannot be read: {error!r}."
-        return Entry(name, said), None
+        return Entry(name, said, resumable="--resume" in said), None
     state = "training" if run.running else "done" if run.finished else "stopped"
     reached = "" if run.accuracy is None else f", {run.accuracy:.1%}"
     rounds = f"{len(run.rounds)} of {count(run.rounds_planned, 'round')}"
     return Entry(name, f"{run.figures['policy']} · {rounds} · {state}{reached}", state, state == "stopped"), run
 
 
-@lru_cache(maxsize=_MOST_LISTED)
-def _opened(folder: Path, stamp: Stamp) -> Run:
-    return Run.open(folder)
-
-
 def _curves(runs: Mapping[str, Run], metric: str) -> Options | None:
     """One metric of several runs over the rounds, None where nothing was recorded."""
-    lines, last = [], 2
-    for place, (name, run) in enumerate(runs.items()):
-        rounds, values = run.series(metric)
-        if np.isfinite(values).any():
-            lines.append(line(name, rounds, values, f"run-{place}", listed=False))
-            last = max(last, run.rounds_planned, int(rounds[-1]))
+    drawn = [(name, f"run-{place}", *run.series(metric)) for place, (name, run) in enumerate(runs.items())]
+    lines = [line(name, x, y, colour, listed=False) for name, colour, x, y in drawn if np.isfinite(y).any()]
     if not lines:
         return None
-    share = metric == "accuracy"
-    ends, written = ((0.0, 1.0), "airfed.percent") if share else ((), "airfed.number")
-    up = axis(METRICS[metric], *ends, text=written, upright=True)
+    last = max(2, *(run.rounds_planned for run in runs.values()), *(x.size for _, _, x, _ in drawn))
     across = axis("rounds charged" if metric in ("epsilon_total", "power_planned_total") else "round", 1.0, last)
-    return chart(across, up, *lines, spoken=f"{METRICS[metric]} over the rounds")
+    up = axis(METRICS[metric], text="airfed.percent" if metric == "accuracy" else "airfed.number", upright=True)
+    return chart(across, up, *lines)
 
 
 def _ledger(name: str, run: Run) -> dict[str, str]:
     """The totals of a run's ledger, whose chain was verified when it was read."""
-    header, sent = run.ledger.header, run.last("power_transmitted_total")
+    header = run.ledger.header
     against = f", against {ADVERSARIES[str(header['trust'])]}" if header.get("antennas", 1) > 1 else ""
     return {
         "run": name,
         "charges": str(run.ledger.rounds),
         "ε in total": number(run.ledger.epsilon_total, 4),
         "W planned": number(run.ledger.power_planned, 4),
-        "W transmitted": "" if sent is None else number(sent, 4),
         "noise": str(header["privacy"]),
         "ε at": privacy_terms(float(header["delta"]), header["relation"]) + against,
     }
 
 
+def card(title: str, sentence: str = "") -> ui.element:
+    """Open a card under a title; a sentence may follow it."""
+    with ui.element("div").classes("card") as made:
+        text(title, "h2")
+        text(sentence, "p", "sub")
+    return made
+
+
 def show_table(table: ui.table, rows: Table) -> None:
     """Show rows in place of those before; all columns but the first are aligned to the right."""
-    names = list(rows[0]) if rows else []
-    table.columns = [{"name": n, "label": n, "field": n, "align": "right" if n != names[0] else "left"} for n in names]
+    aligned = {name: "right" if place else "left" for place, name in enumerate(rows[0] if rows else {})}
+    table.columns = [{"name": n, "label": n, "field": n, "align": align} for n, align in aligned.items()]
     table.rows = rows
 
 
@@ -160,36 +147,24 @@ class RunsTab:
         self._root = root
         self._ticked: list[str] | None = None  # None: the newest, whichever that is
         self._seen: object = None
-        self._reading = False
         with ui.element("section").classes("section hide").props("aria-label=Runs") as self.box:
-            with ui.element("div").classes("card train"):
-                with ui.element("div").classes("train-text"):
-                    text("Train the present design", "h2")
-                    text("Copy the command into a terminal. The run appears below and grows as it trains.", "p")
+            with card("Train the present design", "Copy the command into a terminal. The run appears below and grows."):
                 button = ui.button("Command", icon="terminal", on_click=command)
                 button.props("unelevated no-caps id=train").classes("go")
             with ui.element("div").classes("runs"):
-                with ui.element("div").classes("card"):
-                    text("Runs", "h2")
-                    text(f"Read from the folder “{root}”. Tick up to {MOST_COMPARED} to compare.", css="sub")
+                with card("Runs", f"Read from the folder “{root}”. Tick up to {MOST_COMPARED} to compare."):
                     self._problem = text("", "p", "note").props("role=alert")
                     self._list = ui.element("div").classes("run-list").props("id=runs")
                 with ui.element("div").classes("section hide") as self._shown:
-                    with ui.element("div").classes("card"):
-                        text("Curves", "h2")
+                    with card("Curves"):
                         self._legend = ui.element("div")
                         with ui.element("div").classes("pair").props("id=curves"):
                             self._curves = [Chart(196) for _ in _CHARTS]
-                    with ui.element("div").classes("card"):
-                        text("Ledgers", "h2")
-                        text("Every chain of hashes was verified; ε is exact.", "p", "sub")
+                    with card("Ledgers", "Every chain of hashes was verified; ε is exact."):
                         self._ledgers = ui.table(rows=[]).props("flat dense id=ledger")
 
     async def refresh(self) -> None:
         """Read what has changed on disk and show it."""
-        if self._reading:
-            return
-        self._reading = True
         ticked = None if self._ticked is None else tuple(self._ticked)
         try:
             runs = await compute(read, self._root, ticked, self._seen)
@@ -198,13 +173,10 @@ class RunsTab:
                 self._show(runs)
         except TooMuchError as error:
             self._problem.text = f"The runs were not read. {error}"
-        finally:
-            self._reading = False
 
     def _show(self, runs: Runs) -> None:
-        self._problem.text = runs.problem
-        if self._ticked is None and runs.names:
-            self._ticked = runs.names
+        self._problem.text = ""
+        self._ticked = (runs.names or None) if self._ticked is None else self._ticked
         self._list.clear()
         with self._list:
             for entry in runs.entries:
