@@ -45,11 +45,7 @@ def configure() -> None:
 
 
 async def compute(function: Callable[[*A], R], *arguments: *A, seconds: float = SECONDS) -> R:
-    """Return what a module's function returns, computed in a worker process.
-
-    Raises:
-        TooMuchError: it took too long, too much memory, or broke down.
-    """
+    """Return what a module's function returns, computed in a worker process; TooMuchError where it needs too much."""
     try:
         answer = await run.cpu_bound(limited, seconds, function, arguments)
     except BrokenProcessPool:
@@ -103,20 +99,12 @@ def _end_with_server() -> None:
 
 
 class Latest:
-    """Repeats its work for the newest request; requests made while it works become one more."""
+    """Repeats its work for the newest request, between `start` and `stop`."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._work, self._wished = work, asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-
-    def wish(self) -> None:
-        """Ask for the work to be done, now or as soon as `start` is called."""
-        self._wished.set()
-
-    @property
-    def outdated(self) -> bool:
-        """Whether there is a newer request already."""
-        return self._wished.is_set()
+        self.wish, self.outdated = self._wished.set, self._wished.is_set
 
     def start(self) -> None:
         """Begin to work."""
