@@ -89,7 +89,7 @@ def test_what_takes_too_long_is_refused_with_what_to_change(changes: dict[str, f
         made = made.change(key, value)
     assert made.world().num_devices == most // 200
     large = made.change("fleet.num_devices", most // 200 + 1)
-    with pytest.raises(ScenarioError, match=rf"at most {most:,} devices times rounds .* set policy\.rounds"):
+    with pytest.raises(ScenarioError, match=rf"at most {most:,} devices times rounds .*set policy\.rounds"):
         large.world()
     assert large.change("policy.rounds", 40).world().policy.rounds == 40
 

@@ -170,5 +170,5 @@ def test_antennas_count_towards_what_the_page_computes():
         made.change("link.antennas", 9).world()
     changing = Design().change("link.antennas", 8).change("channel.coherence", 1).change("policy.rounds", 50)
     assert changing.change("fleet.num_devices", MOST_BATTERIES // 400).world().policy.rounds == 50
-    with pytest.raises(ScenarioError, match=r"devices times rounds times antennas .* set policy\.rounds"):
+    with pytest.raises(ScenarioError, match=r"devices times rounds times antennas .*set policy\.rounds"):
         changing.change("fleet.num_devices", MOST_BATTERIES // 400 + 1).world()

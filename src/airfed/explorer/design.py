@@ -1,8 +1,4 @@
-"""The scenario that the page edits: its tables, right or wrong, and how they travel by URL, file and shell.
-
-The tables are checked by `airfed.scenario`, as files are, and by `admit`, which limits what the page computes for
-anyone who opens a link.
-"""
+"""The scenario that the page edits: its tables, right or wrong, and how they travel by URL, file and shell."""
 
 from __future__ import annotations
 
@@ -51,11 +47,7 @@ _BUILT_IN: Final = {  # the other values of these keys name code to import or fi
 
 
 def admit(world: Scenario, own: Own) -> Scenario:
-    """Return the scenario if the explorer may compute it for anyone who opens a link to it.
-
-    Raises:
-        ScenarioError: it would import code, read a file, or is too large to plan and draw.
-    """
+    """Return the scenario if the explorer may compute it for anyone who opens a link to it; ScenarioError otherwise."""
     for key, value in _named(world).items():
         if value != own.get(key):
             known = ", ".join(_BUILT_IN[key])
@@ -64,23 +56,20 @@ def admit(world: Scenario, own: Own) -> Scenario:
                 "(for one of your own start it with that scenario: airfed explore SCENARIO.toml)."
             )
     devices, steps, antennas = world.num_devices, world.learning.total_steps, world.link.antennas
-    if devices > MOST_DEVICES:
-        raise ScenarioError(f"Expected fleet.num_devices={devices} <= {MOST_DEVICES} in the explorer.")
-    if steps > MOST_STEPS:
-        raise ScenarioError(f"Expected learning.total_steps={steps} <= {MOST_STEPS} in the explorer.")
-    if antennas > 1 and devices * antennas > MOST_HEARD:
-        raise ScenarioError(
-            f"Expected at most {MOST_HEARD:,} devices times link.antennas in the explorer, got {devices:,} "
-            f"times {antennas:,}."
-        )
-    batteries = world.budget.device_power is not None
-    most, rounds = MOST_BATTERIES if batteries or antennas > 1 else MOST_GAINS, world.policy.rounds or steps
-    if (world.received.changes or batteries) and devices * rounds * antennas > most:
-        raise ScenarioError(
-            f"Expected at most {most:,} devices times rounds times antennas in the explorer where gains change or "
-            f"devices have batteries, got {devices:,} times {rounds:,} times {antennas:,}; set policy.rounds, or "
-            "fewer devices, antennas or learning.total_steps."
-        )
+    batteries, rounds = world.budget.device_power is not None, world.policy.rounds or steps
+    differ = world.received.changes or batteries
+    for what, size, most in (
+        ("devices (fleet.num_devices)", devices, MOST_DEVICES),
+        ("steps (learning.total_steps)", steps, MOST_STEPS),
+        ("devices times link.antennas", devices * antennas * (antennas > 1), MOST_HEARD),
+        (
+            "devices times rounds times antennas where rounds differ (set policy.rounds)",
+            devices * rounds * antennas * differ,
+            MOST_BATTERIES if batteries or antennas > 1 else MOST_GAINS,
+        ),
+    ):
+        if size > most:
+            raise ScenarioError(f"Expected at most {most:,} {what} in the explorer, got {size:,}.")
     return world
 
 
@@ -91,22 +80,13 @@ def _start() -> Tables:
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """The present design.
-
-    Args:
-        tables: the scenario's tables as TOML would give them; perhaps wrong, `world` says so.
-        own: values that it may have beyond those that are built in.
-    """
+    """The scenario's tables as TOML would give them, perhaps wrong, and values allowed beyond the built-in ones."""
 
     tables: Tables = field(default_factory=lambda: copy.deepcopy(_start()))
     own: Own = field(default_factory=dict)
 
     def world(self) -> Scenario:
-        """Return the scenario, checked like a file.
-
-        Raises:
-            ScenarioError: a key or value is wrong, or the explorer does not admit it.
-        """
+        """Return the scenario, checked like a file; ScenarioError where it is wrong or not admitted."""
         return admit(scenario.parse(copy.deepcopy(self.tables)), self.own)
 
     def get(self, key: str) -> Any:
@@ -117,10 +97,7 @@ class Design:
         return value
 
     def change(self, key: str, value: Any) -> Design:
-        """Return the design with one dotted key changed (None removes it); nothing is checked yet.
-
-        Another channel or policy does not keep the settings of the one before.
-        """
+        """Return the design with a key changed (None removes it) and what contradicts it removed; unchecked."""
         tables = copy.deepcopy(self.tables)
         if key == "channel.model" and value in MODELS:
             mine = {name.removeprefix("channel."): v for name, v in self.own.items() if name.startswith("channel.")}
@@ -145,28 +122,20 @@ class Design:
         return replace(self, tables=tables)
 
     def query(self) -> str:
-        """Return the URL's query: every key that differs from the start, "" where nothing does.
-
-        Raises:
-            ScenarioError: it is too long for a URL (long lists of gains or peak powers).
-        """
+        """Return the URL's query: every key that differs from the start; ScenarioError where that is too long."""
         start, here = (  # [run] changes no result and stays on its machine
             flatten({key: value for key, value in tables.items() if key != "run"}) for tables in (_start(), self.tables)
         )
         if here.get("channel.model") != start["channel.model"]:
             start = {key: value for key, value in start.items() if not key.startswith("channel.")}
-        pairs = [(key, _encode(value)) for key, value in here.items() if start.get(key) != value]
+        pairs = [(key, json.dumps(value, ensure_ascii=False)) for key, value in here.items() if start.get(key) != value]
         text = urlencode([*pairs, *((key, "") for key in start if key not in here)], safe=":,[]\"'")
         if len(text) > MOST_URL:
             raise ScenarioError(f"This design is too long for a link ({len(text)} characters): save it as a file.")
         return text
 
     def command(self, name: str, *options: str) -> str:
-        """Return the shell lines that write the scenario and call a command of airfed with it.
-
-        Raises:
-            ScenarioError: the design is wrong.
-        """
+        """Return the shell lines that write the scenario and call a command of airfed with it."""
         command = shlex.join(["airfed", name, "explored.toml", *options])
         return f"cat > explored.toml <<'EOF'\n{self.world().to_toml()}EOF\n{command}\n"
 
@@ -177,11 +146,7 @@ def resume_command(folder: Path) -> str:
 
 
 def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]], own: Own | None = None) -> Design:
-    """Return the design that `Design.query` wrote; nothing is checked yet.
-
-    >>> from_query({"budget.epsilon": "3.5"}).get("budget.epsilon")
-    3.5
-    """
+    """Return the design that `Design.query` wrote; nothing is checked yet."""
     pairs = {key: text for key, text in dict(query).items() if key not in ("tab", "token")}
     tables = copy.deepcopy(_start())
     if _decode(pairs.get("channel.model", "")) not in ("", tables["channel"]["model"]):
@@ -192,11 +157,7 @@ def from_query(query: Mapping[str, str] | Iterable[tuple[str, str]], own: Own | 
 
 
 def from_text(text: str, own: Own | None = None) -> Design:
-    """Return the design in a scenario's TOML.
-
-    Raises:
-        ScenarioError: it is not TOML, or not a scenario that the explorer admits.
-    """
+    """Return the design in a scenario's TOML; ScenarioError where it is none, or not admitted."""
     if len(text) > MOST_TEXT:
         raise ScenarioError(f"Expected a scenario of at most {MOST_TEXT:,} characters, got {len(text):,}.")
     try:
@@ -207,11 +168,7 @@ def from_text(text: str, own: Own | None = None) -> Design:
 
 
 def from_scenario(world: Scenario) -> Design:
-    """Return the design of a scenario from the user's own file, whose code and files it may use.
-
-    Raises:
-        ScenarioError: the explorer does not admit it, or its file of gains, model or data is bad.
-    """
+    """Return the design of a scenario from the user's own file, whose code and files it may use."""
     world = world.anchored()
     tables, own = world.model_dump(mode="json", exclude_unset=True), _named(world)
     try:
@@ -243,12 +200,6 @@ def _put(tables: Tables, key: str, value: Any) -> None:
         tables.pop(last, None)
     else:
         tables[last] = value
-
-
-def _encode(value: Any) -> str:
-    if isinstance(value, str) and value and _decode(value) == value:
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _decode(text: str) -> Any:

@@ -1,7 +1,6 @@
-"""One visitor's page: the top bar, the headline, the controls and three tabs, and how a move becomes a picture.
+"""One visitor's page: the top bar, the headline, the controls and three tabs.
 
-Every visitor has a `Page`; visitors share only the folder of runs and the worker processes. The page is delivered
-empty: nothing is computed before its web socket has connected.
+It is delivered empty: nothing is computed before its web socket has connected.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
@@ -50,7 +49,9 @@ class Page:
             self._remarks = ui.element("div").classes("remarks")
         with ui.element("main").classes("frame") as self._frame:
             with ui.element("aside").classes("side").props("id=controls aria-label=Controls") as self._side:
-                self._controls = Controls(self._changed, self.design.own)
+                self._controls = Controls(
+                    lambda key, value: self._take(self.design.change(key, value), key), self.design.own
+                )
             with ui.element("div").classes("content"):
                 self._cards = ui.element("section").classes("cards").props("aria-label=Design")
                 self._drawn: list[tuple[TextElement, TextElement, list[Chart]]] = []  # of each card
@@ -96,9 +97,6 @@ class Page:
                     button.props(f"aria-label={label} id=action-{label.lower()}")
                 button = ui.button(icon="contrast", color=None).props("flat dense id=theme")
                 button.on("click", js_handler="() => airfed.toggle()").props["aria-label"] = "Light or dark"
-
-    def _changed(self, key: str, value: Any) -> None:
-        self._take(self.design.change(key, value), key)
 
     def _take(self, new: Design, key: str = "") -> None:
         self.design = new

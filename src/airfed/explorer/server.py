@@ -1,8 +1,4 @@
-"""Serves the page, and guards it: who may talk to it, and what it may do in a browser (docs/explore.md: threat model).
-
-Scripts within the page run by a nonce, new in every answer. `unsafe-eval` is there because NiceGUI compiles its
-components in the browser and sends calls as text. Styles may be inline: bars and meters carry their lengths in them.
-"""
+"""Serves the page, and guards it: who may talk to it, what it may do in a browser (docs/explore.md: threat model)."""
 
 from __future__ import annotations
 
@@ -56,13 +52,7 @@ _HEADERS: Final = {
 
 
 class Gate:
-    """An ASGI application that passes allowed requests on to another.
-
-    Args:
-        app: the application behind it.
-        token: demanded of everyone, in the address once and then in the cookie.
-        host, port: where the server listens; on loopback only loopback names are answered.
-    """
+    """An ASGI application that passes requests with the token on; on loopback only loopback names are answered."""
 
     def __init__(self, app: ASGIApp, *, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
         self.app, self._token = app, token
@@ -156,14 +146,7 @@ class _Guarded:
 
 
 def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool) -> None:
-    """Serve the page until a signal ends it.
-
-    Args:
-        start: the design that the page shows first.
-        host, port: where to listen; port 0 takes a free one. The token is printed with the address.
-        runs: the folder of run directories; nothing outside it is read.
-        open_browser: whether to open the page.
-    """
+    """Serve the page, which begins with a design, until a signal ends it; `runs` is the folder of run directories."""
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
