@@ -41,7 +41,9 @@ def test_a_plan_can_be_drawn(
 ) -> None:
     design = Design().change("fleet.num_devices", devices).change("budget.epsilon", epsilon)
     design = design.change("budget.total_power", power).change("link.noise_std", noise)
-    seen = view.show(design.change("peak_spread", spread).change("learning.total_steps", steps))
+    seen = view.show(
+        design.change("fleet.peak_power", [spread, *[1.0] * (devices - 1)]).change("learning.total_steps", steps)
+    )
     if isinstance(seen, view.Refusal):
         return
     assert [len(card.charts) for card in seen.cards] == [1, 2, 1]
@@ -68,7 +70,8 @@ def test_the_strip_lights_one_bar_for_each_scheduled_device() -> None:
 
 @pytest.mark.parametrize("spread", [1.0, 30.0])
 def test_a_comparison_can_be_drawn(spread: float) -> None:
-    design = Design().change("fleet.num_devices", 30).change("peak_spread", spread).change("link.noise_std", 1.0)
+    peaks = [1.0, spread] * 15
+    design = Design().change("fleet.num_devices", 30).change("fleet.peak_power", peaks).change("link.noise_std", 1.0)
     check(compare_tab.front_map(design))
     found = compare_tab.compare(design)
     assert isinstance(found, compare_tab.Compared)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("starlette", reason="the explorer's packages are not installed (pip install airfed[web])")
+pytest.importorskip("nicegui", reason="the explorer's packages are not installed (pip install airfed[web])")
 
-from airfed.explorer.gate import Gate, is_loopback
+from airfed.explorer.server import Gate, is_loopback
 
 TOKEN = "secret-token"
 COOKIE = "airfed-token-8080"

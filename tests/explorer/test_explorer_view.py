@@ -24,7 +24,12 @@ WORLDS = {
     "template": {},
     "power": {"link.noise_std": 1.0, "budget.total_power": 300.0, "budget.epsilon": 5.0},
     "total": {"budget.scope": "total", "budget.epsilon": 20.0, "link.noise_std": 0.3},
-    "spread": {"peak_spread": 30.0, "link.noise_std": 1.0, "budget.epsilon": 20.0, "fleet.num_devices": 40},
+    "spread": {
+        "fleet.peak_power": [0.2, 6.0] * 20,
+        "link.noise_std": 1.0,
+        "budget.epsilon": 20.0,
+        "fleet.num_devices": 40,
+    },
     "one": {"fleet.num_devices": 1, "learning.total_steps": 1},
     "full": {"policy.name": "full"},
     "radio": {"fleet.num_devices": 30, "link.noise_std": 1.0, "link.antennas": 4, "budget.epsilon": 5.0},
@@ -88,7 +93,7 @@ def test_the_next_device_is_the_strongest_that_stays_out_and_would_cost() -> Non
     assert out.bound >= plan.bound.total
     assert view.next_sentence(plan)[0].startswith("Total power stops the next one")
     everyone = design("template").change("link.noise_std", 0.1).world().plan()
-    assert view.next_sentence(everyone) == ("Every reachable device transmits.", "")
+    assert view.next_sentence(everyone) == ("No further device is reachable.", "")
 
 
 def test_of_several_antennas_every_epsilon_names_its_adversary() -> None:
@@ -128,9 +133,9 @@ def test_an_infeasible_point_is_refused_with_its_reason() -> None:
     assert "every device has gain 0" in answer.reason
 
 
-@pytest.mark.parametrize("spread", [1.0, 20.0])
-def test_a_move_takes_no_time_to_speak_of(spread: float) -> None:
-    moved = design("power").change("fleet.num_devices", 1000).change("peak_spread", spread)
+@pytest.mark.parametrize("power", [1.0, [0.2, 6.0] * 500], ids=["equal", "spread"])
+def test_a_move_takes_no_time_to_speak_of(power: float | list[float]) -> None:
+    moved = design("power").change("fleet.num_devices", 1000).change("fleet.peak_power", power)
     seen(moved)
     times = []
     for step in range(5):  # ε differs each time: nothing is remembered
@@ -211,28 +216,41 @@ def test_policies_without_a_plan_tell_why() -> None:
     assert "largest gain" in reasons["threshold"]
 
 
-@pytest.mark.parametrize("knob", [k for group in knobs.GROUPS for k in group.items if isinstance(k, knobs.Knob)])
-def test_a_slider_stands_where_its_value_is(knob: knobs.Knob) -> None:
-    if knob.kind in ("list", "text"):
+@pytest.mark.parametrize("key", [key for keys in knobs.GROUPS.values() for key in keys])
+def test_a_slider_stands_where_its_value_is(key: str) -> None:
+    knob = knobs.Knob(key)
+    if knob.ends is None:
         return
-    for position in (0, 1, 250, 500, 999, knobs.STEPS):
+    low, high = knob.ends
+    for position in (low, 0.75 * low + 0.25 * high, high):
         value = knob.value(position)
-        again = knob.position(value)
-        assert again is not None
-        if value is None:  # nothing is written down at the end of an open one, and nowhere else
-            assert knob.open
-            assert (position, again) == (knobs.STEPS, knobs.STEPS)
-        else:
-            assert knob.value(again) == pytest.approx(value, rel=0.011, abs=1)
         assert knob.parse(knobs.shown(value)) == value
+        if value is None:  # nothing is written down at the end of an open one, and nowhere else
+            assert knob.control.open
+            assert position == knob.position(value) == high
+        else:
+            again = knob.position(value)
+            assert again is not None
+            assert knob.value(again) == pytest.approx(value, rel=0.011, abs=1) or again == high
     assert knob.position("30 dBm") is None
     assert knob.position(float("nan")) is None
+    assert knob.position(0) is not None
+
+
+def test_what_is_typed_is_a_number_a_list_or_a_text() -> None:
+    knob = knobs.Knob("fleet.peak_power")
+    assert [knob.parse(typed) for typed in ("30 dBm", ".5", "0, 0.5", "[1]", " ")] == [
+        "30 dBm",
+        0.5,
+        [0, 0.5],
+        [1],
+        None,
+    ]
+    assert knobs.Knob("fleet.num_devices").parse("1e2") == 100
 
 
 def test_every_knob_is_a_key_of_the_scenario() -> None:
-    start = Design()
-    for group in knobs.GROUPS:
-        for item in group.items:
-            off = isinstance(item, knobs.Knob) and item.open
-            if knobs.applies(item.key, start) and item.key not in ("peak_spread", "policy.rounds"):
-                assert (start.get(item.key) is None) == off, item.key
+    start, unset = Design(), {"policy.rounds", "policy.clip_norm"}
+    for key in {key for keys in knobs.GROUPS.values() for key in keys} - unset:
+        if knobs.applies(key, start):
+            assert (start.get(key) is None) == knobs.Knob(key).control.open, key

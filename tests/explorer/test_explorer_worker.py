@@ -140,7 +140,7 @@ def test_requests_made_meanwhile_become_one_and_nothing_is_done_before_start_or_
         newest = Latest(work)
         newest.wish()
         await told()
-        assert newest.outdated
+        assert newest.outdated()
         newest.start()
         await told("begun")
         for _ in range(5):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from airfed import scenario
-from airfed.explorer.design import from_scenario
 from airfed.learning.quadratic import QuadraticEngine, RidgeTask
 from airfed.training.directory import RunError
 from airfed.training.execution import execute
@@ -172,11 +171,3 @@ def test_runs_are_stopped_and_resumed_to_the_same_bits(world, tmp_path):
     for name in ("model.safetensors", "metrics.csv", "ledger.jsonl"):
         assert (tmp_path / "half" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert float((tmp_path / "whole" / "metrics.csv").read_text().splitlines()[1].split(",")[2]) > 0  # loss: L - L*
-
-
-def test_the_explorer_leaves_its_table_with_the_model(world):
-    design = from_scenario(world(learning__model="ridge", learning__dimension=5, learning__ridge={"samples": 60}))
-    assert design.world().learning.ridge.samples == 60
-    other = design.change("learning.model", "mlp").world()
-    assert other.learning.ridge is None
-    assert other.dimension > 1000

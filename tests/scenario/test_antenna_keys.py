@@ -98,8 +98,7 @@ def test_a_file_tells_the_number_of_devices(tmp_path):
     world = scenario.parse(tables, folder=tmp_path)
     assert world.num_devices == 7
     assert world.problem().fleet.channel.shape == (7, 2)
-    with pytest.raises(ScenarioError, match=r"^Expected link\.antennas=1 with a file of gains in the explorer, got 2"):
-        from_scenario(world)
+    assert from_scenario(world).world().num_devices == 7
 
 
 def test_a_sweep_tells_channels_apart(tmp_path):
@@ -143,7 +142,7 @@ def test_the_command_line_plans_and_compares_with_them(tmp_path, capsys, changin
 
 def test_knobs_appear_with_a_second_antenna():
     keys = ["link.antennas", "link.combining", "link.trust", "channel.angle_spread", "channel.estimation_error"]
-    assert {item.key for group in knobs.GROUPS for item in group.items} >= set(keys)
+    assert {key for keys in knobs.GROUPS.values() for key in keys} >= set(keys)
     one = Design().change("channel.estimation_error", 0.1)
     two = one.change("link.antennas", 2)
     assert [knobs.applies(key, one) for key in keys] == [True, False, False, False, True]
@@ -171,5 +170,5 @@ def test_antennas_count_towards_what_the_page_computes():
         made.change("link.antennas", 9).world()
     changing = Design().change("link.antennas", 8).change("channel.coherence", 1).change("policy.rounds", 50)
     assert changing.change("fleet.num_devices", MOST_BATTERIES // 400).world().policy.rounds == 50
-    with pytest.raises(ScenarioError, match=r"devices times rounds times antennas .* set policy\.rounds"):
+    with pytest.raises(ScenarioError, match=r"devices times rounds times antennas .*set policy\.rounds"):
         changing.change("fleet.num_devices", MOST_BATTERIES // 400 + 1).world()

@@ -177,9 +177,6 @@ def test_runs_checkpoint_resume_and_are_audited(tmp_path):
 def test_the_explorer_shows_ones_own_and_takes_none_from_a_link():
     design = from_scenario(written())
     assert design.world().problem().learning.dimension == written().dimension
-    other = design.change("learning.model", "mlp")
-    assert other.world().learning.network is None
-    assert other.change("learning.model", "network").world().learning == design.world().learning
     link = parse_qsl(design.query(), keep_blank_values=True)
     assert from_query(link, design.own).world().learning == design.world().learning
     for stranger in (design.change("learning.network.hidden", [9999]), from_query(link)):

@@ -6,10 +6,9 @@ from typing import Literal, get_args, get_origin
 import pytest
 from pydantic.fields import FieldInfo
 
-from airfed.explorer import knobs
 from airfed.keys import Section, control_of, key_of
 from airfed.scenario import template
-from airfed.scenario.template import find, sections
+from airfed.scenario.template import sections
 
 FIELDS = {
     f"{table}.{name}".lstrip("."): info
@@ -52,17 +51,3 @@ def test_the_template_comments_every_key_it_has() -> None:
     assert len(values) >= 30
     assert all("# " in line[2:] for line in values)
     assert "noise_std = 1.0                  # σ [√W]: receiver noise; per real dimension: complex" in template.SCENARIO
-
-
-@pytest.mark.parametrize("item", [item for group in knobs.GROUPS for item in group.items if item.key != "peak_spread"])
-def test_a_knob_is_what_its_key_declares(item: knobs.Knob | knobs.Choice) -> None:
-    info = find(item.key)
-    said, control = key_of(info), control_of(info)
-    assert said is not None
-    assert control is not None
-    assert item.label == control.label
-    assert item.help.lower() == (f"{said.note}." if said.note else "").lower()
-    if isinstance(item, knobs.Knob):
-        assert (item.symbol, item.unit) == (said.symbol, said.unit)
-        if control.low is not None:
-            assert (item.low, item.high, item.kind) == (control.low, control.high, control.kind)

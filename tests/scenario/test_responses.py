@@ -139,7 +139,7 @@ def test_the_page_shows_what_to_expect(world):
     design = from_scenario(world)
     seen = view.show(design)
     assert seen.facts[0].label == "Expected accuracy"
-    assert seen.cards[-1].text.startswith("The expected accuracy, ")
+    assert seen.cards[-1].text.startswith("The expected accuracy, by the accuracy surrogate")
     (drawn,) = seen.cards[-1].charts
     assert drawn["yAxis"]["name"] == "expected test accuracy"
     assert "nine of ten trainings" in drawn["legend"]["data"]

@@ -22,8 +22,8 @@ def explore(
     host: Annotated[str, Parameter(help="Listen elsewhere than on this machine.")] = "127.0.0.1",
     runs: Annotated[Path, Parameter(help="The folder of run directories to show.")] = Path("runs"),
     browser: Annotated[bool, Parameter(help="Open the page in the browser.")] = True,
-) -> int:
+) -> None:
     start = design.Design() if file is None else design.from_scenario(scenario.load(file))
     from airfed.explorer.server import serve
 
-    return serve(start, host=host, port=port, runs=runs, open_browser=browser)
+    serve(start, host=host, port=port, runs=runs, open_browser=browser)

@@ -1,16 +1,15 @@
-"""Small elements of the page: text (escaped by NiceGUI), charts, keys to colours, figures, and the two dialogs."""
+"""Small elements of the page: text (escaped by NiceGUI), charts, keys to colours, figures, sliders, and a dialog."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from nicegui import events, ui
+from nicegui import ui
 from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
 from airfed.explorer.charts import Options
-from airfed.explorer.design import MOST_TEXT
 from airfed.explorer.view import Fact
 
 
@@ -25,6 +24,12 @@ class Chart(ui.echart):
         """Draw these options."""
         self.props["options"] = options
         self.update()
+
+
+class Slider(ui.slider):
+    """A slider that moves under the hand at once and tells the server afterwards."""
+
+    LOOPBACK = False
 
 
 def text(content: str, tag: str = "div", css: str = "") -> TextElement:
@@ -62,42 +67,27 @@ def fill(box: Element, facts: Iterable[Fact]) -> None:
 
 def command_dialog(command: str) -> None:
     """Show a command with a button that copies it."""
+
+    async def copy(command: str) -> str:
+        copied = await ui.run_javascript(f"return await airfed.copy({json.dumps(command)})", timeout=5)
+        return "" if copied else "Select the text and copy it."
+
+    text_dialog("The same on the command line", "Copy", copy, command)
+
+
+def text_dialog(title: str, verb: str, use: Callable[[str], Awaitable[str]], content: str = "") -> None:
+    """Show a text to copy, or take one that is pasted; `use` returns what is wrong with it."""
     with ui.dialog(value=True) as dialog, ui.card().classes("sheet"):
-        text("The same on the command line", "h2")
-        area = ui.textarea(value=command).props("outlined readonly input-style=min-height:260px id=command")
-        area.props["aria-label"] = "Command"
+        text(title, "h2")
+        area = ui.textarea(value=content).props("outlined input-style=min-height:260px" + " readonly" * bool(content))
+        area.props["aria-label"] = title
+        wrong = text("", css="wrong").props("id=wrong role=alert")
 
-        async def copy() -> None:
-            copied = await ui.run_javascript(f"return await airfed.copy({json.dumps(command)})", timeout=5)
-            ui.notify("Copied." if copied else "Select the text and copy it.")
-
-        with ui.element("div").classes("row"):
-            ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps").classes("plain")
-            ui.button("Copy", on_click=copy).props("unelevated no-caps").classes("go")
-
-
-def load_dialog(take: Callable[[str], Awaitable[str]]) -> None:
-    """Ask for a scenario, pasted or from a file; `take` returns what is wrong with it."""
-    with ui.dialog(value=True) as dialog, ui.card().classes("sheet"):
-        text("Load a scenario", "h2")
-        area = ui.textarea(placeholder="Paste a scenario’s TOML here, or choose a file below.")
-        area.props("outlined input-style=min-height:220px id=paste").props["aria-label"] = "Scenario as TOML"
-        wrong = text("", css="wrong").props("id=load-error role=alert")
-
-        async def accept(content: str) -> None:
-            wrong.text = await take(content)
+        async def accept() -> None:
+            wrong.text = await use(area.value or "")
             if not wrong.text:
                 dialog.close()
 
-        async def uploaded(event: events.UploadEventArguments) -> None:
-            try:
-                await accept(await event.file.text())
-            except UnicodeDecodeError:
-                wrong.text = "Expected a text file, got binary data."
-
-        upload = ui.upload(label="Choose a file", on_upload=uploaded, auto_upload=True, max_file_size=MOST_TEXT)
-        upload.props("accept=.toml flat bordered").style("width:100%")
         with ui.element("div").classes("row"):
             ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps").classes("plain")
-            load = ui.button("Load", on_click=lambda: accept(area.value or "")).props("unelevated no-caps id=load")
-            load.classes("go")
+            ui.button(verb, on_click=accept).props("unelevated no-caps id=use").classes("go")

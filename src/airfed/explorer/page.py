@@ -1,29 +1,28 @@
-"""One visitor's page: the top bar, the headline, the controls and three tabs, and how a move becomes a picture.
+"""One visitor's page: the top bar, the headline, the controls and three tabs.
 
-Every visitor has a `Page`; visitors share only the folder of runs and the worker processes. The page is delivered
-empty: nothing is computed before its web socket has connected.
+It is delivered empty: nothing is computed before its web socket has connected.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nicegui import ui
+from nicegui.elements.mixins.text_element import TextElement
 
-from airfed.explorer import charts, design, view
+from airfed.explorer import design, view
 from airfed.explorer.compare_tab import CompareTab
 from airfed.explorer.design import Design
-from airfed.explorer.elements import Chart, command_dialog, fill, load_dialog, show_if, text
-from airfed.explorer.knobs import Controls, Slider
+from airfed.explorer.elements import Chart, command_dialog, fill, show_if, text, text_dialog
+from airfed.explorer.knobs import Controls
 from airfed.explorer.runs_tab import RunsTab
-from airfed.explorer.view import Card, Refusal, Rounds, View
+from airfed.explorer.view import Card, Refusal, View
 from airfed.explorer.worker import Latest, TooMuchError, compute
 from airfed.plotting import colours
 from airfed.scenario import ScenarioError
@@ -33,18 +32,10 @@ _FIGURE: Final = re.compile(r"((?:ε = )?\d[\d.]*(?:e[-+]?\d+)?(?:-\d+)?(?: to \
 
 
 class Page:
-    """A visitor's page.
-
-    Args:
-        start: the design that is shown where the address has none.
-        runs: the folder of run directories.
-        query: of the address.
-    """
+    """A visitor's page: the design of the address's query, or `start`, and the runs of a folder."""
 
     def __init__(self, start: Design, runs: Path, query: Mapping[str, str]) -> None:
-        own = query.keys() - {"tab", "token"}
-        self.design = design.from_query(query, start.own) if own else start
-        self._runs = runs
+        self.design = design.from_query(query, start.own) if query.keys() - {"tab", "token"} else start
         self._tab = query.get("tab", "design") if query.get("tab") in _TABS else "design"
         self._plan = Latest(self._compute)
         self._client = ui.context.client
@@ -58,13 +49,14 @@ class Page:
             self._remarks = ui.element("div").classes("remarks")
         with ui.element("main").classes("frame") as self._frame:
             with ui.element("aside").classes("side").props("id=controls aria-label=Controls") as self._side:
-                self._controls = Controls(self._changed, self.design.own)
-            with ui.element("div").classes("content"):
-                self._design_tab, self._compare_tab, self._runs_tab = (
-                    DesignTab(),
-                    CompareTab(),
-                    RunsTab(runs, self._train),
+                self._controls = Controls(
+                    lambda key, value: self._take(self.design.change(key, value), key), self.design.own
                 )
+            with ui.element("div").classes("content"):
+                self._cards = ui.element("section").classes("cards").props("aria-label=Design")
+                self._drawn: list[tuple[TextElement, TextElement, list[Chart]]] = []  # of each card
+                self._compare_tab = CompareTab()
+                self._runs_tab = RunsTab(runs, lambda: self._command("run", "--out", str(runs / "explored")))
         # On a small screen the controls are a drawer at the bottom; the decision stays in sight above it.
         with ui.element("div").classes("drawer-bar"):
             drawer = ui.button("Controls", icon="tune", color=None).props("no-caps unelevated id=drawer")
@@ -97,19 +89,18 @@ class Page:
             ui.element("div").classes("spacer")
             with ui.element("div").classes("actions"):
                 for label, icon, action in (
-                    ("Load", "upload_file", lambda: load_dialog(self._load)),
+                    ("Load", "upload_file", lambda: text_dialog("Paste a scenario’s TOML", "Load", self._load)),
                     ("Save", "download", self._save),
                     ("Command", "terminal", lambda: self._command("plan")),
-                    ("Link", "link", self._copy_link),
                 ):
                     button = ui.button(label, icon=icon, on_click=action, color=None).props("flat no-caps dense")
                     button.props(f"aria-label={label} id=action-{label.lower()}")
                 button = ui.button(icon="contrast", color=None).props("flat dense id=theme")
                 button.on("click", js_handler="() => airfed.toggle()").props["aria-label"] = "Light or dark"
 
-    def _changed(self, key: str, value: Any) -> None:
-        self.design = self.design.change(key, value)
-        self._controls.show(self.design, but=key)
+    def _take(self, new: Design, key: str = "") -> None:
+        self.design = new
+        self._controls.show(new, but=key)
         self._plan.wish()
 
     async def _load(self, content: str) -> str:
@@ -120,9 +111,7 @@ class Page:
             return str(error)
         if isinstance(loaded, Refusal):
             return loaded.reason
-        self.design = loaded
-        self._controls.show(loaded)
-        self._plan.wish()
+        self._take(loaded)
         return ""
 
     async def _compute(self) -> None:
@@ -138,32 +127,42 @@ class Page:
             finally:
                 self._hero.classes(remove="busy")
             self._show_decision(found)
-            self._design_tab.show(found)
+            self._show_cards([] if isinstance(found, Refusal) else found.cards)
             self._write_address()
-            if self._tab == "compare" and not self._plan.outdated:
+            if self._tab == "compare" and not self._plan.outdated():
                 await self._compare_tab.show(present, isinstance(found, View))
 
     def _show_decision(self, found: View | Refusal) -> None:
         self._sentence.clear()
         self._remarks.clear()
-        if isinstance(found, Refusal):
-            self._hero.classes(add="wrong")
-            self._sentence.text = found.reason
-            self._facts.clear()
-            return
-        self._hero.classes(remove="wrong")
-        self._sentence.text = ""
-        with self._sentence:
-            for place, part in enumerate(_FIGURE.split(found.sentence)):
-                text(part, "b" if place % 2 else "span")
-        fill(self._facts, found.facts)
-        with self._remarks:
-            for warning in found.warnings:
-                text(warning, "p", "warn")
-            for remark in found.remarks:
-                last = text(remark, "p")
-            with last:
-                text(f" Planned in {found.milliseconds:.0f} ms.", "span").props("id=timing")
+        refused = isinstance(found, Refusal)
+        self._hero.classes(add="wrong" if refused else None, remove=None if refused else "wrong")
+        self._sentence.text = found.reason if isinstance(found, Refusal) else ""
+        fill(self._facts, [] if isinstance(found, Refusal) else found.facts)
+        if isinstance(found, View):
+            with self._sentence:
+                for place, part in enumerate(_FIGURE.split(found.sentence)):
+                    text(part, "b" if place % 2 else "span")
+            with self._remarks:
+                for warning in found.warnings:
+                    text(warning, "p", "warn")
+                for remark in found.remarks:
+                    text(remark, "p")
+
+    def _show_cards(self, cards: list[Card]) -> None:
+        shape = [len(card.charts) for card in cards]
+        if [len(charts) for _, _, charts in self._drawn] != shape:
+            self._cards.clear()
+            self._drawn = []
+            for number in shape:
+                height = 360 if self._drawn else 226  # the first one is wide
+                with self._cards, ui.element("div").classes("card"):
+                    title, said = text("", "h2"), text("", "p", "sub")
+                    self._drawn.append((title, said, [Chart(height // number) for _ in range(number)]))
+        for (title, said, charts), card in zip(self._drawn, cards, strict=True):
+            title.text, said.text = card.title, card.text
+            for chart, options in zip(charts, card.charts, strict=True):
+                chart.show(options)
 
     async def _switch(self, name: str) -> None:
         self._tab = name if name in _TABS else "design"
@@ -174,7 +173,7 @@ class Page:
         await self._tick()
 
     def _show_tab(self) -> None:
-        for name, box in zip(_TABS, (self._design_tab.box, self._compare_tab.box, self._runs_tab.box), strict=True):
+        for name, box in zip(_TABS, (self._cards, self._compare_tab.box, self._runs_tab.box), strict=True):
             show_if(box, name == self._tab)
         alone = self._tab == "runs"  # they are of other designs: no headline, no controls
         show_if(self._side, not alone)
@@ -186,128 +185,26 @@ class Page:
             await self._runs_tab.refresh()
 
     def _write_address(self) -> None:
-        try:
+        query = ""
+        with _told():  # it may be too long
             query = self.design.query()
-        except ScenarioError:
-            query = ""  # too long: the Link button says so
         if self._tab != "design":
             query = f"{query}&tab={self._tab}".removeprefix("&")
         self._client.run_javascript(f"airfed.address({json.dumps(query)})")
 
-    async def _copy_link(self) -> None:
-        try:
-            self.design.query()
-        except ScenarioError as error:
-            ui.notify(str(error), type="warning")
-            return
-        copied = await ui.run_javascript("return await airfed.copy(location.href)", timeout=5)
-        ui.notify("The link is in the clipboard." if copied else "Copy the address from the browser’s own bar.")
-
     def _save(self) -> None:
-        try:
-            world = self.design.world()
-        except ScenarioError as error:
-            ui.notify(str(error), type="warning")
-            return
-        safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in world.name) or "scenario"
-        ui.download.content(world.to_toml(), f"{safe}.toml", "application/toml")
-
-    def _train(self) -> None:
-        self._command("run", "--out", str(self._runs / "explored"))
+        with _told():
+            ui.download.content(self.design.world().to_toml(), "explored.toml", "application/toml")
 
     def _command(self, *arguments: str) -> None:
-        try:
+        with _told():
             command_dialog(self.design.command(*arguments))
-        except ScenarioError as error:
-            ui.notify(str(error), type="warning")
 
 
-class DesignTab:
-    """The charts of a plan: one wide card, with a slider where rounds differ, and up to four in pairs."""
-
-    def __init__(self) -> None:
-        self._rounds: Rounds | None = None
-        self._index = 0
-        with ui.element("section").classes("section").props("aria-label=Design") as self.box:
-            with ui.element("div").classes("section hide") as self._charts:
-                self._cards = [_CardPlace(wide=True)]
-                self._cards[0].text.props("id=waiting")
-                with self._cards[0].above, ui.element("div").classes("hide") as self._scrubber:
-                    with ui.element("div").classes("scrub"):
-                        self._label = text("", "span").props("id=round")
-                        self._slider = Slider(min=1, max=1, step=1, value=1).props("dense aria-label=Round")
-                        self._slider.classes("knob-slider").on_value_change(lambda event: self._moved(event.value))
-                    self._facts = ui.element("div").classes("facts").props("id=round-facts")
-                for _ in range(2):
-                    with ui.element("div").classes("pair"):
-                        self._cards += [_CardPlace(), _CardPlace()]
-            with ui.element("div").classes("card wrong hide").props("id=reason") as self._refused:
-                self._title, self._reason, self._advice = text("", "h2"), text("", "p"), text("", "p")
-
-    def show(self, found: View | Refusal) -> None:
-        """Draw a plan, or say why there is none."""
-        show_if(self._charts, isinstance(found, View))
-        show_if(self._refused, isinstance(found, Refusal))
-        self._rounds = found.rounds if isinstance(found, View) else None
-        if isinstance(found, Refusal):
-            self._title.text = "No plan fits" if found.infeasible else "This cannot be planned"
-            said = found.reason.removeprefix("No plan fits: ")
-            self._reason.text = said[:1].upper() + said[1:]
-            raised = "Raise the budget that the sentence names, or the peak power, or lower the noise."
-            checked = "Correct the value among the controls; files are checked by the same rules."
-            self._advice.text = raised if found.infeasible else checked
-            return
-        for place, card in zip_longest(self._cards, found.cards):
-            place.show(card)
-        show_if(self._scrubber, found.rounds is not None)
-        if found.rounds is not None:
-            self._slider.props["max"] = len(found.rounds.strips)
-            self._go(self._index)
-            self._slider.value = self._index + 1
-
-    def _moved(self, value: Any) -> None:
-        if isinstance(value, int | float) and math.isfinite(value) and round(value) != self._index + 1:
-            self._go(round(value) - 1)
-
-    def _go(self, index: int) -> None:
-        """Show a round, or the nearest that there is; nothing is planned anew."""
-        if self._rounds is None:
-            return
-        last = len(self._rounds.strips)
-        self._index = min(max(index, 0), last - 1)
-        self._label.text = f"Round {self._index + 1} of {last}"
-        fill(self._facts, self._rounds.facts(self._index))
-        self._cards[0].draw([self._rounds.strip(self._index)])
-        for place in self._cards[1:]:
-            for options in place.options:
-                charts.move_cursor(options, self._index + 1)
-            place.draw(place.options)
-
-
-class _CardPlace:
-    """Where a card is shown."""
-
-    def __init__(self, *, wide: bool = False) -> None:
-        self._wide = wide
-        self.options: list[charts.Options] = []
-        self._drawn: list[Chart] = []
-        with ui.element("div").classes("card") as self._box:
-            self._title, self.text = text("", "h2"), text("", "p", "sub")
-            self.above, self._charts = ui.element("div"), ui.element("div")
-
-    def show(self, card: Card | None) -> None:
-        """Fill the place, or leave it empty."""
-        show_if(self._box, card is not None)
-        if card is not None:
-            self._title.text, self.text.text = card.title, card.text
-        self.draw(card.charts if card is not None else [])
-
-    def draw(self, options: list[charts.Options]) -> None:
-        """Draw charts below each other."""
-        self.options = options
-        if len(self._drawn) != len(options):
-            self._charts.clear()
-            with self._charts:
-                self._drawn = [Chart(226 if self._wide else 360 // len(options) + 10 * len(options)) for _ in options]
-        for each, wanted in zip(self._drawn, options, strict=True):
-            each.show(wanted)
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell the visitor what is wrong with the design."""
+    try:
+        yield
+    except ScenarioError as error:
+        ui.notify(str(error), type="warning")

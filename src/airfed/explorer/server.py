@@ -1,61 +1,173 @@
-"""Serves the page: binds, prints the address, waits for a signal."""
+"""Serves the page, and guards it: who may talk to it, what it may do in a browser (docs/explore.md: threat model)."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hmac
 import inspect
+import ipaddress
 import logging
+import re
 import secrets
 import signal
 import socket
+import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlencode
 
 import uvicorn
 from fastapi import FastAPI, Request
 from nicegui import app as nicegui_app
 from nicegui import core, run, ui
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airfed.explorer import view
 from airfed.explorer.design import Design
-from airfed.explorer.gate import Gate
 from airfed.explorer.page import Page
 from airfed.explorer.worker import compute, configure
 
+MOST_BYTES: Final = 1_000_000  # of a request; scenarios come over the web socket
+_MOST_MESSAGE: Final = 8_000_000  # bytes of a web socket's message
+_SOCKET: Final = "/_nicegui_ws/socket.io"  # the only path with a web socket
+_GARBAGE: Final = (TypeError, ValueError, LookupError, AttributeError)  # what a message not of the page's own leads to
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; script-src-attr "
+    "'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
-def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool) -> int:
-    """Serve the page until a signal ends it (Ctrl-C, SIGTERM, SIGHUP), and return the exit code that this means.
 
-    Args:
-        start: the design that the page shows first.
-        host: where to listen; everyone needs the token, which is printed with the address.
-        port: where to listen; 0 takes a free one.
-        runs: the folder of run directories; nothing outside it is read.
-        open_browser: whether to open the page.
+class Gate:
+    """An ASGI application that passes requests with the token on; on loopback only loopback names are answered."""
 
-    Raises:
-        ValueError: the address cannot be listened on.
-    """
-    token = secrets.token_urlsafe(24)
-    with contextlib.closing(_listen(host, port)) as listener:
-        port = listener.getsockname()[1]
-        gate = Gate(build(start, runs), token=token, host=host, port=port)
-        options: dict[str, Any] = {"log_level": "error", "server_header": False, "ws_max_size": 8_000_000}
-        server = _Server(uvicorn.Config(gate, timeout_graceful_shutdown=2, **options))
-        name = f"[{host}]" if ":" in host else socket.gethostname() if host == "0.0.0.0" else host
-        address = f"http://{name}:{port}/?token={token}"
-        print(f"airfed explore: {address}   (Ctrl-C stops)", flush=True)
-        if open_browser:
-            threading.Timer(0.8, webbrowser.open, [address]).start()
+    def __init__(self, app: ASGIApp, *, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.app, self._token = app, token
+        self.cookie = f"airfed-token-{port}"  # browsers share cookies between ports
+        # Starlette compares what precedes the first colon; an address in brackets cannot be an attacker's DNS name.
+        hosts = ["127.0.0.1", "localhost", "[" if ":" in host else host] if is_loopback(host) else ["*"]
+        self._checked = TrustedHostMiddleware(self._admit, allowed_hosts=hosts, www_redirect=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "http":
+            # There is no proxy, whose prefix would count, and a page, whose scripts get a nonce, comes unpacked.
+            ignored = [b"x-forwarded-prefix"] + [b"accept-encoding"] * (not scope["path"].startswith("/_nicegui"))
+            headers = [(name, value) for name, value in scope["headers"] if name.lower() not in ignored]
+            await self._checked({**scope, "headers": headers}, receive, _Guarded(send))
+        else:
+            await (self._checked if scope["type"] == "websocket" else self.app)(scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._refusal(HTTPConnection(scope)) or self.app
         try:
-            server.run(sockets=[listener])
-        finally:
-            run.reset()  # ends every worker process, busy or not
-    return 128 + server.caught[0] if server.caught else 0
+            await app(scope, receive, send)
+        except _GARBAGE:
+            if scope["type"] == "http":
+                raise
+            with contextlib.suppress(RuntimeError):  # it may be closed already
+                await send({"type": "websocket.close", "code": 1008})
+
+    def _refusal(self, request: HTTPConnection) -> Response | None:
+        headers, http, path = request.headers, request.scope["type"] == "http", request.scope["path"]
+        origin, host = headers.get("origin"), headers.get("host", "")
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+            return PlainTextResponse("This page answers no other site.", 403)
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):  # another site's: only a followed link
+            followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+            if not (followed and http and request.scope["method"] == "GET" and path == "/"):
+                return PlainTextResponse("This page is no part of another site's page.", 403)
+        if not http and not path.startswith(_SOCKET):
+            return PlainTextResponse("There is no web socket here.", 404)
+        if "transfer-encoding" in headers:
+            return PlainTextResponse("Expected a request that says its length.", 411)
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > MOST_BYTES:
+            return PlainTextResponse(f"Expected a request of at most {MOST_BYTES} bytes.", 413)
+        if self._same(request.cookies.get(self.cookie, "")):
+            return None
+        query = request.query_params.multi_items()
+        if not http or not any(self._same(value) for key, value in query if key == "token"):
+            return PlainTextResponse("A token is needed: open the address that airfed explore printed.", 401)
+        # Keep the token in a cookie and out of the address, which people share.
+        rest = urlencode([(key, value) for key, value in query if key != "token"])
+        # One slash only: "//elsewhere" would lead to another site.
+        response = RedirectResponse("/" + path.lstrip("/") + (f"?{rest}" if rest else ""), 303)
+        response.set_cookie(self.cookie, self._token, httponly=True, samesite="lax")  # links may be followed
+        return response
+
+    def _same(self, offered: str) -> bool:
+        return hmac.compare_digest(offered.encode(), self._token.encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name means this machine and no other."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host.lower() == "localhost"
+
+
+class _Guarded:
+    """An ASGI `send` that adds the headers, and the nonce to the scripts of a page."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._nonce = send, secrets.token_urlsafe(16)
+        self._start: Message | None = None  # of a page, whose length is known in the end only
+        self._page = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update({name: value.format(nonce=self._nonce) for name, value in _HEADERS.items()})
+            if headers.get("content-type", "").startswith("text/html"):
+                self._start = message
+                return
+        elif message["type"] == "http.response.body" and self._start is not None:
+            self._page += message.get("body", b"")
+            if message.get("more_body", False):
+                return
+            message["body"] = re.sub(rb"<script\b", f'<script nonce="{self._nonce}"'.encode(), self._page)
+            MutableHeaders(scope=self._start)["Content-Length"] = str(len(message["body"]))
+            await self._send(self._start)
+        await self._send(message)
+
+
+def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool) -> None:
+    """Serve the page, which begins with a design, until a signal ends it; `runs` is the folder of run directories."""
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"Cannot listen on {host}, port {port}: {reason}; give another --port or --host.") from None
+    token, port = secrets.token_urlsafe(24), listener.getsockname()[1]
+    gate = Gate(build(start, runs), token=token, host=host, port=port)
+    options: dict[str, Any] = {"log_level": "error", "server_header": False, "ws_max_size": _MOST_MESSAGE}
+    server = uvicorn.Server(uvicorn.Config(gate, timeout_graceful_shutdown=2, **options))
+    name = f"[{host}]" if ":" in host else socket.gethostname() if host == "0.0.0.0" else host
+    address = f"http://{name}:{port}/?token={token}"
+    print(f"airfed explore: {address}   (Ctrl-C stops)", flush=True)
+    if open_browser:
+        threading.Timer(0.8, webbrowser.open, [address]).start()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # once uvicorn has ended in good order
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        server.run(sockets=[listener])
+    finally:
+        run.reset()  # ends every worker process, busy or not
 
 
 def build(start: Design, runs: Path) -> FastAPI:
@@ -68,8 +180,6 @@ def build(start: Design, runs: Path) -> FastAPI:
     def index(request: Request) -> None:
         Page(start, runs, dict(request.query_params))
 
-    # A message that is none of the page's own ends its connection, without a traceback in the log. Errors of the page's
-    # own code do not pass here: NiceGUI hands them to its own handler.
     handlers = core.sio.handlers["/"]
     for event, handler in handlers.items():
         if event != "disconnect" and not hasattr(handler, "__wrapped__"):  # which brings no message
@@ -82,50 +192,16 @@ def build(start: Design, runs: Path) -> FastAPI:
 
 
 def _quiet(event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    """End the connection of a message that is none of the page's own, without a traceback in the log."""
+
     @functools.wraps(handler)
     async def handle(sid: str, *message: Any) -> Any:
         try:
             answer = handler(sid, *message)
             return await answer if inspect.isawaitable(answer) else answer
-        except Exception:
+        except _GARBAGE:
             if event == "connect":
                 return False  # refused
             await core.sio.disconnect(sid)
-            return None
 
     return handle
-
-
-class _Server(uvicorn.Server):
-    """Ends in good order on a signal; a second one does not wait for visitors."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.caught: list[int] = []
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-        old = {number: signal.signal(number, self._heed) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-
-    def _heed(self, number: int, frame: object) -> None:
-        if self.caught:
-            raise KeyboardInterrupt
-        self.caught.append(number)
-        self.should_exit = True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(f"Cannot listen on {host}, port {port}: {reason}; give another --port or --host.") from None
-    except OverflowError:
-        raise ValueError(f"Expected 0 <= port={port} <= 65535.") from None

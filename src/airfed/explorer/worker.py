@@ -1,8 +1,4 @@
-"""Computation away from the server: NiceGUI's pool of worker processes, with limits on each request's time and memory.
-
-A page has one computation under way at a time (`Latest`), so it occupies one worker process; requests made meanwhile
-become one more. Sizes are limited before anything is computed (`design.admit`).
-"""
+"""Computation away from the server: NiceGUI's pool of worker processes, with limits on a request's time and memory."""
 
 from __future__ import annotations
 
@@ -17,11 +13,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar
 
 from nicegui import background_tasks, run
 
-A = TypeVarTuple("A")
 R = TypeVar("R")
 
 SECONDS: Final = 20.0  # for one request
@@ -44,12 +39,8 @@ def configure() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-async def compute(function: Callable[[*A], R], *arguments: *A, seconds: float = SECONDS) -> R:
-    """Return what a module's function returns, computed in a worker process.
-
-    Raises:
-        TooMuchError: it took too long, too much memory, or broke down.
-    """
+async def compute(function: Callable[..., R], *arguments: Any, seconds: float = SECONDS) -> R:
+    """Return what a module's function returns, computed in a worker process; TooMuchError where it needs too much."""
     try:
         answer = await run.cpu_bound(limited, seconds, function, arguments)
     except BrokenProcessPool:
@@ -103,20 +94,12 @@ def _end_with_server() -> None:
 
 
 class Latest:
-    """Repeats its work for the newest request; requests made while it works become one more."""
+    """Repeats its work for the newest request, between `start` and `stop`; requests made meanwhile become one more."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._work, self._wished = work, asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-
-    def wish(self) -> None:
-        """Ask for the work to be done, now or as soon as `start` is called."""
-        self._wished.set()
-
-    @property
-    def outdated(self) -> bool:
-        """Whether there is a newer request already."""
-        return self._wished.is_set()
+        self.wish, self.outdated = self._wished.set, self._wished.is_set
 
     def start(self) -> None:
         """Begin to work."""

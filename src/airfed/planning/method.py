@@ -6,6 +6,7 @@ plan and D = Σ_k a_k. airfed's own method is `OverTheAir`; those of other paper
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, final
 
@@ -74,17 +75,17 @@ class Errors(NamedTuple):
     shortfall: Floats  # Σ_k (1/N − a_k/D)₊
 
 
-class Method:
-    """How updates reach the receiver. A subclass is final: one method, one class."""
+class Method(ABC):
+    """How updates reach the receiver. A subclass is final: one method, one class, one file."""
 
     name: ClassVar[str]  # as in a record
     title: ClassVar[str]  # one sentence
     private: ClassVar[bool] = True  # whether it has an ε at all
     radio: ClassVar[bool] = True  # whether the channel shapes what is received
 
+    @abstractmethod
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit allows to the given devices in each of I equal rounds."""
-        return limits.alignment_limits(problem, devices, rounds)
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:
         """Return one of I rounds as it is transmitted and received; by default devices invert their channels.
@@ -93,7 +94,7 @@ class Method:
         """
         return over_the_air(problem, gain=gain, amplitude=amplitude)
 
-    def require_claim(self, problem: Problem) -> None:
+    def require_claim(self, problem: Problem) -> None:  # noqa: B027  # most methods have nothing to add
         """Raise InfeasibleError where the method makes no privacy claim: μ = 2·max a_k/s does not hold there."""
 
     def schedule(self, problem: Problem) -> Devices:
@@ -146,6 +147,10 @@ class OverTheAir(Method):
 
     name: ClassVar[str] = "over_the_air"
     title: ClassVar[str] = "Updates add up over the air."
+
+    def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
+        """Return the largest θ within privacy, peak power and total power."""
+        return limits.alignment_limits(problem, devices, rounds)
 
     def amplitudes(self, problem: Problem, devices: Devices, rounds: int) -> Floats:
         """Return the largest θ within every limit, for each of the devices."""
