@@ -62,7 +62,7 @@ class ArtificialNoise(Method):
                 "(estimation_error)."
             )
         self.require_claim(problem)
-        found = super().limits(problem, devices, rounds)
+        found = limits.alignment_limits(problem, devices, rounds)
         gain, peak = problem.fleet.gain[devices], problem.fleet.peak_power[devices]
         alone, most = found["privacy"], min(found["peak_power"], found["total_power"])
         if alone < most:  # the more signal, the less power for noise: one θ at which they balance

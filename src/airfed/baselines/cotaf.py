@@ -27,7 +27,7 @@ class Cotaf(Method):
 
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit on power allows."""
-        found = super().limits(problem, devices, rounds)
+        found = limits.alignment_limits(problem, devices, rounds)
         return {name: value for name, value in found.items() if name != "privacy"}
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:

@@ -41,7 +41,7 @@ class TruncatedInversion(Method):
 
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit allows; the total power's is no larger than √ρ₀."""
-        found = super().limits(problem, devices, rounds)
+        found = limits.alignment_limits(problem, devices, rounds)
         average = problem.budget.total_power / (problem.fleet.num_devices * rounds)
         printed = math.sqrt(average * self.mean_square / float(exp1(self.cutoff)))
         return found | {"total_power": min(found["total_power"], printed)}
