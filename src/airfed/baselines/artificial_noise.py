@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from airfed.baselines.digital import levelled
-from airfed.planning.limits import Binding, Devices, Floats
+from airfed.planning.limits import Binding, Devices, Floats, alignment_limits
 from airfed.planning.method import Method, Signal, over_the_air
 from airfed.problem import InfeasibleError, Problem
 
@@ -62,7 +62,7 @@ class ArtificialNoise(Method):
                 "(estimation_error)."
             )
         self.require_claim(problem)
-        found = limits.alignment_limits(problem, devices, rounds)
+        found = alignment_limits(problem, devices, rounds)
         gain, peak = problem.fleet.gain[devices], problem.fleet.peak_power[devices]
         alone, most = found["privacy"], min(found["peak_power"], found["total_power"])
         if alone < most:  # the more signal, the less power for noise: one θ at which they balance

@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from airfed.planning.limits import Binding, Devices, Floats
+from airfed.planning.limits import Binding, Devices, Floats, alignment_limits
 from airfed.planning.method import NOT_PRIVATE_MU, UNCLIPPED, Method, Signal, over_the_air
 from airfed.problem import Problem
 
@@ -27,7 +27,7 @@ class Cotaf(Method):
 
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit on power allows."""
-        found = limits.alignment_limits(problem, devices, rounds)
+        found = alignment_limits(problem, devices, rounds)
         return {name: value for name, value in found.items() if name != "privacy"}
 
     def signal(self, problem: Problem, *, gain: Floats, peak_power: Floats, amplitude: Floats, rounds: int) -> Signal:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import exp1
 
 from airfed import _validate
-from airfed.planning.limits import Binding, Devices
+from airfed.planning.limits import Binding, Devices, alignment_limits
 from airfed.planning.method import Method
 from airfed.planning.optimal import completed
 from airfed.planning.time_varying.planner import Samples, first_sample, gains_of, per_round
@@ -41,7 +41,7 @@ class TruncatedInversion(Method):
 
     def limits(self, problem: Problem, devices: Devices, rounds: int) -> dict[Binding, float]:
         """Return the largest θ that each limit allows; the total power's is no larger than √ρ₀."""
-        found = limits.alignment_limits(problem, devices, rounds)
+        found = alignment_limits(problem, devices, rounds)
         average = problem.budget.total_power / (problem.fleet.num_devices * rounds)
         printed = math.sqrt(average * self.mean_square / float(exp1(self.cutoff)))
         return found | {"total_power": min(found["total_power"], printed)}
