@@ -201,7 +201,7 @@ def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
     sizes = line(size.name, size.x, size.y, "lit", step="middle", areaStyle={"color": "var(--lit)", "opacity": 0.5})
     fleet = line("fleet", ends, [num_devices, num_devices], "ink", dash="dashed", width=1.2)
     devices = chart(axis("round", *ends), axis("devices |K|", 0.0, upright=True), sizes, fleet, _cursor())
-    powers = "The darker, the larger the share of its peak power; the most often scheduled below."
+    powers = "The stronger the colour, the larger the share of its peak power; the most often scheduled below."
     return {
         "Transmit power of each device in each round": (powers, _power_map(plan)),
         "θ in each round": ("The limits are those on a single round.", levels),

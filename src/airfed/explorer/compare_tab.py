@@ -144,7 +144,7 @@ class CompareTab:
                 with ui.element("div").classes("section") as self._more:  # where rounds are alike
                     with card("What the budgets buy", "The change of the optimum at the larger budget."):
                         self._bought = ui.table(rows=[]).props("flat dense id=sensitivities")
-                    with card("Privacy against power", "The darker, the better; the star is the present design."):
+                    with card("Privacy against power", "The greener, the better; the star is the present design."):
                         self._map = Chart(420).props("id=front")
             self._reason = text("", "p", "card wrong hide")
 
