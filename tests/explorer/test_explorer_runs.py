@@ -126,6 +126,13 @@ def test_a_folder_that_vanishes_is_left_out(tmp_path: Path, make_run: MakeRun, m
     assert [entry.name for entry in read(tmp_path).entries] == ["a"]
 
 
+def test_a_root_that_cannot_be_listed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _break_listing(monkeypatch, tmp_path, PermissionError(13, "Permission denied"))
+    (entry,) = read(tmp_path).entries
+    assert entry.state == "bad"
+    assert "Permission denied" in entry.text
+
+
 def _break_listing(monkeypatch: pytest.MonkeyPatch, folder: Path, error: OSError) -> None:
     real = os.listdir
 

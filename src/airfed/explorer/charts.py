@@ -105,7 +105,7 @@ def star(x: float, y: float, name: str = "chosen", colour: str = "lit") -> Optio
 def upright(x: float | None, colour: str = "ink", label: str = "", dash: str = "dotted") -> Options:
     """Return the `markLine` of a series: a line across the chart at x, none where x is None."""
     paint = {"color": f"var(--{colour})"}
-    words = {"show": bool(label), "formatter": label, "position": "start", "distance": 25, "fontWeight": 600, **paint}
+    words = {"show": bool(label), "formatter": label, "position": "start", "distance": 8, "fontWeight": 600, **paint}
     look = {"lineStyle": {**paint, "type": dash, "width": 1.6}, "label": words}
     return {"symbol": "none", "silent": True, "data": [] if x is None else [{"xAxis": x}], **look}
 
@@ -126,7 +126,7 @@ def strip(
     """Return the devices by gain, |h| = ends[0] to ends[1]: [W] of scheduled ones, what others would need, the peak."""
     lit, dark, ceiling = (np.sqrt(np.minimum(watts, 2 * top)) for watts in heights)
     x = np.arange(1.0, lit.size + 1)
-    across = axis(f"|h| = {number(ends[0])} (left) to {number(ends[1])}", 0.5, lit.size + 0.5, nameGap=12)
+    across = axis(f"|h| = {number(ends[0])} (left) to {number(ends[1])}", 0.5, lit.size + 0.5)
     across |= {"axisLabel": {"show": False}, "axisPointer": {"type": "none", "label": {"formatter": "no. {value}"}}}
     look = {"type": "bar", "barGap": "-100%", "barCategoryGap": "24%", **_STILL}
     bars = [
@@ -210,7 +210,7 @@ def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
     sizes = line("scheduled devices", at + 1, plan.sizes[at], "lit", step="middle", areaStyle=filled)
     fleet = line("fleet", ends, [num_devices, num_devices], "ink", dash="dashed", width=1.2)
     devices = chart(axis("round", *ends), axis("devices |K|", 0.0, upright=True), sizes, fleet, _cursor())
-    powers = "The darker, the larger the share of its peak power; the most often scheduled below."
+    powers = "The stronger the colour, the larger the share of its peak power; the most often scheduled below."
     return {
         "Transmit power of each device in each round": (powers, _power_map(plan)),
         "θ in each round": ("The limits are those on a single round.", levels),

@@ -46,11 +46,10 @@ def compare(design: Design) -> Compared | Refusal:
         plans, reasons = world.compare()
         if "optimal" not in plans:
             return Refusal(reasons["optimal"], infeasible=True)
-        best = plans["optimal"]
         notes = [f"* {name}: {' '.join(plan.notes)}" for name, plan in plans.items() if plan.violations]
         notes += [f"{name}: {reason}" for name, reason in reasons.items()]
-        rows = [_row(name, plan, best) for name, plan in plans.items()]
-        return Compared(rows, _bars(plans), notes, [] if series.round_by_round(best) else bought(world))
+        rows = [_row(name, plan, plans["optimal"]) for name, plan in plans.items()]
+        return Compared(rows, _bars(plans), notes, [] if series.round_by_round(plans["optimal"]) else bought(world))
     except ValueError as error:
         return Refusal(str(error))
 
@@ -82,8 +81,9 @@ def _bars(plans: dict[str, Plan]) -> Options:
         | {"itemStyle": {"color": f"var(--term-{term})"}}
         for term, label in TERMS.items()
     ]
-    up = categories("policy", list(plans), upright=True, inverse=True)
-    return chart(across, up, *stacked, grid={"left": 112, "right": 14, "top": 28, "bottom": 38})
+    up = categories("", list(plans), upright=True, inverse=True)
+    grid = {"left": 112, "right": 14, "top": 28, "bottom": 38}
+    return chart(across, up, *stacked, grid=grid, spoken="The bound of each policy, split into its terms")
 
 
 def _optimum(world: Scenario) -> tuple[Plan, Callable[[Problem], Plan]]:
@@ -144,7 +144,7 @@ class CompareTab:
                 with ui.element("div").classes("section") as self._more:  # where rounds are alike
                     with card("What the budgets buy", "The change of the optimum at the larger budget."):
                         self._bought = ui.table(rows=[]).props("flat dense id=sensitivities")
-                    with card("Privacy against power", "The darker, the better; the star is the present design."):
+                    with card("Privacy against power", "The greener, the better; the star is the present design."):
                         self._map = Chart(420).props("id=front")
             self._reason = text("", "p", "card wrong hide")
 
