@@ -129,7 +129,6 @@ def test_an_infeasible_point_is_refused_with_its_reason() -> None:
     silent = Design().change("channel.model", "fixed").change("channel.gains", [0.0, 0.0])
     answer = view.show(silent.change("channel.minimum", 0.0).change("channel.pin_minimum", False))
     assert isinstance(answer, view.Refusal)
-    assert answer.infeasible
     assert "every device has gain 0" in answer.reason
 
 

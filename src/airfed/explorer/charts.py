@@ -190,7 +190,7 @@ def accuracy_over_rounds(plan: Plan, curve: Expectation) -> Options:
 
 
 def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
-    """Return sentences and charts of a plan round by round, by title; `move_cursor` marks a round in them."""
+    """Return sentences and charts of a plan round by round, by title."""
     num_devices, ends = plan.problem.fleet.num_devices, (0.5, plan.rounds + 0.5)
     at = series.thin(plan.rounds, most=series.MOST_POINTS)
     whole = plan.problem.budget.scope == "total"
@@ -205,11 +205,11 @@ def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
     low, high = _padded([*plan.amplitudes.level, *(y for limit in ceilings for y in plan.ceilings[limit])], 1.1, 1.1)
     up = axis("alignment θ", low, high, kind="log", upright=True)
     theta = line("θ", at + 1, plan.amplitudes.level[at], "ink")
-    levels = chart(axis("round", *ends), up, *limits, theta, _cursor())
+    levels = chart(axis("round", *ends), up, *limits, theta)
     filled = {"color": "var(--lit)", "opacity": 0.5}
     sizes = line("scheduled devices", at + 1, plan.sizes[at], "lit", step="middle", areaStyle=filled)
     fleet = line("fleet", ends, [num_devices, num_devices], "ink", dash="dashed", width=1.2)
-    devices = chart(axis("round", *ends), axis("devices |K|", 0.0, upright=True), sizes, fleet, _cursor())
+    devices = chart(axis("round", *ends), axis("devices |K|", 0.0, upright=True), sizes, fleet)
     powers = "The stronger the colour, the larger the share of its peak power; the most often scheduled below."
     return {
         "Transmit power of each device in each round": (powers, _power_map(plan)),
@@ -219,16 +219,6 @@ def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
     }
 
 
-def move_cursor(options: Options, number: int) -> None:
-    """Mark round `number` (from 1) in a chart of `round_by_round`."""
-    each = options["series"][-1]
-    each["markLine"]["data"] = [{"xAxis": (number - 1) // each["rounds"] if "rounds" in each else number}]
-
-
-def _cursor(**more: Any) -> Options:
-    return {"type": "line", "name": "", "data": [], "markLine": upright(1, dash="solid"), **more}
-
-
 def _power_map(plan: Plan) -> Options:
     """The devices over the rounds, the most frequently scheduled below: mean power as a share of the peak."""
     tall, wide = -(-plan.problem.fleet.num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
@@ -236,7 +226,7 @@ def _power_map(plan: Plan) -> Options:
     cells = [{"value": [c, r, round(shares[r, c], 4)]} for r, c in np.argwhere(~np.isnan(shares)).tolist()]
     across = categories("round", [str(first) for first in range(1, plan.rounds + 1, wide)])
     up = categories("devices", [str(first * tall + 1) for first in range(len(shares))], upright=True)
-    return heatmap(across, up, cells, _cursor(rounds=wide), colour="lim-peak_power")
+    return heatmap(across, up, cells, colour="lim-peak_power")
 
 
 def _budgets(plan: Plan) -> Options:
@@ -250,7 +240,7 @@ def _budgets(plan: Plan) -> Options:
     up = axis(
         "left", min(0.0, *(float(share.min()) for share in left.values())), 1.0, text="airfed.percent", upright=True
     )
-    return chart(axis("round", 0.0, float(plan.rounds)), up, *lines, _cursor())
+    return chart(axis("round", 0.0, float(plan.rounds)), up, *lines)
 
 
 def _padded(values: ArrayLike, below: float, above: float) -> tuple[float, float]:

@@ -45,7 +45,7 @@ def compare(design: Design) -> Compared | Refusal:
         world = design.world()
         plans, reasons = world.compare()
         if "optimal" not in plans:
-            return Refusal(reasons["optimal"], infeasible=True)
+            return Refusal(reasons["optimal"])
         notes = [f"* {name}: {' '.join(plan.notes)}" for name, plan in plans.items() if plan.violations]
         notes += [f"{name}: {reason}" for name, reason in reasons.items()]
         rows = [_row(name, plan, plans["optimal"]) for name, plan in plans.items()]

@@ -13,7 +13,6 @@ from airfed.explorer.design import Design, Own
 from airfed.planning import Plan
 from airfed.planning.policy import next_device
 from airfed.plotting import series
-from airfed.problem import InfeasibleError
 from airfed.scenario import Scenario, ScenarioError
 from airfed.text import phrases
 from airfed.text.phrases import LIMITS, number
@@ -22,10 +21,9 @@ _MOST_BARS: Final = 400
 
 
 class Refusal(NamedTuple):
-    """Why there is nothing to show; `infeasible` where no plan fits, otherwise a value is wrong."""
+    """Why there is nothing to show."""
 
     reason: str
-    infeasible: bool = False
 
 
 class Fact(NamedTuple):
@@ -63,14 +61,10 @@ def show(present: Design) -> View | Refusal:
         plan = world.plan()
         if series.round_by_round(plan):
             cards = [Card(title, said, [chart]) for title, (said, chart) in charts.round_by_round(plan).items()]
-            for card in cards:  # without the cursor, which has no name
-                card.charts[0]["series"] = [each for each in card.charts[0]["series"] if each["name"]]
         else:
             cards = _cards(world, plan)
         return View(decision(plan), plan_facts(plan), *remarks(plan), cards)
-    except InfeasibleError as error:
-        return Refusal(str(error), infeasible=True)
-    except ValueError as error:  # of the scenario, or of the user's own policy
+    except ValueError as error:  # no plan fits, or the scenario or the user's own policy is wrong
         return Refusal(str(error))
 
 
