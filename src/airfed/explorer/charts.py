@@ -110,12 +110,12 @@ def upright(x: float | None, colour: str = "ink", label: str = "", dash: str = "
     return {"symbol": "none", "silent": True, "data": [] if x is None else [{"xAxis": x}], **look}
 
 
-def heatmap(x: Options, y: Options, cells: list[Options], mark: Options, *, colour: str) -> Options:
-    """Return cells ("value": column, row, shade) on two axes of names, the darker the larger, and a mark on them."""
+def heatmap(x: Options, y: Options, cells: list[Options], *marks: Options, colour: str) -> Options:
+    """Return cells ("value": column, row, shade) on two axes of names, the darker the larger, and marks on them."""
     shades = [cell["value"][2] for cell in cells] or [1.0]
     look = {"inRange": {"color": [colours.PALETTE[colour]], "opacity": [0.12, 1.0]}, "show": False}  # ECharts mixes it
     scale = {"seriesIndex": 0, "min": min(shades), "max": max(shades), **look}
-    made = chart(x, y, {"type": "heatmap", "data": cells, **_STILL}, mark, visualMap=scale)
+    made = chart(x, y, {"type": "heatmap", "data": cells, **_STILL}, *marks, visualMap=scale)
     made["tooltip"]["trigger"] = "item"
     return made
 
