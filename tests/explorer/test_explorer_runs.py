@@ -135,8 +135,9 @@ def test_a_root_that_cannot_be_listed_says_why(tmp_path: Path, monkeypatch: pyte
 
 def _break_listing(monkeypatch: pytest.MonkeyPatch, folder: Path, error: OSError) -> None:
     for name in ("scandir", "listdir"):  # os.walk asks the first, pathlib the second
+        real = getattr(os, name)
 
-        def look(path: Any = ".", real: Any = getattr(os, name)) -> Any:
+        def look(path: Any = ".", real: Any = real) -> Any:
             if Path(path) == folder:
                 raise type(error)(error.errno, error.strerror, str(path))
             return real(path)
