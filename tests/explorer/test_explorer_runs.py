@@ -134,14 +134,14 @@ def test_a_root_that_cannot_be_listed_says_why(tmp_path: Path, monkeypatch: pyte
 
 
 def _break_listing(monkeypatch: pytest.MonkeyPatch, folder: Path, error: OSError) -> None:
-    real = os.listdir
+    for name, real in (("listdir", os.listdir), ("scandir", os.scandir)):  # os.walk asks the latter
 
-    def listdir(path: Any = ".") -> Any:
-        if Path(path) == folder:
-            raise error
-        return real(path)
+        def listed(path: Any = ".", real: Any = real) -> Any:
+            if Path(path) == folder:
+                raise OSError(error.errno, error.strerror, str(path))
+            return real(path)
 
-    monkeypatch.setattr(os, "listdir", listdir)  # pathlib's iterdir asks it, too
+        monkeypatch.setattr(os, name, listed)
 
 
 def test_the_list_tells_how_far_a_run_is_and_that_it_can_go_on(tmp_path: Path, make_run: MakeRun) -> None:

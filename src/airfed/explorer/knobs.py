@@ -13,7 +13,7 @@ from nicegui.elements.mixins.value_element import ValueElement
 
 from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.design import CHANNELS, Design, Own
-from airfed.explorer.elements import Slider, text
+from airfed.explorer.elements import text
 from airfed.keys import control_of, key_of
 from airfed.policies import POLICIES
 from airfed.scenario.template import find, sections
@@ -34,6 +34,12 @@ GROUPS: Final = {
     title: [key for table in tables for key in ("channel.model", *_KEYS) if key.split(".")[0] == table]
     for title, tables in _TABLES.items()
 }
+
+
+class Slider(ui.slider):
+    """A slider that moves under the hand at once and tells the server afterwards."""
+
+    LOOPBACK = False
 
 
 class Knob:

@@ -19,11 +19,11 @@ from nicegui.elements.mixins.text_element import TextElement
 from airfed.explorer import design, view
 from airfed.explorer.compare_tab import CompareTab
 from airfed.explorer.design import Design
-from airfed.explorer.elements import Chart, command_dialog, fill, show_if, text, text_dialog
+from airfed.explorer.elements import Chart, command_dialog, show_if, text, text_dialog
 from airfed.explorer.knobs import Controls
 from airfed.explorer.runs_tab import RunsTab
-from airfed.explorer.view import Card, Refusal, View
-from airfed.explorer.worker import Latest, TooMuchError, compute
+from airfed.explorer.view import Card, View
+from airfed.explorer.worker import Latest, RefusedError, compute
 from airfed.plotting import colours
 from airfed.scenario import ScenarioError
 
@@ -104,50 +104,49 @@ class Page:
         self._plan.wish()
 
     async def _load(self, content: str) -> str:
-        """Take a scenario's TOML; returns what is wrong with it."""
         try:
-            loaded = await compute(view.load, content, self.design.own)
-        except TooMuchError as error:
+            self._take(await compute(design.from_text, content, self.design.own))
+        except RefusedError as error:
             return str(error)
-        if isinstance(loaded, Refusal):
-            return loaded.reason
-        self._take(loaded)
         return ""
 
     async def _compute(self) -> None:
         with self._client:
             self._hero.classes(add="busy")  # the style waits a little, lest it flicker
-            present = self.design
-            found: View | Refusal
+            present, found, reason = self.design, None, ""
             try:
                 found = await compute(view.show, present)
-            except TooMuchError as error:
-                less = "with fewer devices or steps, or a fixed number of rounds (policy.rounds)"
-                found = Refusal(f"{str(error).removesuffix('.')}, {less}.")
+            except RefusedError as error:
+                reason = str(error)
             finally:
-                self._hero.classes(remove="busy")
-            self._show_decision(found)
-            self._show_cards([] if isinstance(found, Refusal) else found.cards)
+                self._hero.classes(add="wrong" if reason else None, remove="busy" if reason else "busy wrong")
+            self._show_decision(found or View(reason, [], [], [], []))
+            self._show_cards(found.cards if found else [])
             self._write_address()
             if self._tab == "compare" and not self._plan.outdated():
-                await self._compare_tab.show(present, isinstance(found, View))
+                await self._compare_tab.show(present, found is not None)
 
-    def _show_decision(self, found: View | Refusal) -> None:
-        self._sentence.clear()
-        self._remarks.clear()
-        refused = isinstance(found, Refusal)
-        self._hero.classes(add="wrong" if refused else None, remove=None if refused else "wrong")
-        self._sentence.text = found.reason if isinstance(found, Refusal) else ""
-        fill(self._facts, [] if isinstance(found, Refusal) else found.facts)
-        if isinstance(found, View):
-            with self._sentence:
-                for place, part in enumerate(_FIGURE.split(found.sentence)):
-                    text(part, "b" if place % 2 else "span")
-            with self._remarks:
-                for warning in found.warnings:
-                    text(warning, "p", "warn")
-                for remark in found.remarks:
-                    text(remark, "p")
+    def _show_decision(self, found: View) -> None:
+        for box in (self._sentence, self._facts, self._remarks):
+            box.clear()
+        self._sentence.text = ""
+        with self._sentence:
+            for place, part in enumerate(_FIGURE.split(found.sentence)):
+                text(part, "b" if place % 2 and found.facts else "span")
+        with self._facts:
+            for fact in found.facts:
+                with ui.element("div").classes("fact"):
+                    text(fact.label, "small")
+                    text(fact.value, "strong")
+                    text(fact.remark, "em")
+                    if fact.share is not None:
+                        with ui.element("div").classes(f"meter lim-{fact.limit}"):
+                            ui.element("i").style(f"width: {100 * min(max(fact.share, 0.0), 1.0):.1f}%")
+        with self._remarks:
+            for warning in found.warnings:
+                text(warning, "p", "warn")
+            for remark in found.remarks:
+                text(remark, "p")
 
     def _show_cards(self, cards: list[Card]) -> None:
         shape = [len(card.charts) for card in cards]
