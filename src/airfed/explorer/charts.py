@@ -1,7 +1,6 @@
-"""ECharts options of every drawing on the page: figures in, a dictionary out.
+"""ECharts options of every drawing on the page, in colours that are CSS variables: light and dark need no second one.
 
-Colours are CSS variables (`plotting.colours`), which the SVG renderer passes on, so that light and dark need no second
-drawing. NiceGUI evaluates a value whose key begins with a colon: those are names in page.js, never data.
+NiceGUI evaluates a value whose key begins with a colon: those are names in page.js, never data.
 """
 
 from __future__ import annotations
@@ -58,7 +57,8 @@ def axis(
     return {
         "type": kind,
         "name": name,
-        **({"nameLocation": "end", "nameGap": 12} if upright else {"nameLocation": "middle", "nameGap": 24}),
+        "nameLocation": "end" if upright else "middle",
+        "nameGap": 12 if upright else 24,
         "nameTextStyle": {**_TEXT, "fontSize": 12, **place},
         **dict(zip(("min", "max"), ends, strict=False)),
         "minInterval": 0 if upright else 1,  # rounds and devices
@@ -252,7 +252,6 @@ def _budgets(plan: Plan) -> Options:
 
 
 def _padded(values: ArrayLike, below: float, above: float) -> tuple[float, float]:
-    """The finite positive range of values, widened by factors for a logarithmic axis."""
     found = np.asarray(values, dtype=np.float64)
     found = found[np.isfinite(found) & (found > 0)]
     low, high = (float(found.min()) / below, float(found.max()) * above) if found.size else (0.1, 1.0)

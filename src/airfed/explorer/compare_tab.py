@@ -87,10 +87,8 @@ def bought(world: Scenario) -> Table:
     found = sensitivities(now.problem, planner)
     change = partial(change_text, found.of, found.now)
     more = {"watt": (found.watt, found.double_power), "unit of ε": (found.epsilon, found.double_epsilon)}
-    return [
-        {"one more": unit, "buys": change(one), "twice the budget buys": change(two)}
-        for unit, (one, two) in more.items()
-    ]
+    names = ("one more", "buys", "twice the budget buys")
+    return [dict(zip(names, (unit, change(one), change(two)), strict=True)) for unit, (one, two) in more.items()]
 
 
 def front_map(design: Design) -> Options:

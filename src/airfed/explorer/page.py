@@ -1,7 +1,4 @@
-"""One visitor's page: the top bar, the headline, the controls and three tabs.
-
-It is delivered empty: nothing is computed before its web socket has connected.
-"""
+"""One visitor's page, delivered empty: nothing is computed before its web socket has connected."""
 
 from __future__ import annotations
 
@@ -49,9 +46,7 @@ class Page:
             self._remarks = ui.element("div").classes("remarks")
         with ui.element("main").classes("frame") as self._frame:
             with ui.element("aside").classes("side").props("id=controls aria-label=Controls") as self._side:
-                self._controls = Controls(
-                    lambda key, value: self._take(self.design.change(key, value), key), self.design.own
-                )
+                self._controls = Controls(lambda key, to: self._take(self.design.change(key, to), key), self.design.own)
             with ui.element("div").classes("content"):
                 self._cards = ui.element("section").classes("cards").props("aria-label=Design")
                 self._drawn: list[tuple[TextElement, TextElement, list[Chart]]] = []  # of each card
@@ -65,17 +60,14 @@ class Page:
         self._show_tab()
         self._ticking = ui.timer(1.0, self._tick, active=False)
         self._client.on_connect(self._enter)
-        self._client.on_disconnect(self._leave)
+        self._client.on_disconnect(self._plan.stop)
+        self._client.on_disconnect(self._ticking.deactivate)
 
     def _enter(self) -> None:
         self._client.run_javascript("airfed.start()")
         self._plan.wish()
         self._plan.start()
         self._ticking.activate()
-
-    def _leave(self) -> None:
-        self._plan.stop()
-        self._ticking.deactivate()
 
     def _bar(self) -> None:
         with ui.element("nav").classes("bar"):
@@ -187,9 +179,8 @@ class Page:
         query = ""
         with _told():  # it may be too long
             query = self.design.query()
-        if self._tab != "design":
-            query = f"{query}&tab={self._tab}".removeprefix("&")
-        self._client.run_javascript(f"airfed.address({json.dumps(query)})")
+        query += f"&tab={self._tab}" * (self._tab != "design")
+        self._client.run_javascript(f"airfed.address({json.dumps(query.removeprefix('&'))})")
 
     def _save(self) -> None:
         with _told():
@@ -202,7 +193,6 @@ class Page:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Tell the visitor what is wrong with the design."""
     try:
         yield
     except ScenarioError as error:

@@ -80,7 +80,7 @@ def _prepare() -> None:
     threading.Thread(target=_end_with_server, daemon=True).start()
 
 
-def _expire(number: int, frame: object) -> None:
+def _expire(*_: object) -> None:
     raise _OutOfTime
 
 
