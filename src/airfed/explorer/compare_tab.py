@@ -140,23 +140,22 @@ class CompareTab:
         try:
             if not has_plan:
                 raise RefusedError("Nothing to compare: there is no plan.")
-            self._reason.text = ""
-            self._show(await compute(compare, design))
-            if self._bought.rows:
+            found = await compute(compare, design)
+            self._bars.style(f"height: {70 + 24 * len(found.rows)}px")
+            self._bars.show(found.bars)
+            show_table(self._table, found.rows)
+            self._notes.text = " ".join(found.notes if found.bought else [*found.notes, _ALIKE])
+            show_table(self._bought, found.bought)
+            show_if(self._more, bool(found.bought))
+            self._refuse("")
+            if found.bought:
                 self._map.show(await compute(front_map, design))
         except RefusedError as error:
-            self._reason.text = str(error)
+            self._refuse(str(error))
         finally:
             self._charts.classes(remove="busy")
-        show_if(self._charts, not self._reason.text)
-        show_if(self._reason, bool(self._reason.text))
 
-    def _show(self, found: Compared) -> None:
-        show_if(self._charts, True)
-        show_if(self._reason, False)
-        self._bars.style(f"height: {70 + 24 * len(found.rows)}px")
-        self._bars.show(found.bars)
-        show_table(self._table, found.rows)
-        self._notes.text = " ".join(found.notes if found.bought else [*found.notes, _ALIKE])
-        show_table(self._bought, found.bought)
-        show_if(self._more, bool(found.bought))
+    def _refuse(self, reason: str) -> None:
+        self._reason.text = reason
+        show_if(self._reason, bool(reason))
+        show_if(self._charts, not reason)

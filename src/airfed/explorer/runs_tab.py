@@ -149,8 +149,7 @@ class RunsTab:
         """Read what has changed on disk and show it."""
         ticked = None if self._ticked is None else tuple(self._ticked)
         try:
-            runs = await compute(read, self._root, ticked, self._seen)
-            if runs is not None:
+            if (runs := await compute(read, self._root, ticked, self._seen)) is not None:
                 self._seen = runs.seen
                 self._show(runs)
         except RefusedError as error:
@@ -160,11 +159,11 @@ class RunsTab:
         self._problem.text = ""
         self._ticked = (runs.names or None) if self._ticked is None else self._ticked
         self._list.clear()
+        self._legend.clear()
         with self._list:
             for entry in runs.entries:
                 self._show_entry(entry)
         show_if(self._shown, bool(runs.names))
-        self._legend.clear()
         with self._legend:
             for place, name in enumerate(runs.names):
                 with ui.element("span").classes("key"):
