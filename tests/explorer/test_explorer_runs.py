@@ -134,15 +134,14 @@ def test_a_root_that_cannot_be_listed_says_why(tmp_path: Path, monkeypatch: pyte
 
 
 def _break_listing(monkeypatch: pytest.MonkeyPatch, folder: Path, error: OSError) -> None:
-    for name in ("scandir", "listdir"):  # os.walk asks the first, pathlib the second
-        real = getattr(os, name)
+    for name, real in (("listdir", os.listdir), ("scandir", os.scandir)):  # os.walk asks the latter
 
-        def look(path: Any = ".", real: Any = real) -> Any:
+        def listed(path: Any = ".", real: Any = real) -> Any:
             if Path(path) == folder:
-                raise type(error)(error.errno, error.strerror, str(path))
+                raise OSError(error.errno, error.strerror, str(path))
             return real(path)
 
-        monkeypatch.setattr(os, name, look)
+        monkeypatch.setattr(os, name, listed)
 
 
 def test_the_list_tells_how_far_a_run_is_and_that_it_can_go_on(tmp_path: Path, make_run: MakeRun) -> None:

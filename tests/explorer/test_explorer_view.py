@@ -127,9 +127,8 @@ def test_where_devices_are_seen_stronger_privacy_stops_them_one_by_one(name: str
 
 def test_an_infeasible_point_is_refused_with_its_reason() -> None:
     silent = Design().change("channel.model", "fixed").change("channel.gains", [0.0, 0.0])
-    answer = view.show(silent.change("channel.minimum", 0.0).change("channel.pin_minimum", False))
-    assert isinstance(answer, view.Refusal)
-    assert "every device has gain 0" in answer.reason
+    with pytest.raises(ValueError, match="every device has gain 0"):
+        view.show(silent.change("channel.minimum", 0.0).change("channel.pin_minimum", False))
 
 
 @pytest.mark.parametrize("power", [1.0, [0.2, 6.0] * 500], ids=["equal", "spread"])

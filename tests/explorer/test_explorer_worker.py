@@ -19,7 +19,7 @@ from nicegui import run as nicegui_run
 
 from airfed.explorer import view, worker
 from airfed.explorer.design import Design
-from airfed.explorer.worker import Latest, TooMuchError, compute
+from airfed.explorer.worker import Latest, RefusedError, compute
 
 PATIENCE = 60.0  # seconds; a busy machine is slow, a broken one never answers
 
@@ -60,9 +60,9 @@ def count_for_ever() -> None:
 def test_a_request_that_takes_too_much_time_or_memory_is_refused_and_its_worker_process_is_kept() -> None:
     async def test() -> None:
         for function, arguments in ((time.sleep, (1000.0,)), (count_for_ever, ())):
-            with pytest.raises(TooMuchError, match=r"more than 0\.1 seconds"):
+            with pytest.raises(RefusedError, match=r"more than 0\.1 seconds"):
                 await compute(function, *arguments, seconds=0.1)
-        with pytest.raises(TooMuchError, match="more than 2 GB"):
+        with pytest.raises(RefusedError, match="more than 2 GB"):
             await compute(bytearray, 5 * 2**30)
         assert len({await compute(os.getpid) for _ in range(8)}) <= (os.cpu_count() or 1)
 
@@ -71,7 +71,7 @@ def test_a_request_that_takes_too_much_time_or_memory_is_refused_and_its_worker_
 
 def test_a_breakdown_is_refused_and_the_next_request_is_served() -> None:
     async def test() -> None:
-        with pytest.raises(TooMuchError, match="broke down"):
+        with pytest.raises(RefusedError, match="broke down"):
             await compute(os._exit, 3)
         assert await compute(os.getpid)
 

@@ -1,7 +1,6 @@
-"""ECharts options of every drawing on the page: figures in, a dictionary out.
+"""ECharts options of every drawing on the page, in colours that are CSS variables: light and dark need no second one.
 
-Colours are CSS variables (`plotting.colours`), which the SVG renderer passes on, so that light and dark need no second
-drawing. NiceGUI evaluates a value whose key begins with a colon: those are names in page.js, never data.
+NiceGUI evaluates a value whose key begins with a colon: those are names in page.js, never data.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from airfed.planning import Plan
 from airfed.planning.exact import CandidateSpace
@@ -19,13 +18,12 @@ from airfed.plotting import colours, series
 from airfed.plotting.series import Curve, Expectation
 from airfed.text.phrases import LIMITS, TERMS, number, span
 
-Floats = NDArray[np.float64]
 Options = dict[str, Any]
 
 _STAR: Final = "path://M0-10 2.9-3.1 10-3.1 4.5 1.6 6.2 8.5 0 4.6-6.2 8.5-4.5 1.6-10-3.1-2.9-3.1z"
 _TEXT: Final = {"color": "var(--muted)", "fontSize": 11}
 _STILL: Final = {"emphasis": {"disabled": True}}
-_MOST_ROWS, _MOST_COLUMNS = 60, 100  # cells of the map of powers
+_MOST_ROWS, _MOST_COLUMNS, _MOST_BARS = 60, 100, 400  # of the map of powers, and of the strip
 
 
 def chart(x: Options, y: Options, *series: Options, spoken: str = "", **more: Any) -> Options:
@@ -59,7 +57,8 @@ def axis(
     return {
         "type": kind,
         "name": name,
-        **({"nameLocation": "end", "nameGap": 12} if upright else {"nameLocation": "middle", "nameGap": 24}),
+        "nameLocation": "end" if upright else "middle",
+        "nameGap": 12 if upright else 24,
         "nameTextStyle": {**_TEXT, "fontSize": 12, **place},
         **dict(zip(("min", "max"), ends, strict=False)),
         "minInterval": 0 if upright else 1,  # rounds and devices
@@ -102,12 +101,12 @@ def star(x: float, y: float, name: str = "chosen", colour: str = "lit") -> Optio
     return {"type": "scatter", "name": name, "listed": False, "data": [[x, y]], **look, **_STILL}
 
 
-def upright(x: float | None, colour: str = "ink", label: str = "", dash: str = "dotted") -> Options:
-    """Return the `markLine` of a series: a line across the chart at x, none where x is None."""
+def upright(x: float, colour: str = "ink", label: str = "", dash: str = "dotted") -> Options:
+    """Return the `markLine` of a series: a line across the chart at x."""
     paint = {"color": f"var(--{colour})"}
     words = {"show": bool(label), "formatter": label, "position": "start", "distance": 8, "fontWeight": 600, **paint}
     look = {"lineStyle": {**paint, "type": dash, "width": 1.6}, "label": words}
-    return {"symbol": "none", "silent": True, "data": [] if x is None else [{"xAxis": x}], **look}
+    return {"symbol": "none", "silent": True, "data": [{"xAxis": x}], **look}
 
 
 def heatmap(x: Options, y: Options, cells: list[Options], *marks: Options, colour: str) -> Options:
@@ -120,23 +119,38 @@ def heatmap(x: Options, y: Options, cells: list[Options], *marks: Options, colou
     return made
 
 
-def strip(
-    heights: Sequence[Floats], ends: Sequence[float], *, top: float, spoken: str, edge: float = 0.0, limit: str = ""
-) -> Options:
-    """Return the devices by gain, |h| = ends[0] to ends[1]: [W] of scheduled ones, what others would need, the peak."""
-    lit, dark, ceiling = (np.sqrt(np.minimum(watts, 2 * top)) for watts in heights)
+def strip(plan: Plan, limit: str) -> Options:
+    """Return the powers of the devices, the strongest first, and the limit that stops the next one ("" for none).
+
+    In a large fleet neighbours share a bar, which shows the largest of them.
+    """
+    fleet, size = plan.problem.fleet, plan.num_scheduled
+    order = np.argsort(-fleet.gain, kind="stable")
+    scheduled = plan.amplitudes.shares(0)[order] > 0
+    with np.errstate(divide="ignore", over="ignore"):
+        needed = np.square(plan.alignment / fleet.gain)
+    needed[plan.scheduled] = plan.power
+    starts = np.linspace(0, order.size, min(order.size, _MOST_BARS), endpoint=False).round().astype(np.intp)
+    tops = [np.maximum.reduceat(np.where(on, needed[order], -np.inf), starts) for on in (scheduled, ~scheduled)]
+    lit, dark = (np.where(each < 0, np.nan, each) for each in tops)
+    ceiling = np.maximum.reduceat(fleet.peak_power[order], starts)
+    top = 1.12 * max(float(np.nanmax(lit)), float(np.quantile(ceiling, 0.95)))
+    lit, dark, ceiling = (np.sqrt(np.minimum(watts, 2 * top)) for watts in (lit, dark, ceiling))
     x = np.arange(1.0, lit.size + 1)
-    across = axis(f"|h| = {number(ends[0])} (left) to {number(ends[1])}", 0.5, lit.size + 0.5)
+    strongest, weakest = fleet.gain[order[[0, -1]]].tolist()
+    across = axis(f"|h| = {number(strongest)} (left) to {number(weakest)}", 0.5, lit.size + 0.5)
     across |= {"axisLabel": {"show": False}, "axisPointer": {"type": "none", "label": {"formatter": "no. {value}"}}}
     look = {"type": "bar", "barGap": "-100%", "barCategoryGap": "24%", **_STILL}
     bars = [
         {**look, "name": name, "data": points(x, watts), "itemStyle": {"color": f"var(--{colour})"}}
         for name, colour, watts in (("transmits", "lit", lit), ("would need", "out", dark))
     ]
-    label = f"{LIMITS[limit]} stops the next one" if limit else ""
-    bars[0]["markLine"] = upright(edge + 0.5 if limit else None, f"lim-{limit or 'privacy'}", label, "solid")
+    if limit and scheduled[:size].all():
+        edge, label = size / fleet.num_devices * lit.size + 0.5, f"{LIMITS[limit]} stops the next one"
+        bars[0]["markLine"] = upright(edge, f"lim-{limit}", label, "solid")
     peak = line("peak power", x, ceiling, "lim-peak_power", dash="dashed", width=1.4, step="middle")
     up = axis("W per round, worst case", 0.0, math.sqrt(top), text="airfed.squared", upright=True)
+    spoken = f"{size} of {fleet.num_devices} devices transmit; the strongest is on the left"
     return chart(across, up, *bars, peak, spoken=spoken)
 
 
@@ -193,19 +207,16 @@ def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
     """Return sentences and charts of a plan round by round, by title."""
     num_devices, ends = plan.problem.fleet.num_devices, (0.5, plan.rounds + 0.5)
     at = series.thin(plan.rounds, most=series.MOST_POINTS)
-    whole = plan.problem.budget.scope == "total"
-    ceilings: dict[Any, str] = {
-        "privacy": "privacy, if this were the only round" if whole else "privacy",
-        "peak_power": "peak power of the scheduled devices",
-    }
+    alone = ", if this were the only round" if plan.problem.budget.scope == "total" else ""
+    names = {"privacy": f"privacy{alone}", "peak_power": "peak power of the scheduled devices"}
+    ceilings = {limit: curve for limit, curve in plan.ceilings.items() if limit in names}
     limits = [
-        line(name, at + 1, plan.ceilings[limit][at], f"lim-{limit}", dash="dashed", width=1.4)
-        for limit, name in ceilings.items()
+        line(names[limit], at + 1, curve[at], f"lim-{limit}", dash="dashed", width=1.4)
+        for limit, curve in ceilings.items()
     ]
-    low, high = _padded([*plan.amplitudes.level, *(y for limit in ceilings for y in plan.ceilings[limit])], 1.1, 1.1)
-    up = axis("alignment θ", low, high, kind="log", upright=True)
+    ends_up = _padded(np.concatenate([plan.amplitudes.level, *ceilings.values()]), 1.1, 1.1)
     theta = line("θ", at + 1, plan.amplitudes.level[at], "ink")
-    levels = chart(axis("round", *ends), up, *limits, theta)
+    levels = chart(axis("round", *ends), axis("alignment θ", *ends_up, kind="log", upright=True), *limits, theta)
     filled = {"color": "var(--lit)", "opacity": 0.5}
     sizes = line("scheduled devices", at + 1, plan.sizes[at], "lit", step="middle", areaStyle=filled)
     fleet = line("fleet", ends, [num_devices, num_devices], "ink", dash="dashed", width=1.2)
@@ -220,7 +231,6 @@ def round_by_round(plan: Plan) -> dict[str, tuple[str, Options]]:
 
 
 def _power_map(plan: Plan) -> Options:
-    """The devices over the rounds, the most frequently scheduled below: mean power as a share of the peak."""
     tall, wide = -(-plan.problem.fleet.num_devices // _MOST_ROWS), -(-plan.rounds // _MOST_COLUMNS)
     shares = series.power_shares(plan, tall, wide)
     cells = [{"value": [c, r, round(shares[r, c], 4)]} for r, c in np.argwhere(~np.isnan(shares)).tolist()]
@@ -230,21 +240,18 @@ def _power_map(plan: Plan) -> Options:
 
 
 def _budgets(plan: Plan) -> Options:
-    """What is left of each budget that covers the training, as shares, after every round."""
     places, left = series.budgets_left(plan)
     lines = []
     for key, share in left.items():
         limit, median = key.removesuffix("_median"), key.endswith("_median")
         name = LIMITS[limit] + (", median device" if median else "")
         lines.append(line(name, places, share, f"lim-{limit}", dash="dotted" if median else "solid"))
-    up = axis(
-        "left", min(0.0, *(float(share.min()) for share in left.values())), 1.0, text="airfed.percent", upright=True
-    )
+    low = min(0.0, *(float(share.min()) for share in left.values()))
+    up = axis("left", low, 1.0, text="airfed.percent", upright=True)
     return chart(axis("round", 0.0, float(plan.rounds)), up, *lines)
 
 
 def _padded(values: ArrayLike, below: float, above: float) -> tuple[float, float]:
-    """The finite positive range of values, widened by factors for a logarithmic axis."""
     found = np.asarray(values, dtype=np.float64)
     found = found[np.isfinite(found) & (found > 0)]
     low, high = (float(found.min()) / below, float(found.max()) * above) if found.size else (0.1, 1.0)

@@ -14,10 +14,8 @@ from nicegui import ui
 
 from airfed.explorer.charts import Options, axis, categories, chart, heatmap, star
 from airfed.explorer.design import Design
-from airfed.explorer.elements import Chart, show_if, text
-from airfed.explorer.runs_tab import Table, card, show_table
-from airfed.explorer.view import Refusal
-from airfed.explorer.worker import TooMuchError, compute
+from airfed.explorer.elements import Chart, Table, card, show_if, show_table, text
+from airfed.explorer.worker import RefusedError, compute
 from airfed.planning import Plan
 from airfed.planning.policy import sensitivities, with_budgets
 from airfed.plotting import series
@@ -39,40 +37,30 @@ class Compared(NamedTuple):
     bought: Table
 
 
-def compare(design: Design) -> Compared | Refusal:
-    """Return the comparison of a design's policies, and what a little more of a budget buys."""
-    try:
-        world = design.world()
-        plans, reasons = world.compare()
-        if "optimal" not in plans:
-            return Refusal(reasons["optimal"])
-        notes = [f"* {name}: {' '.join(plan.notes)}" for name, plan in plans.items() if plan.violations]
-        notes += [f"{name}: {reason}" for name, reason in reasons.items()]
-        rows = [_row(name, plan, plans["optimal"]) for name, plan in plans.items()]
-        return Compared(rows, _bars(plans), notes, [] if series.round_by_round(plans["optimal"]) else bought(world))
-    except ValueError as error:
-        return Refusal(str(error))
-
-
-def _row(name: str, plan: Plan, best: Plan) -> dict[str, str]:
-    score = {"above the optimum": above(plan.bound.total / best.bound.total - 1)}
-    if best.objective == "measured":
-        score = {"expected accuracy": "?" if plan.predicted_accuracy is None else f"{plan.predicted_accuracy:.1%}"}
-    return {
-        "policy": f"{name}*" if plan.violations else name,
-        "bound": number(plan.bound.total, 4),
-        **score,
-        "devices": devices_text(plan, "–"),
-        "rounds": str(plan.rounds),
-        "W in total": number(plan.power_total, 4),
-        "ε per round": number(plan.epsilon_round),
-        "ε in total": number(plan.epsilon_total),
-        "limit": LIMITS[plan.binding],
-    }
+def compare(design: Design) -> Compared:
+    """Return the comparison of a design's policies, and what a little more of a budget buys; ValueError without one."""
+    world = design.world()
+    plans, reasons = world.compare()
+    best = plans.get("optimal")
+    if best is None:
+        raise InfeasibleError(reasons["optimal"])
+    rows = []
+    for name, plan in plans.items():
+        score = {"above the optimum": above(plan.bound.total / best.bound.total - 1)}
+        if best.objective == "measured":
+            score = {"expected accuracy": "?" if plan.predicted_accuracy is None else f"{plan.predicted_accuracy:.1%}"}
+        rows.append(
+            {"policy": f"{name}*" if plan.violations else name, "bound": number(plan.bound.total, 4), **score}
+            | {"devices": devices_text(plan, "–"), "rounds": str(plan.rounds)}
+            | {"W in total": number(plan.power_total, 4), "ε per round": number(plan.epsilon_round)}
+            | {"ε in total": number(plan.epsilon_total), "limit": LIMITS[plan.binding]}
+        )
+    notes = [f"* {name}: {' '.join(plan.notes)}" for name, plan in plans.items() if plan.violations]
+    notes += [f"{name}: {reason}" for name, reason in reasons.items()]
+    return Compared(rows, _bars(plans), notes, [] if series.round_by_round(best) else bought(world))
 
 
 def _bars(plans: dict[str, Plan]) -> Options:
-    """The bound of each policy, split into its terms, up to four times the optimum's."""
     longest = max(plan.bound.total for plan in plans.values())
     across = axis("bound", 0.0, min(longest, 4 * plans["optimal"].bound.total), minInterval=0)
     look = {"type": "bar", "stack": "bound", "barMaxWidth": 14, "emphasis": {"disabled": True}}
@@ -99,10 +87,8 @@ def bought(world: Scenario) -> Table:
     found = sensitivities(now.problem, planner)
     change = partial(change_text, found.of, found.now)
     more = {"watt": (found.watt, found.double_power), "unit of ε": (found.epsilon, found.double_epsilon)}
-    return [
-        {"one more": unit, "buys": change(one), "twice the budget buys": change(two)}
-        for unit, (one, two) in more.items()
-    ]
+    names = ("one more", "buys", "twice the budget buys")
+    return [dict(zip(names, (unit, change(one), change(two)), strict=True)) for unit, (one, two) in more.items()]
 
 
 def front_map(design: Design) -> Options:
@@ -152,24 +138,24 @@ class CompareTab:
         """Compare the policies of a design."""
         self._charts.classes(add="busy")
         try:
-            found = await compute(compare, design) if has_plan else Refusal("Nothing to compare: there is no plan.")
-            self._show(found)
-            if isinstance(found, Compared) and found.bought:
+            if not has_plan:
+                raise RefusedError("Nothing to compare: there is no plan.")
+            found = await compute(compare, design)
+            self._bars.style(f"height: {70 + 24 * len(found.rows)}px")
+            self._bars.show(found.bars)
+            show_table(self._table, found.rows)
+            self._notes.text = " ".join(found.notes if found.bought else [*found.notes, _ALIKE])
+            show_table(self._bought, found.bought)
+            show_if(self._more, bool(found.bought))
+            self._refuse("")
+            if found.bought:
                 self._map.show(await compute(front_map, design))
-        except TooMuchError as error:
-            self._show(Refusal(str(error)))
+        except RefusedError as error:
+            self._refuse(str(error))
         finally:
             self._charts.classes(remove="busy")
 
-    def _show(self, found: Compared | Refusal) -> None:
-        show_if(self._charts, isinstance(found, Compared))
-        show_if(self._reason, isinstance(found, Refusal))
-        if isinstance(found, Refusal):
-            self._reason.text = found.reason
-            return
-        self._bars.style(f"height: {70 + 24 * len(found.rows)}px")
-        self._bars.show(found.bars)
-        show_table(self._table, found.rows)
-        self._notes.text = " ".join(found.notes if found.bought else [*found.notes, _ALIKE])
-        show_table(self._bought, found.bought)
-        show_if(self._more, bool(found.bought))
+    def _refuse(self, reason: str) -> None:
+        self._reason.text = reason
+        show_if(self._reason, bool(reason))
+        show_if(self._charts, not reason)

@@ -123,9 +123,7 @@ class Design:
 
     def query(self) -> str:
         """Return the URL's query: every key that differs from the start; ScenarioError where that is too long."""
-        start, here = (  # [run] changes no result and stays on its machine
-            flatten({key: value for key, value in tables.items() if key != "run"}) for tables in (_start(), self.tables)
-        )
+        start, here = (flatten(tables | {"run": {}}) for tables in (_start(), self.tables))  # [run] changes no result
         if here.get("channel.model") != start["channel.model"]:
             start = {key: value for key, value in start.items() if not key.startswith("channel.")}
         pairs = [(key, json.dumps(value, ensure_ascii=False)) for key, value in here.items() if start.get(key) != value]
@@ -180,13 +178,11 @@ def from_scenario(world: Scenario) -> Design:
 
 
 def _named(world: Scenario) -> Own:
-    """The values of a scenario that name code or files."""
     values = {key: getattr(getattr(world, key.split(".")[0]), key.split(".")[1], None) for key in _BUILT_IN}
     return {key: value for key, value in values.items() if value is not None and value not in _BUILT_IN[key]}
 
 
-def _resolved(world: Scenario) -> Tables:
-    """The tables with defaults set, so that every knob has something to show."""
+def _resolved(world: Scenario) -> Tables:  # with defaults, so that every knob has something to show
     return world.model_dump(mode="json", exclude_none=True)
 
 

@@ -1,16 +1,17 @@
-"""Small elements of the page: text (escaped by NiceGUI), charts, keys to colours, figures, sliders, and a dialog."""
+"""Small elements of the page: text (escaped by NiceGUI), charts, cards, tables, and a dialog."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 
 from nicegui import ui
 from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
 from airfed.explorer.charts import Options
-from airfed.explorer.view import Fact
+
+Table = list[dict[str, str]]
 
 
 class Chart(ui.echart):
@@ -26,12 +27,6 @@ class Chart(ui.echart):
         self.update()
 
 
-class Slider(ui.slider):
-    """A slider that moves under the hand at once and tells the server afterwards."""
-
-    LOOPBACK = False
-
-
 def text(content: str, tag: str = "div", css: str = "") -> TextElement:
     """Show a text."""
     return TextElement(tag=tag, text=content).classes(css)
@@ -42,27 +37,19 @@ def show_if(element: Element, shown: bool) -> None:
     element.classes(add=None if shown else "hide", remove="hide" if shown else None)
 
 
-def keys(labels: Mapping[str, str]) -> None:
-    """Show a key to colours by their names."""
-    with ui.element("div").classes("legend"):
-        for colour, label in labels.items():
-            with ui.element("span").classes("key"):
-                ui.element("i").classes(f"box {colour}")
-                text(label, "span")
+def card(title: str, sentence: str = "") -> ui.element:
+    """Open a card under a title; a sentence may follow it."""
+    with ui.element("div").classes("card") as made:
+        text(title, "h2")
+        text(sentence, "p", "sub")
+    return made
 
 
-def fill(box: Element, facts: Iterable[Fact]) -> None:
-    """Show figures in a box, in place of those before."""
-    box.clear()
-    with box:
-        for fact in facts:
-            with ui.element("div").classes("fact"):
-                text(fact.label, "small")
-                text(fact.value, "strong")
-                text(fact.remark, "em")
-                if fact.share is not None:
-                    with ui.element("div").classes(f"meter lim-{fact.limit}"):
-                        ui.element("i").style(f"width: {100 * min(max(fact.share, 0.0), 1.0):.1f}%")
+def show_table(table: ui.table, rows: Table) -> None:
+    """Show rows in place of those before; all columns but the first are aligned to the right."""
+    names = list(rows[0]) if rows else []
+    table.columns = [{"name": n, "label": n, "field": n, "align": "left" if n == names[0] else "right"} for n in names]
+    table.rows = rows
 
 
 def command_dialog(command: str) -> None:

@@ -13,7 +13,7 @@ from nicegui.elements.mixins.value_element import ValueElement
 
 from airfed.channel import MODELS, ChannelModel
 from airfed.explorer.design import CHANNELS, Design, Own
-from airfed.explorer.elements import Slider, text
+from airfed.explorer.elements import text
 from airfed.keys import control_of, key_of
 from airfed.policies import POLICIES
 from airfed.scenario.template import find, sections
@@ -34,6 +34,12 @@ GROUPS: Final = {
     title: [key for table in tables for key in ("channel.model", *_KEYS) if key.split(".")[0] == table]
     for title, tables in _TABLES.items()
 }
+
+
+class Slider(ui.slider):
+    """A slider that moves under the hand at once and tells the server afterwards."""
+
+    LOOPBACK = False
 
 
 class Knob:
@@ -82,11 +88,7 @@ class Knob:
 
 
 def shown(value: Any) -> str:
-    """Return a value as its field shows it.
-
-    >>> shown(2.0), shown([0.5, 1.0]), shown(None)
-    ('2', '[0.5, 1.0]', '')
-    """
+    """Return a value as its field shows it: "2" for 2.0, "" for None."""
     return "" if value is None else str(value).removesuffix(".0")
 
 
@@ -94,18 +96,17 @@ def applies(key: str, design: Design) -> bool:
     """Return whether a knob means anything in the present design."""
     section, _, name = key.partition(".")
     model = MODELS.get(str(design.get("channel.model")), ChannelModel)
-    if section == "channel" and (name not in model.model_fields or name in model.refuses):
-        return False
     policy, several = POLICIES.get(str(design.get("policy.name"))), design.get("link.antennas") not in (None, 1)
-    if name in ("size", "threshold"):
-        return policy is not None and name in policy.settings
-    if name == "clip_norm":  # a surrogate chooses it, or is told which
-        return bool((section == "policy") == (design.get("policy.objective") == "measured"))
-    if name in ("combining", "trust", "angle_spread", "sector", "antenna_spacing", "estimation_error"):
-        return several != (name == "estimation_error")
-    if name == "correlation":
-        return design.get("channel.coherence") is not None
-    return name != "num_devices" or "num_gains" not in vars(model)
+    measured = design.get("policy.objective") == "measured"
+    rules = dict.fromkeys(("combining", "trust", "angle_spread", "sector", "antenna_spacing"), several) | {
+        "estimation_error": not several,
+        "clip_norm": (section == "policy") == measured,  # a surrogate chooses it, or is told which
+        "correlation": design.get("channel.coherence") is not None,
+        "num_devices": "num_gains" not in vars(model),
+        **{setting: policy is not None and setting in policy.settings for setting in ("size", "threshold")},
+    }
+    known = section != "channel" or (name in model.model_fields and name not in model.refuses)
+    return known and rules.get(name, True)
 
 
 class Controls:

@@ -1,7 +1,4 @@
-"""One visitor's page: the top bar, the headline, the controls and three tabs.
-
-It is delivered empty: nothing is computed before its web socket has connected.
-"""
+"""One visitor's page, delivered empty: nothing is computed before its web socket has connected."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ from nicegui.elements.mixins.text_element import TextElement
 from airfed.explorer import design, view
 from airfed.explorer.compare_tab import CompareTab
 from airfed.explorer.design import Design
-from airfed.explorer.elements import Chart, command_dialog, fill, show_if, text, text_dialog
+from airfed.explorer.elements import Chart, command_dialog, show_if, text, text_dialog
 from airfed.explorer.knobs import Controls
 from airfed.explorer.runs_tab import RunsTab
-from airfed.explorer.view import Card, Refusal, View
-from airfed.explorer.worker import Latest, TooMuchError, compute
+from airfed.explorer.view import Card, View
+from airfed.explorer.worker import Latest, RefusedError, compute
 from airfed.plotting import colours
 from airfed.scenario import ScenarioError
 
@@ -49,9 +46,7 @@ class Page:
             self._remarks = ui.element("div").classes("remarks")
         with ui.element("main").classes("frame") as self._frame:
             with ui.element("aside").classes("side").props("id=controls aria-label=Controls") as self._side:
-                self._controls = Controls(
-                    lambda key, value: self._take(self.design.change(key, value), key), self.design.own
-                )
+                self._controls = Controls(lambda key, to: self._take(self.design.change(key, to), key), self.design.own)
             with ui.element("div").classes("content"):
                 self._cards = ui.element("section").classes("cards").props("aria-label=Design")
                 self._drawn: list[tuple[TextElement, TextElement, list[Chart]]] = []  # of each card
@@ -65,17 +60,14 @@ class Page:
         self._show_tab()
         self._ticking = ui.timer(1.0, self._tick, active=False)
         self._client.on_connect(self._enter)
-        self._client.on_disconnect(self._leave)
+        self._client.on_disconnect(self._plan.stop)
+        self._client.on_disconnect(self._ticking.deactivate)
 
     def _enter(self) -> None:
         self._client.run_javascript("airfed.start()")
         self._plan.wish()
         self._plan.start()
         self._ticking.activate()
-
-    def _leave(self) -> None:
-        self._plan.stop()
-        self._ticking.deactivate()
 
     def _bar(self) -> None:
         with ui.element("nav").classes("bar"):
@@ -104,50 +96,49 @@ class Page:
         self._plan.wish()
 
     async def _load(self, content: str) -> str:
-        """Take a scenario's TOML; returns what is wrong with it."""
         try:
-            loaded = await compute(view.load, content, self.design.own)
-        except TooMuchError as error:
+            self._take(await compute(design.from_text, content, self.design.own))
+        except RefusedError as error:
             return str(error)
-        if isinstance(loaded, Refusal):
-            return loaded.reason
-        self._take(loaded)
         return ""
 
     async def _compute(self) -> None:
         with self._client:
             self._hero.classes(add="busy")  # the style waits a little, lest it flicker
-            present = self.design
-            found: View | Refusal
+            present, found, reason = self.design, None, ""
             try:
                 found = await compute(view.show, present)
-            except TooMuchError as error:
-                less = "with fewer devices or steps, or a fixed number of rounds (policy.rounds)"
-                found = Refusal(f"{str(error).removesuffix('.')}, {less}.")
+            except RefusedError as error:
+                reason = str(error)
             finally:
-                self._hero.classes(remove="busy")
-            self._show_decision(found)
-            self._show_cards([] if isinstance(found, Refusal) else found.cards)
+                self._hero.classes(add="wrong" if reason else None, remove="busy" if reason else "busy wrong")
+            self._show_decision(found or View(reason, [], [], [], []))
+            self._show_cards(found.cards if found else [])
             self._write_address()
             if self._tab == "compare" and not self._plan.outdated():
-                await self._compare_tab.show(present, isinstance(found, View))
+                await self._compare_tab.show(present, found is not None)
 
-    def _show_decision(self, found: View | Refusal) -> None:
-        self._sentence.clear()
-        self._remarks.clear()
-        refused = isinstance(found, Refusal)
-        self._hero.classes(add="wrong" if refused else None, remove=None if refused else "wrong")
-        self._sentence.text = found.reason if isinstance(found, Refusal) else ""
-        fill(self._facts, [] if isinstance(found, Refusal) else found.facts)
-        if isinstance(found, View):
-            with self._sentence:
-                for place, part in enumerate(_FIGURE.split(found.sentence)):
-                    text(part, "b" if place % 2 else "span")
-            with self._remarks:
-                for warning in found.warnings:
-                    text(warning, "p", "warn")
-                for remark in found.remarks:
-                    text(remark, "p")
+    def _show_decision(self, found: View) -> None:
+        for box in (self._sentence, self._facts, self._remarks):
+            box.clear()
+        self._sentence.text = ""
+        with self._sentence:
+            for place, part in enumerate(_FIGURE.split(found.sentence)):
+                text(part, "b" if place % 2 and found.facts else "span")
+        with self._facts:
+            for fact in found.facts:
+                with ui.element("div").classes("fact"):
+                    text(fact.label, "small")
+                    text(fact.value, "strong")
+                    text(fact.remark, "em")
+                    if fact.share is not None:
+                        with ui.element("div").classes(f"meter lim-{fact.limit}"):
+                            ui.element("i").style(f"width: {100 * min(max(fact.share, 0.0), 1.0):.1f}%")
+        with self._remarks:
+            for warning in found.warnings:
+                text(warning, "p", "warn")
+            for remark in found.remarks:
+                text(remark, "p")
 
     def _show_cards(self, cards: list[Card]) -> None:
         shape = [len(card.charts) for card in cards]
@@ -188,9 +179,8 @@ class Page:
         query = ""
         with _told():  # it may be too long
             query = self.design.query()
-        if self._tab != "design":
-            query = f"{query}&tab={self._tab}".removeprefix("&")
-        self._client.run_javascript(f"airfed.address({json.dumps(query)})")
+        query += f"&tab={self._tab}" * (self._tab != "design")
+        self._client.run_javascript(f"airfed.address({json.dumps(query.removeprefix('&'))})")
 
     def _save(self) -> None:
         with _told():
@@ -203,7 +193,6 @@ class Page:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Tell the visitor what is wrong with the design."""
     try:
         yield
     except ScenarioError as error:

@@ -16,14 +16,13 @@ from nicegui import ui
 from airfed._disk import is_locked
 from airfed.explorer.charts import Options, axis, chart, line
 from airfed.explorer.design import resume_command
-from airfed.explorer.elements import Chart, command_dialog, keys, show_if, text
-from airfed.explorer.worker import TooMuchError, compute
+from airfed.explorer.elements import Chart, Table, card, command_dialog, show_if, show_table, text
+from airfed.explorer.worker import RefusedError, compute
 from airfed.text.phrases import ADVERSARIES, METRICS, count, number, privacy_terms
 from airfed.training.directory import runs_below
 from airfed.training.run import Run
 
 Stamp = tuple[tuple[str, int, int], ...]
-Table = list[dict[str, str]]
 
 MOST_COMPARED: Final = 6
 _MOST_LISTED: Final = 100
@@ -82,7 +81,6 @@ _opened: Final = lru_cache(maxsize=_MOST_LISTED)(lambda folder, stamp: Run.open(
 
 
 def _read_run(root: Path, name: str, stamp: Stamp) -> tuple[Entry, Run | None]:
-    """The run's line in the list, and the run where it can be shown."""
     try:
         for file, _, size in stamp:  # a pipe would be waited for, and a huge file fills the memory
             if file.startswith("!") or (size > _MOST_BYTES and file in _READ):
@@ -100,7 +98,6 @@ def _read_run(root: Path, name: str, stamp: Stamp) -> tuple[Entry, Run | None]:
 
 
 def _curves(runs: Mapping[str, Run], metric: str) -> Options | None:
-    """One metric of several runs over the rounds, None where nothing was recorded."""
     drawn = [(name, f"run-{place}", *run.series(metric)) for place, (name, run) in enumerate(runs.items())]
     lines = [line(name, x, y, colour, listed=False) for name, colour, x, y in drawn if np.isfinite(y).any()]
     if not lines:
@@ -125,21 +122,6 @@ def _ledger(name: str, run: Run) -> dict[str, str]:
     }
 
 
-def card(title: str, sentence: str = "") -> ui.element:
-    """Open a card under a title; a sentence may follow it."""
-    with ui.element("div").classes("card") as made:
-        text(title, "h2")
-        text(sentence, "p", "sub")
-    return made
-
-
-def show_table(table: ui.table, rows: Table) -> None:
-    """Show rows in place of those before; all columns but the first are aligned to the right."""
-    aligned = {name: "right" if place else "left" for place, name in enumerate(rows[0] if rows else {})}
-    table.columns = [{"name": n, "label": n, "field": n, "align": align} for n, align in aligned.items()]
-    table.rows = rows
-
-
 class RunsTab:
     """Runs below `root`, and a button that shows the `command` that trains the present design."""
 
@@ -157,7 +139,7 @@ class RunsTab:
                     self._list = ui.element("div").classes("run-list").props("id=runs")
                 with ui.element("div").classes("section hide") as self._shown:
                     with card("Curves"):
-                        self._legend = ui.element("div")
+                        self._legend = ui.element("div").classes("legend")
                         with ui.element("div").classes("pair").props("id=curves"):
                             self._curves = [Chart(196) for _ in _CHARTS]
                     with card("Ledgers", "Every chain of hashes was verified; ε is exact."):
@@ -167,24 +149,26 @@ class RunsTab:
         """Read what has changed on disk and show it."""
         ticked = None if self._ticked is None else tuple(self._ticked)
         try:
-            runs = await compute(read, self._root, ticked, self._seen)
-            if runs is not None:
+            if (runs := await compute(read, self._root, ticked, self._seen)) is not None:
                 self._seen = runs.seen
                 self._show(runs)
-        except TooMuchError as error:
+        except RefusedError as error:
             self._problem.text = f"The runs were not read. {error}"
 
     def _show(self, runs: Runs) -> None:
         self._problem.text = ""
         self._ticked = (runs.names or None) if self._ticked is None else self._ticked
         self._list.clear()
+        self._legend.clear()
         with self._list:
             for entry in runs.entries:
                 self._show_entry(entry)
         show_if(self._shown, bool(runs.names))
-        self._legend.clear()
         with self._legend:
-            keys({f"run-{place}": name for place, name in enumerate(runs.names)})
+            for place, name in enumerate(runs.names):
+                with ui.element("span").classes("key"):
+                    ui.element("i").classes(f"box run-{place}")
+                    text(name, "span")
         for each, options in zip(self._curves, runs.curves, strict=True):
             show_if(each, options is not None)
             each.show(options or {})

@@ -67,7 +67,7 @@ class Gate:
             # There is no proxy, whose prefix would count, and a page, whose scripts get a nonce, comes unpacked.
             ignored = [b"x-forwarded-prefix"] + [b"accept-encoding"] * (not scope["path"].startswith("/_nicegui"))
             headers = [(name, value) for name, value in scope["headers"] if name.lower() not in ignored]
-            await self._checked({**scope, "headers": headers}, receive, _Guarded(send))
+            await self._checked({**scope, "headers": headers}, receive, _guarded(send))
         else:
             await (self._checked if scope["type"] == "websocket" else self.app)(scope, receive, send)
 
@@ -102,9 +102,8 @@ class Gate:
         query = request.query_params.multi_items()
         if not http or not any(self._same(value) for key, value in query if key == "token"):
             return PlainTextResponse("A token is needed: open the address that airfed explore printed.", 401)
-        # Keep the token in a cookie and out of the address, which people share.
+        # Keep the token in a cookie and out of the address. One slash only: "//elsewhere" would lead to another site.
         rest = urlencode([(key, value) for key, value in query if key != "token"])
-        # One slash only: "//elsewhere" would lead to another site.
         response = RedirectResponse("/" + path.lstrip("/") + (f"?{rest}" if rest else ""), 303)
         response.set_cookie(self.cookie, self._token, httponly=True, samesite="lax")  # links may be followed
         return response
@@ -120,29 +119,29 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost"
 
 
-class _Guarded:
-    """An ASGI `send` that adds the headers, and the nonce to the scripts of a page."""
+def _guarded(send: Send) -> Send:
+    """Return an ASGI `send` that adds the headers, and the nonce to the scripts of a page."""
+    nonce, page = secrets.token_urlsafe(16), bytearray()
+    start: Message | None = None  # of a page, whose length is known in the end only
 
-    def __init__(self, send: Send) -> None:
-        self._send, self._nonce = send, secrets.token_urlsafe(16)
-        self._start: Message | None = None  # of a page, whose length is known in the end only
-        self._page = b""
-
-    async def __call__(self, message: Message) -> None:
+    async def guard(message: Message) -> None:
+        nonlocal start
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            headers.update({name: value.format(nonce=self._nonce) for name, value in _HEADERS.items()})
+            headers.update({name: value.format(nonce=nonce) for name, value in _HEADERS.items()})
             if headers.get("content-type", "").startswith("text/html"):
-                self._start = message
+                start = message
                 return
-        elif message["type"] == "http.response.body" and self._start is not None:
-            self._page += message.get("body", b"")
+        elif message["type"] == "http.response.body" and start is not None:
+            page.extend(message.get("body", b""))
             if message.get("more_body", False):
                 return
-            message["body"] = re.sub(rb"<script\b", f'<script nonce="{self._nonce}"'.encode(), self._page)
-            MutableHeaders(scope=self._start)["Content-Length"] = str(len(message["body"]))
-            await self._send(self._start)
-        await self._send(message)
+            message["body"] = re.sub(rb"<script\b", f'<script nonce="{nonce}"'.encode(), bytes(page))
+            MutableHeaders(scope=start)["Content-Length"] = str(len(message["body"]))
+            await send(start)
+        await send(message)
+
+    return guard
 
 
 def serve(start: Design, *, host: str, port: int, runs: Path, open_browser: bool) -> None:

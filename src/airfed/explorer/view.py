@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from airfed import planning
-from airfed.explorer import charts, design
+from airfed.explorer import charts
 from airfed.explorer.charts import Options
-from airfed.explorer.design import Design, Own
+from airfed.explorer.design import Design
 from airfed.planning import Plan
 from airfed.planning.policy import next_device
 from airfed.plotting import series
-from airfed.scenario import Scenario, ScenarioError
+from airfed.scenario import Scenario
 from airfed.text import phrases
 from airfed.text.phrases import LIMITS, number
-
-_MOST_BARS: Final = 400
-
-
-class Refusal(NamedTuple):
-    """Why there is nothing to show."""
-
-    reason: str
 
 
 class Fact(NamedTuple):
@@ -54,30 +44,18 @@ class View(NamedTuple):
     cards: list[Card]
 
 
-def show(present: Design) -> View | Refusal:
-    """Return the plan of a design."""
-    try:
-        world = present.world()
-        plan = world.plan()
-        if series.round_by_round(plan):
-            cards = [Card(title, said, [chart]) for title, (said, chart) in charts.round_by_round(plan).items()]
-        else:
-            cards = _cards(world, plan)
-        return View(decision(plan), plan_facts(plan), *remarks(plan), cards)
-    except ValueError as error:  # no plan fits, or the scenario or the user's own policy is wrong
-        return Refusal(str(error))
-
-
-def load(text: str, own: Own) -> Design | Refusal:
-    """Return the design in a scenario's TOML."""
-    try:
-        return design.from_text(text, own)
-    except ScenarioError as error:
-        return Refusal(str(error))
+def show(present: Design) -> View:
+    """Return the plan of a design; ValueError where the design is wrong or no plan fits."""
+    world = present.world()
+    plan = world.plan()
+    if series.round_by_round(plan):
+        cards = [Card(title, said, [chart]) for title, (said, chart) in charts.round_by_round(plan).items()]
+    else:
+        cards = _cards(world, plan)
+    return View(decision(plan), plan_facts(plan), *remarks(plan), cards)
 
 
 def _cards(world: Scenario, plan: Plan) -> list[Card]:
-    """The charts of a plan whose rounds are alike."""
     if plan.objective == "measured" and world.response is not None:
         over = charts.accuracy_over_rounds(plan, series.accuracy_curve(plan.problem, world.response, plan.rounds))
         text = f"The expected accuracy, by the accuracy surrogate; ϖ = {number(plan.clip_norm)} at I = {plan.rounds}."
@@ -88,7 +66,7 @@ def _cards(world: Scenario, plan: Plan) -> list[Card]:
     waiting, limit = next_sentence(plan)
     space_text = f"The candidate space at I = {plan.rounds}: θ may not exceed any of its limits."
     return [
-        Card("Devices, by gain", waiting, [_strip(plan, limit)]),
+        Card("Devices, by gain", waiting, [charts.strip(plan, limit)]),
         Card("How many devices", space_text, charts.candidates(plan, planning.candidates(plan))),
         Card("How many rounds", text, [over]),
     ]
@@ -114,28 +92,6 @@ def next_sentence(plan: Plan) -> tuple[str, str]:
         f"{LIMITS[out.limit].capitalize()} stops the next one: with device {out.device} (|h| = {out.gain:.3g}) "
         f"θ falls from {plan.alignment:.3g} to {out.alignment:.3g} and {effect}."
     ), out.limit
-
-
-def _strip(plan: Plan, limit: str) -> Options:
-    """The devices, the strongest first; in a large fleet neighbours share a bar, which shows the largest of them."""
-    fleet, size = plan.problem.fleet, plan.num_scheduled
-    order = np.argsort(-fleet.gain, kind="stable")
-    scheduled = plan.amplitudes.shares(0)[order] > 0
-    with np.errstate(divide="ignore", over="ignore"):
-        needed = np.square(plan.alignment / fleet.gain)
-    needed[plan.scheduled] = plan.power
-    starts = np.linspace(0, order.size, min(order.size, _MOST_BARS), endpoint=False).round().astype(np.intp)
-    tops = [np.maximum.reduceat(np.where(on, needed[order], -np.inf), starts) for on in (scheduled, ~scheduled)]
-    lit, dark = (np.where(top < 0, np.nan, top) for top in tops)
-    ceiling = np.maximum.reduceat(fleet.peak_power[order], starts)
-    return charts.strip(
-        (lit, dark, ceiling),
-        fleet.gain[order[[0, -1]]].tolist(),
-        top=1.12 * max(float(np.nanmax(lit)), float(np.quantile(ceiling, 0.95))),
-        spoken=f"{size} of {fleet.num_devices} devices transmit; the strongest is on the left",
-        edge=size / fleet.num_devices * lit.size,
-        limit=limit if scheduled[:size].all() else "",
-    )
 
 
 def plan_facts(plan: Plan) -> list[Fact]:

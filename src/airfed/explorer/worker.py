@@ -21,11 +21,12 @@ R = TypeVar("R")
 
 SECONDS: Final = 20.0  # for one request
 MEMORY: Final = 2 * 2**30  # bytes of address space of a worker process
+_SMALLER: Final = "make it smaller, with fewer devices, steps or rounds (policy.rounds)"
 _IMPORTED_BY: Final = os.getpid()
 
 
-class TooMuchError(Exception):
-    """A request needs more time or memory than it may have."""
+class RefusedError(Exception):
+    """A request is wrong, or needs more time or memory than it may have."""
 
 
 class _OutOfTime(BaseException):
@@ -40,16 +41,16 @@ def configure() -> None:
 
 
 async def compute(function: Callable[..., R], *arguments: Any, seconds: float = SECONDS) -> R:
-    """Return what a module's function returns, computed in a worker process; TooMuchError where it needs too much."""
+    """Return what a module's function returns, computed in a worker process, or raise RefusedError."""
     try:
         answer = await run.cpu_bound(limited, seconds, function, arguments)
     except BrokenProcessPool:
-        raise TooMuchError("The computation broke down: make the problem smaller.") from None
+        raise RefusedError("The computation broke down: make the problem smaller.") from None
     if answer is None:  # NiceGUI's answer where a request was cancelled, or the server stops
         raise asyncio.CancelledError
     result, refusal = answer
     if refusal:
-        raise TooMuchError(refusal)
+        raise RefusedError(refusal)
     return result  # type: ignore[no-any-return]
 
 
@@ -63,9 +64,11 @@ def limited(seconds: float, function: Callable[..., Any], arguments: tuple[Any, 
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     except _OutOfTime:
-        return None, f"This takes more than {seconds:g} seconds: make it smaller."
+        return None, f"This takes more than {seconds:g} seconds: {_SMALLER}."
     except MemoryError:
-        return None, f"This takes more than {MEMORY / 2**30:g} GB: make it smaller."
+        return None, f"This takes more than {MEMORY / 2**30:g} GB: {_SMALLER}."
+    except ValueError as error:  # no plan fits, or the scenario or the user's own policy is wrong
+        return None, str(error)
 
 
 @cache
@@ -77,7 +80,7 @@ def _prepare() -> None:
     threading.Thread(target=_end_with_server, daemon=True).start()
 
 
-def _expire(number: int, frame: object) -> None:
+def _expire(*_: object) -> None:
     raise _OutOfTime
 
 
