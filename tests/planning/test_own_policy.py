@@ -343,6 +343,9 @@ class Loud(Method):
 
     name, title = "over_the_air", "Updates add up over the air."
 
+    def limits(self, problem, devices, rounds):
+        return {"privacy": 1.0}
+
     def signal(self, problem, *, gain, peak_power, amplitude, rounds):
         return over_the_air(problem, gain=gain, amplitude=amplitude, hidden_by=1e3)
 
